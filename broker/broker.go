@@ -1,0 +1,100 @@
+// Package broker is the port to message brokers. It knows messages and their
+// delivery, and nothing of outboxes, aggregates or subscriptions.
+//
+// The adapters are broker/kafka, broker/nats, broker/memory and
+// broker/watermill; broker/brokertest is the suite that all of them pass.
+package broker
+
+import "context"
+
+// Message is what travels. An adapter sends Body as it is.
+type Message struct {
+	ID      string            // The same on every attempt; brokers that deduplicate use it. Required.
+	Topic   string            // Where to. Required.
+	Key     string            // Messages of one key stay in order. Required.
+	Headers map[string]string // Native headers, such as "type" and "content-type".
+	Body    []byte
+}
+
+// Publisher sends batches. It is safe for concurrent use.
+type Publisher interface {
+	// Publish sends messages, those of one key in the order given, and returns
+	// when the broker has answered for each of them or ctx is done. Nil says that
+	// all are stored. A [*PublishError] names those that are not; any other error
+	// says that none is known to be stored. [ClassOf] tells what an error means.
+	//
+	// Several messages of one key may be in one call only if the broker declares
+	// Capabilities.Prefix.
+	Publish(ctx context.Context, messages []Message) error
+}
+
+// Consumer pulls the messages of one topic for one group. Receive is called by
+// one goroutine at a time; Ack and Release may be called by others meanwhile.
+type Consumer interface {
+	// Receive waits for at least one message and returns at most limit. It
+	// returns ctx's error when ctx is done.
+	Receive(ctx context.Context, limit int) ([]Delivery, error)
+	// Ack settles deliveries whose effect is durable, in any order; the adapter
+	// turns them into what its broker has, such as a contiguous offset.
+	Ack(ctx context.Context, deliveries ...Delivery) error
+	// Release gives deliveries back to be received again, by this consumer or
+	// another of its group.
+	Release(ctx context.Context, deliveries ...Delivery) error
+	// Close leaves the group. What was received and not acknowledged is
+	// delivered again to the group.
+	Close(ctx context.Context) error
+}
+
+// Delivery is a message on loan.
+type Delivery struct {
+	Message
+	Redelivered int             // How often it was delivered before, where the broker knows.
+	Lost        <-chan struct{} // Closed when the broker took it back: stop work on it. Nil: never.
+	Token       any             // The adapter's own.
+}
+
+// Broker is a connection to one broker. Whoever opened it closes it. It is safe
+// for concurrent use.
+type Broker interface {
+	Publisher
+	// EnsureTopics creates the topics that are missing and leaves the others as
+	// they are.
+	EnsureTopics(ctx context.Context, topics ...string) error
+	// Consume joins group on topic. A new group starts at the oldest message.
+	Consume(ctx context.Context, topic, group string) (Consumer, error)
+	Capabilities() Capabilities
+	Close(ctx context.Context) error
+}
+
+// Capabilities says which promises a broker keeps. brokertest asserts what is
+// declared, and only that.
+type Capabilities struct {
+	// Prefix: of a key's messages in one call, what the broker accepts is always
+	// a leading run, and once Publish has returned nothing more of it is sent.
+	// Without it, one call holds one message of a key.
+	Prefix bool
+	// KeyOrder: a group receives the messages of one key in the order in which
+	// they were published.
+	KeyOrder bool
+	// Groups: members of one group share a topic's messages; every group gets
+	// all of them.
+	Groups bool
+	// Redelivery: what a consumer did not acknowledge comes again.
+	Redelivery bool
+	// Dedup: a message published again under the same id is stored once, within
+	// the broker's own window.
+	Dedup bool
+	// Durable: messages survive a restart of the broker.
+	Durable bool
+}
+
+// Settings is a broker's part of a configuration file, not yet understood.
+type Settings interface {
+	// Decode fills in into, a pointer to a struct with yaml tags. A key that
+	// into does not have is an error.
+	Decode(into any) error
+}
+
+// Opener opens a broker from its settings. Each adapter exports one, such as
+// kafka.FromSettings.
+type Opener func(ctx context.Context, s Settings) (Broker, error)

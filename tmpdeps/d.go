@@ -1,0 +1,21 @@
+package tmpdeps
+import (
+ _ "github.com/IBM/sarama"
+ _ "github.com/ThreeDotsLabs/watermill/message"
+ _ "github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+ _ "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+ _ "github.com/alecthomas/kong"
+ _ "github.com/google/uuid"
+ _ "github.com/jackc/pgx/v5/pgxpool"
+ _ "github.com/jackc/pgx/v5/stdlib"
+ _ "github.com/nats-io/nats-server/v2/server"
+ _ "github.com/nats-io/nats.go/jetstream"
+ _ "github.com/stretchr/testify/require"
+ _ "github.com/uptrace/bun"
+ _ "github.com/uptrace/bun/dialect/pgdialect"
+ _ "github.com/uptrace/bun/dialect/sqlitedialect"
+ _ "go.uber.org/goleak"
+ _ "go.yaml.in/yaml/v3"
+ _ "modernc.org/sqlite"
+ _ "golang.org/x/sync/errgroup"
+)
