@@ -1,0 +1,6 @@
+package brokertest
+
+import "testing"
+
+func (s suite) consume(t *testing.T) {
+}
