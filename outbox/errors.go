@@ -1,0 +1,21 @@
+package outbox
+
+import "fmt"
+
+// TooLargeError is a message whose body is over the limit. The unit of work
+// that raised it doesn't commit.
+type TooLargeError struct {
+	Type, AggregateID, Target string
+	Size, Limit               int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("outbox: %s of %s is %d bytes for broker %s, over the limit of %d; make the event smaller, or raise max_message_bytes here and at the broker", e.Type, e.AggregateID, e.Size, e.Target, e.Limit)
+}
+
+// PartitionsError is a database whose partition count is not the configured one.
+type PartitionsError struct{ Have, Want int }
+
+func (e *PartitionsError) Error() string {
+	return fmt.Sprintf("outbox: the database has %d partitions, the configuration says %d; the count is fixed by the first migration: configure %d, or leave it out", e.Have, e.Want, e.Have)
+}

@@ -1,0 +1,293 @@
+// Package uow is the unit of work: one transaction in which aggregates are
+// saved and their events put into the outbox, both or neither.
+//
+//	err := units.Do(ctx, func(ctx context.Context) error {
+//		o, err := orders.Get(ctx, id)
+//		if err != nil {
+//			return err
+//		}
+//		if err := o.Cancel("changed my mind"); err != nil {
+//			return err
+//		}
+//		return orders.Save(ctx, o)
+//	})
+//
+// Use the context that Do hands to its function: the outer one knows of no
+// transaction.
+package uow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	defaultMaxRetries      = 3
+	defaultMaxMessageBytes = 1 << 20
+	rollbackTimeout        = 5 * time.Second
+	retryPause             = 5 * time.Millisecond
+)
+
+// Config is what a context's units of work need to know.
+type Config struct {
+	// Domain is the context. Required.
+	Domain *domain.Domain
+	// Providers are its databases. The first is the default. At least one.
+	Providers []Provider
+	// Broker is the context's own broker. Defaults to "default".
+	Broker string
+	// External are the partners' brokers, for events that are published.
+	External []outbox.Target
+	// Partitions is how many partitions the outbox is expected to have; a
+	// database with another count is refused. 0 takes the database's count, and
+	// 64 when it is migrated for the first time.
+	Partitions int
+	// MaxMessageBytes limits a message's body: a larger one fails the commit with
+	// an [*outbox.TooLargeError]. Defaults to 1 MiB; -1 is no limit.
+	MaxMessageBytes int
+	// NoOutbox stores no events at all.
+	NoOutbox bool
+	// MaxRetries is how often Do runs its function again after a conflict, a
+	// serialization failure or a deadlock. Defaults to 3; -1 is never.
+	MaxRetries int
+}
+
+// Manager runs units of work. It is safe for concurrent use.
+type Manager struct {
+	cfg        Config
+	writer     outbox.Writer
+	partitions map[string]*partitionCount // by provider
+
+	mu        sync.Mutex
+	listeners map[int]func(provider string, targets []string)
+	nextID    int
+}
+
+// New checks cfg and returns all its mistakes together. It opens nothing.
+func New(cfg Config) (*Manager, error) {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if cfg.Domain == nil {
+		fail("uow.Config.Domain is missing: name the context, as in ordering.Domain")
+	}
+	if len(cfg.Providers) == 0 {
+		fail("uow.Config.Providers is empty: open one with postgres.Open or sqlite.Open")
+	}
+	cfg.Broker = cmp.Or(cfg.Broker, "default")
+	names := map[string]bool{}
+	for _, p := range cfg.Providers {
+		if names[p.Name()] {
+			fail("uow.Config.Providers: two are called %q; give one of them another Config.Name", p.Name())
+		}
+		names[p.Name()] = true
+	}
+	targets := map[string]bool{cfg.Broker: true}
+	for _, t := range cfg.External {
+		switch {
+		case t.Broker == "":
+			fail("uow.Config.External: a target has no Broker: name the broker as the engine knows it")
+		case targets[t.Broker]:
+			fail("uow.Config.External: broker %q is named twice, or is the context's own", t.Broker)
+		}
+		targets[t.Broker] = true
+		if cfg.Domain != nil {
+			errs = append(errs, t.Check(cfg.Domain))
+		}
+	}
+	if cfg.Partitions < 0 {
+		fail("uow.Config.Partitions is %d: leave it 0 for the database's count, or give a positive one", cfg.Partitions)
+	}
+	if cfg.MaxMessageBytes < -1 {
+		fail("uow.Config.MaxMessageBytes is %d: give a positive size, 0 for 1 MiB, or -1 for no limit", cfg.MaxMessageBytes)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("uow: %w", err)
+	}
+	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
+	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
+	m := &Manager{
+		cfg: cfg,
+		writer: outbox.Writer{
+			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
+		},
+		partitions: map[string]*partitionCount{},
+		listeners:  map[int]func(string, []string){},
+	}
+	for _, p := range cfg.Providers {
+		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions}
+	}
+	return m, nil
+}
+
+// Domain is the context whose events these units publish.
+func (m *Manager) Domain() *domain.Domain { return m.cfg.Domain }
+
+// Providers are the databases, the default first.
+func (m *Manager) Providers() []Provider { return slices.Clone(m.cfg.Providers) }
+
+// Provider finds a database by its name; "" is the default.
+func (m *Manager) Provider(name string) (Provider, error) {
+	for _, p := range m.cfg.Providers {
+		if name == "" || p.Name() == name {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("uow: context %s has no provider %q; it has %s", m.cfg.Domain.Name(), name, m.providerNames())
+}
+
+func (m *Manager) providerNames() string {
+	var names []string
+	for _, p := range m.cfg.Providers {
+		names = append(names, fmt.Sprintf("%q", p.Name()))
+	}
+	return fmt.Sprint(names)
+}
+
+// Broker is the name of the context's own broker.
+func (m *Manager) Broker() string { return m.cfg.Broker }
+
+// External are the partners' brokers.
+func (m *Manager) External() []outbox.Target { return slices.Clone(m.cfg.External) }
+
+// Partitions is the expected partition count; 0 is the database's.
+func (m *Manager) Partitions() int { return m.cfg.Partitions }
+
+// OutboxDisabled says whether events are stored at all.
+func (m *Manager) OutboxDisabled() bool { return m.cfg.NoOutbox }
+
+// OnCommit calls wake after every commit that stored events, with the provider
+// and the target brokers of the rows, until cancel is called. wake must not
+// block: the committing goroutine calls it. The engine wakes its processors so.
+func (m *Manager) OnCommit(wake func(provider string, targets []string)) (cancel func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := m.nextID
+	m.nextID++
+	m.listeners[id] = wake
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.listeners, id)
+	}
+}
+
+func (m *Manager) wake(provider string, targets []string) {
+	m.mu.Lock()
+	listeners := slices.Collect(maps.Values(m.listeners))
+	m.mu.Unlock()
+	for _, l := range listeners {
+		l(provider, targets)
+	}
+}
+
+// Option adjusts one call of Do.
+type Option interface{ apply(*options) }
+
+type options struct{ across bool }
+
+type optionFunc func(*options)
+
+func (f optionFunc) apply(o *options) { f(o) }
+
+// AcrossProviders lets one unit commit to several databases, one after the
+// other. There is no atomicity over them: a failure between two commits is a
+// [*PartialCommitError]. See docs/guarantees.md.
+func AcrossProviders() Option { return optionFunc(func(o *options) { o.across = true }) }
+
+// Do runs fn in a unit of work and commits it if fn returns nil. If ctx already
+// carries a unit of m, fn joins it, and an error from fn dooms the whole.
+//
+// fn runs again, in a fresh unit, after a serialization failure, a deadlock, or
+// a conflict on an aggregate that it loaded itself (see Config.MaxRetries): let
+// it load what it changes, and set outer variables by assignment, not by
+// appending. A conflict on an aggregate from outside is returned at once, as a
+// [*ConflictError]: running fn again could not help.
+//
+// A panic in fn rolls back and goes on. An error after which the outcome is
+// unknown is a [*CommitUnknownError]; such a unit is never run again.
+func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, opts ...Option) error {
+	if outer, ok := ctx.Value(unitKey{}).(*Unit); ok {
+		return outer.join(ctx, m, fn)
+	}
+	var o options
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	seen := map[domain.AggregateRoot]int{} // events of aggregates from outside, at the end of the last try
+	for attempt := 0; ; attempt++ {
+		u := newUnit(m, o, seen)
+		err := u.run(ctx, fn)
+		if err == nil || attempt >= m.cfg.MaxRetries || !u.retryable(err) {
+			return err
+		}
+		u.remember(seen)
+		// The others that were in the way are about to end: a short random pause
+		// keeps the same two from meeting again.
+		pause := time.NewTimer(time.Duration((1 + rand.Float64()) * float64(retryPause) * float64(attempt+1)))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// DB is the transaction of the unit that ctx carries, on the default provider,
+// for the application's own SQL. What was saved before is visible to it. It
+// fails with [ErrNone] outside a unit; it never falls back to a connection
+// outside the transaction. A unit that uses it costs more round trips: see
+// docs/guides.
+func DB(ctx context.Context) (bun.IDB, error) {
+	u, err := From(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return u.DB(ctx, "")
+}
+
+// Flush sends what the unit has saved so far, so that a conflict shows now and
+// not at the end of Do. It is seldom needed: DB does it, and so does the commit.
+func Flush(ctx context.Context) error {
+	u, err := From(ctx)
+	if err != nil {
+		return err
+	}
+	return u.flush(ctx)
+}
+
+// partitionCount is a database's partition count, read once.
+type partitionCount struct {
+	want int
+	mu   sync.Mutex
+	n    int
+}
+
+func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n > 0 {
+		return c.n, nil
+	}
+	n, err := outbox.Partitions(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	if c.want > 0 && n != c.want {
+		return 0, &outbox.PartitionsError{Have: n, Want: c.want}
+	}
+	c.n = n
+	return n, nil
+}
