@@ -1,0 +1,128 @@
+package outbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config tunes the processors. Its fields are the keys under "outbox:" in YAML.
+// In every field 0 stands for the default.
+type Config struct {
+	// Workers per lane and process. Defaults to 4.
+	Workers int
+	// BatchSize is how many rows one claim takes at most. Defaults to 500.
+	BatchSize int
+	// PollInterval is how long a worker that found nothing waits before it looks
+	// again, unless it is woken. Each further empty look doubles it. Defaults to 1 s.
+	PollInterval time.Duration
+	// MaxPollInterval ends the doubling. Defaults to 5 s.
+	MaxPollInterval time.Duration
+	// Lease is how long partitions stay with a worker that doesn't renew, which
+	// it does every third of it. At least 1 s. Defaults to 5 min.
+	Lease time.Duration
+	// PublishTimeout bounds one call of the broker. It must be below the lease.
+	// Defaults to 30 s, or to half the lease if that is shorter.
+	PublishTimeout time.Duration
+	// OnAbandoned says what becomes of the rows behind an abandoned one of their
+	// key. Defaults to Skip.
+	OnAbandoned OnAbandoned
+	Retry       RetryPolicy
+	Retention   Retention
+}
+
+// OnAbandoned says what becomes of a key one of whose rows was abandoned.
+type OnAbandoned string
+
+const (
+	// Skip lets the rows behind it go on.
+	Skip OnAbandoned = "skip"
+	// Hold keeps them waiting until an operator decides.
+	Hold OnAbandoned = "hold"
+)
+
+// RetryPolicy says when a failed row is due again: after BaseDelay ·
+// Multiplier^(attempts−1), at most MaxBackoff, give or take Jitter.
+type RetryPolicy struct {
+	MaxAttempts int           // Then the row is abandoned. Defaults to 5.
+	BaseDelay   time.Duration // Before the second attempt. Defaults to 60 s.
+	Multiplier  float64       // Defaults to 2.
+	MaxBackoff  time.Duration // Defaults to 1 h.
+	Jitter      float64       // As a fraction of the delay, up to 1. Defaults to 0.25; -1 is none.
+}
+
+// Retention says how long finished rows stay. Rows that are not delivered are
+// never removed.
+type Retention struct {
+	Delete    bool          // Removes a row as soon as it is published ("mode: delete").
+	Published time.Duration // Defaults to 168 h; -1 keeps for ever.
+	Abandoned time.Duration // Defaults to 720 h; -1 keeps for ever.
+	Every     time.Duration // Between two clean-ups, over all processes. Defaults to 1 h; -1 is never.
+	Batch     int           // Rows per statement. Defaults to 5000.
+}
+
+// WithDefaults returns c with a value in every field.
+func (c Config) WithDefaults() Config {
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.BatchSize = cmp.Or(c.BatchSize, 500)
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.MaxPollInterval = cmp.Or(c.MaxPollInterval, max(5*time.Second, c.PollInterval))
+	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, min(30*time.Second, c.Lease/2))
+	c.OnAbandoned = cmp.Or(c.OnAbandoned, Skip)
+	c.Retry.MaxAttempts = cmp.Or(c.Retry.MaxAttempts, 5)
+	c.Retry.BaseDelay = cmp.Or(c.Retry.BaseDelay, time.Minute)
+	c.Retry.Multiplier = cmp.Or(c.Retry.Multiplier, 2)
+	c.Retry.MaxBackoff = cmp.Or(c.Retry.MaxBackoff, time.Hour)
+	c.Retry.Jitter = cmp.Or(c.Retry.Jitter, 0.25)
+	c.Retention.Published = cmp.Or(c.Retention.Published, 168*time.Hour)
+	c.Retention.Abandoned = cmp.Or(c.Retention.Abandoned, 720*time.Hour)
+	c.Retention.Every = cmp.Or(c.Retention.Every, time.Hour)
+	c.Retention.Batch = cmp.Or(c.Retention.Batch, 5000)
+	return c
+}
+
+// Check returns all that is wrong with c, with every field named as in YAML.
+func (c Config) Check() error {
+	c = c.WithDefaults()
+	var errs []error
+	must := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("outbox."+format, args...))
+		}
+	}
+	must(c.Workers > 0, "workers is %d: at least 1", c.Workers)
+	must(c.BatchSize > 0 && c.BatchSize <= 10000, "batch_size is %d: from 1 to 10000", c.BatchSize)
+	must(c.PollInterval > 0, "poll_interval is %v: above 0", c.PollInterval)
+	must(c.MaxPollInterval >= c.PollInterval, "max_poll_interval is %v: not below poll_interval, which is %v", c.MaxPollInterval, c.PollInterval)
+	must(c.Lease >= time.Second, "lease is %v: at least 1s, or workers lose what they are publishing", c.Lease)
+	must(c.PublishTimeout > 0 && c.PublishTimeout < c.Lease, "publish_timeout is %v: above 0 and below the lease, which is %v", c.PublishTimeout, c.Lease)
+	must(c.OnAbandoned == Skip || c.OnAbandoned == Hold, "on_abandoned is %q: %q or %q", c.OnAbandoned, Skip, Hold)
+	must(c.Retry.MaxAttempts > 0, "retry.max_attempts is %d: at least 1", c.Retry.MaxAttempts)
+	must(c.Retry.BaseDelay > 0, "retry.base_delay is %v: above 0", c.Retry.BaseDelay)
+	must(c.Retry.Multiplier >= 1, "retry.multiplier is %v: at least 1", c.Retry.Multiplier)
+	must(c.Retry.MaxBackoff >= c.Retry.BaseDelay, "retry.max_backoff is %v: not below base_delay, which is %v", c.Retry.MaxBackoff, c.Retry.BaseDelay)
+	must(c.Retry.Jitter == -1 || c.Retry.Jitter > 0 && c.Retry.Jitter <= 1, "retry.jitter is %v: above 0 and up to 1, or -1 for none", c.Retry.Jitter)
+	must(c.Retention.Published == -1 || c.Retention.Published > 0, "retention.published is %v: above 0, or -1 to keep for ever", c.Retention.Published)
+	must(c.Retention.Abandoned == -1 || c.Retention.Abandoned > 0, "retention.abandoned is %v: above 0, or -1 to keep for ever", c.Retention.Abandoned)
+	must(c.Retention.Every == -1 || c.Retention.Every > 0, "retention.every is %v: above 0, or -1 for never", c.Retention.Every)
+	must(c.Retention.Batch > 0 && c.Retention.Batch <= 100000, "retention.batch is %d: from 1 to 100000", c.Retention.Batch)
+	return errors.Join(errs...)
+}
+
+// Delay is the wait after an attempt that failed; attempts counts that one. r
+// is a random number from [0, 1).
+func (p RetryPolicy) Delay(attempts int, r float64) time.Duration {
+	d := float64(p.BaseDelay)
+	for range attempts - 1 {
+		if d *= p.Multiplier; d >= float64(p.MaxBackoff) {
+			break
+		}
+	}
+	d = min(d, float64(p.MaxBackoff))
+	if p.Jitter > 0 {
+		d *= 1 + p.Jitter*(2*r-1)
+	}
+	return time.Duration(d)
+}

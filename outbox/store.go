@@ -1,0 +1,47 @@
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+)
+
+// Store is the outbox of one database, as processors and operators see it. It
+// is safe for concurrent use.
+type Store struct {
+	db     *bun.DB
+	reader *bun.DB
+}
+
+// NewStore returns the store on a database: db for what writes, reader for what
+// only looks.
+func NewStore(db, reader *bun.DB) *Store { return &Store{db: db, reader: reader} }
+
+// Migrations are the outbox's tables.
+func Migrations() migrate.Set { panic("to be written") }
+
+// Migrate creates or updates the outbox's tables. A new database gets the given
+// partition count (0: 64); one that has another count is a [*PartitionsError].
+func Migrate(ctx context.Context, db *bun.DB, partitions int) error { panic("to be written") }
+
+// Check returns an error that names the remedy unless the tables are at this
+// build's version.
+func (s *Store) Check(ctx context.Context) error { panic("to be written") }
+
+// Stats is a target's state in the database. Nil is "not known", never zero.
+type Stats struct {
+	Counts        map[Status]int64 // every status, also those without a row
+	OldestPending *time.Duration   // age of the oldest row that is due to leave; nil if there is none
+	LeaseOwners   []string         // workers that hold partitions now
+	LastError     *string          // of the row that failed last
+}
+
+// Stats returns the state of every target that has rows or partitions.
+func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) { panic("to be written") }
+
+// DefaultTopic is where a stream category goes where no target says otherwise:
+// "ordering.order" for "ordering::order".
+func DefaultTopic(category string) string { panic("to be written") }
