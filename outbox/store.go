@@ -41,7 +41,3 @@ type Stats struct {
 
 // Stats returns the state of every target that has rows or partitions.
 func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) { panic("to be written") }
-
-// DefaultTopic is where a stream category goes where no target says otherwise:
-// "ordering.order" for "ordering::order".
-func DefaultTopic(category string) string { panic("to be written") }
