@@ -1,0 +1,209 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// group is one consumer group's progress in one topic. Its fields are guarded by
+// store.mu.
+type group struct {
+	ready     []int          // Offsets to deliver, ascending.
+	delivered map[int]int    // How often, by offset; until acknowledged.
+	loans     map[int]*loan  // By offset.
+	owners    map[string]own // By key, while some of it is on loan.
+}
+
+// own keeps a key with one member while any of its messages is on loan there:
+// another member could overtake it otherwise.
+type own struct {
+	member *consumer
+	loans  int
+}
+
+type loan struct {
+	member *consumer
+	offset int
+	key    string
+	lost   chan struct{}
+}
+
+func newGroup(t *topic) *group {
+	g := &group{delivered: map[int]int{}, loans: map[int]*loan{}, owners: map[string]own{}}
+	for offset := range t.log {
+		g.ready = append(g.ready, offset)
+	}
+	return g
+}
+
+// lend hands at most limit messages to c.
+func (g *group) lend(c *consumer, log []broker.Message, limit int) []broker.Delivery {
+	var lent []broker.Delivery
+	var kept []int
+	next := 0
+	for ; next < len(g.ready) && len(lent) < limit; next++ {
+		offset := g.ready[next]
+		m := log[offset]
+		o := g.owners[m.Key]
+		if o.member != nil && o.member != c {
+			kept = append(kept, offset)
+			continue
+		}
+		g.owners[m.Key] = own{c, o.loans + 1}
+		l := &loan{member: c, offset: offset, key: m.Key, lost: make(chan struct{})}
+		g.loans[offset] = l
+		lent = append(lent, broker.Delivery{Message: clone(m), Redelivered: g.delivered[offset], Lost: l.lost, Token: l})
+		g.delivered[offset]++
+	}
+	copy(g.ready[next-len(kept):], kept)
+	g.ready = g.ready[next-len(kept):]
+	return lent
+}
+
+// end ends l, and says whether it was still running.
+func (g *group) end(l *loan) bool {
+	if g.loans[l.offset] != l {
+		return false
+	}
+	delete(g.loans, l.offset)
+	if o := g.owners[l.key]; o.loans > 1 {
+		g.owners[l.key] = own{o.member, o.loans - 1}
+	} else {
+		delete(g.owners, l.key)
+	}
+	return true
+}
+
+// giveBack makes offsets deliverable again.
+func (g *group) giveBack(offsets []int) {
+	g.ready = append(g.ready, offsets...)
+	slices.Sort(g.ready)
+}
+
+// takeBack ends the loans that match, and tells their holders.
+func (g *group) takeBack(match func(*loan) bool) {
+	var offsets []int
+	for offset, l := range g.loans {
+		if match(l) {
+			g.end(l)
+			close(l.lost)
+			offsets = append(offsets, offset)
+		}
+	}
+	g.giveBack(offsets)
+}
+
+type consumer struct {
+	conn   *Broker
+	topic  *topic
+	group  *group
+	closed bool // Guarded by store.mu.
+}
+
+var _ broker.Consumer = (*consumer)(nil)
+
+// Consume implements [broker.Broker].
+func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consumer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return nil, err
+	}
+	t := b.topic(topic)
+	g := t.groups[group]
+	if g == nil {
+		g = newGroup(t)
+		t.groups[group] = g
+	}
+	c := &consumer{conn: b, topic: t, group: g}
+	b.consumers[c] = struct{}{}
+	return c, nil
+}
+
+var errLeft = errors.New("memory: the consumer is closed")
+
+// Receive implements [broker.Consumer]. It waits while the broker is down.
+func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		c.conn.mu.Lock()
+		changed := c.conn.changed
+		if c.closed {
+			c.conn.mu.Unlock()
+			return nil, errLeft
+		}
+		var lent []broker.Delivery
+		if !c.conn.faults.outage {
+			lent = c.group.lend(c, c.topic.log, max(limit, 1))
+		}
+		c.conn.mu.Unlock()
+		if len(lent) > 0 {
+			return lent, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Ack implements [broker.Consumer].
+func (c *consumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
+	return c.settle(ctx, deliveries, func(offsets []int) {
+		for _, offset := range offsets {
+			delete(c.group.delivered, offset)
+		}
+	})
+}
+
+// Release implements [broker.Consumer].
+func (c *consumer) Release(ctx context.Context, deliveries ...broker.Delivery) error {
+	return c.settle(ctx, deliveries, c.group.giveBack)
+}
+
+func (c *consumer) settle(ctx context.Context, deliveries []broker.Delivery, as func(offsets []int)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	if c.closed {
+		return errLeft
+	}
+	if err := c.conn.usable(); err != nil {
+		return err
+	}
+	var ended []int
+	for _, d := range deliveries {
+		if l, ok := d.Token.(*loan); ok && c.group.end(l) {
+			ended = append(ended, l.offset)
+		}
+	}
+	as(ended)
+	c.conn.notify() // A key may be free for another member.
+	return nil
+}
+
+// Close implements [broker.Consumer].
+func (c *consumer) Close(context.Context) error {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.leave()
+	return nil
+}
+
+// leave gives back what c has on loan. The lock is held.
+func (c *consumer) leave() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	delete(c.conn.consumers, c)
+	c.group.takeBack(func(l *loan) bool { return l.member == c })
+	c.conn.notify()
+}
