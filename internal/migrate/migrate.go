@@ -4,14 +4,28 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
+// lock is the advisory lock that lets one process at a time migrate a
+// PostgreSQL database. SQLite needs none: its transactions are immediate.
+const lock = 0x77617962696c6c // "waybill"
+
 // Set is one feature's migrations. Files holds postgres/0001_name.sql,
-// sqlite/0001_name.sql and so on, without gaps.
+// sqlite/0001_name.sql and so on, without gaps. A file is plain SQL, any number
+// of statements, without transaction control.
 type Set struct {
 	Feature string // "outbox"
 	Files   fs.FS
@@ -34,8 +48,130 @@ func (e *SchemaError) Error() string {
 	return fmt.Sprintf("tables of %s are at version %d, this build knows only %d; deploy a newer build", e.Feature, e.Have, e.Need)
 }
 
-// Up applies what is missing, all of it or nothing, one process at a time.
-func (s Set) Up(ctx context.Context, db *bun.DB) error { panic("to be written") }
+// Up applies what is missing, all of it or nothing, one process at a time. db is
+// that of a provider: on SQLite its transactions have to be immediate. Tables of
+// a newer build are left alone and are a [*SchemaError].
+func (s Set) Up(ctx context.Context, db *bun.DB) error {
+	// Without a lock first: a service that may not create tables has nothing to
+	// create once they exist.
+	err := s.Check(ctx, db)
+	missing, ok := errors.AsType[*SchemaError](err)
+	if !ok || missing.Have > missing.Need {
+		return err
+	}
+	if err := s.up(ctx, db); err != nil {
+		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
+	}
+	return nil
+}
+
+func (s Set) up(ctx context.Context, db *bun.DB) error {
+	files, err := s.files(db.Dialect())
+	if err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	appliedAt := "text"
+	if db.Dialect().Name() == dialect.PG {
+		appliedAt = "timestamptz"
+		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(?)", lock); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS waybill_migrations ("+
+		"feature text NOT NULL, version integer NOT NULL, applied_at "+appliedAt+" NOT NULL, PRIMARY KEY (feature, version))"); err != nil {
+		return err
+	}
+	have, err := s.version(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if f.version <= have {
+			continue
+		}
+		// Past bun, which would take a question mark in the SQL for an argument.
+		if _, err := tx.Tx.ExecContext(ctx, f.sql); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES (?, ?, ?)",
+			s.Feature, f.version, dbtime.Value(db.Dialect(), time.Now())); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
 
 // Check returns a [*SchemaError] unless the tables are at this build's version.
-func (s Set) Check(ctx context.Context, db bun.IDB) error { panic("to be written") }
+// It may run inside a transaction, and leaves that usable.
+func (s Set) Check(ctx context.Context, db bun.IDB) error {
+	files, err := s.files(db.Dialect())
+	if err != nil {
+		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
+	}
+	exists := "SELECT to_regclass('waybill_migrations') IS NOT NULL"
+	if db.Dialect().Name() == dialect.SQLite {
+		exists = "SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = 'waybill_migrations'"
+	}
+	var migrated bool
+	if err := db.NewRaw(exists).Scan(ctx, &migrated); err != nil {
+		return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
+	}
+	have := 0
+	if migrated {
+		if have, err = s.version(ctx, db); err != nil {
+			return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
+		}
+	}
+	if have != len(files) {
+		return &SchemaError{Feature: s.Feature, Have: have, Need: len(files)}
+	}
+	return nil
+}
+
+func (s Set) version(ctx context.Context, db bun.IDB) (have int, err error) {
+	err = db.NewRaw("SELECT coalesce(max(version), 0) FROM waybill_migrations WHERE feature = ?", s.Feature).Scan(ctx, &have)
+	return have, err
+}
+
+type file struct {
+	version   int
+	name, sql string
+}
+
+// files are the migrations for one database, in order, numbered 1, 2, 3 …
+func (s Set) files(d schema.Dialect) ([]file, error) {
+	dir := "postgres"
+	switch d.Name() {
+	case dialect.PG:
+	case dialect.SQLite:
+		dir = "sqlite"
+	default:
+		return nil, fmt.Errorf("no tables for %s", d.Name())
+	}
+	entries, err := fs.ReadDir(s.Files, dir) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	for _, e := range entries {
+		number, _, ok := strings.Cut(e.Name(), "_")
+		version, err := strconv.Atoi(number)
+		if !ok || err != nil || len(number) != 4 || !strings.HasSuffix(e.Name(), ".sql") {
+			return nil, fmt.Errorf("%s/%s is not called like 0001_name.sql", dir, e.Name())
+		}
+		if version != len(files)+1 {
+			return nil, fmt.Errorf("%s/%s: expected number %04d", dir, e.Name(), len(files)+1)
+		}
+		sql, err := fs.ReadFile(s.Files, path.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{version: version, name: e.Name(), sql: string(sql)})
+	}
+	return files, nil
+}

@@ -1,0 +1,156 @@
+package migrate_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+	_ "modernc.org/sqlite"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+)
+
+// databases runs a test on an empty database of each kind. again opens it once
+// more, as another process would.
+func databases(t *testing.T, test func(t *testing.T, again func() *bun.DB)) {
+	t.Run("postgres", func(t *testing.T) {
+		dsn := os.Getenv("WAYBILL_POSTGRES")
+		require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
+		schema := strings.ToLower(fmt.Sprintf("migrate_%d_%s", os.Getpid(), strings.TrimPrefix(strings.Split(t.Name(), "/")[0], "Test")))
+		cfg, err := pgx.ParseConfig(dsn)
+		require.NoError(t, err)
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		cfg.RuntimeParams["search_path"] = schema
+		open := func() *bun.DB {
+			db := bun.NewDB(stdlib.OpenDB(*cfg), pgdialect.New())
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			return db
+		}
+		db := open()
+		_, err = db.ExecContext(t.Context(), "CREATE SCHEMA ?", bun.Ident(schema))
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			_, err := db.ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
+			require.NoError(t, err)
+		})
+		test(t, open)
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		dsn := "file:" + filepath.Join(t.TempDir(), "test.db") + "?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
+		test(t, func() *bun.DB {
+			raw, err := sql.Open("sqlite", dsn)
+			require.NoError(t, err)
+			raw.SetMaxOpenConns(1)
+			db := bun.NewDB(raw, sqlitedialect.New())
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			return db
+		})
+	})
+}
+
+func set(files ...string) migrate.Set {
+	fsys := fstest.MapFS{}
+	for i, sql := range files {
+		for _, dir := range []string{"postgres", "sqlite"} {
+			fsys[fmt.Sprintf("%s/%04d_step.sql", dir, i+1)] = &fstest.MapFile{Data: []byte(sql)}
+		}
+	}
+	return migrate.Set{Feature: "things", Files: fsys}
+}
+
+const (
+	first  = "CREATE TABLE things (id text PRIMARY KEY, note text DEFAULT 'why; ? not');\nCREATE INDEX things_note ON things (note);\n"
+	second = "-- a comment; with a semicolon\nALTER TABLE things ADD COLUMN extra text;\n"
+	broken = "CREATE TABLE others (id text); INSERT INTO nothing VALUES (1);"
+)
+
+func TestUpAppliesWhatIsMissing(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		old, current := set(first), set(first, second)
+
+		err := current.Check(t.Context(), db)
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Need: 2}, err)
+		require.ErrorContains(t, err, "waybill migrate")
+
+		require.NoError(t, old.Up(t.Context(), db))
+		require.NoError(t, old.Check(t.Context(), db))
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 1, Need: 2}, current.Check(t.Context(), db))
+
+		require.NoError(t, current.Up(t.Context(), db))
+		require.NoError(t, current.Up(t.Context(), db), "a second run changes nothing")
+		require.NoError(t, current.Check(t.Context(), db))
+		_, err = db.ExecContext(t.Context(), "INSERT INTO things (id, extra) VALUES ('a', 'b')")
+		require.NoError(t, err)
+
+		newer := &migrate.SchemaError{Feature: "things", Have: 2, Need: 1}
+		require.Equal(t, newer, old.Check(t.Context(), db))
+		require.Equal(t, newer, old.Up(t.Context(), db), "an old build leaves newer tables alone")
+
+		other := current
+		other.Feature = "others"
+		require.Equal(t, &migrate.SchemaError{Feature: "others", Need: 2}, other.Check(t.Context(), db))
+	})
+}
+
+func TestUpIsAllOrNothing(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		err := set(first, broken).Up(t.Context(), db)
+		require.ErrorContains(t, err, "0002_step.sql")
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Need: 2}, set(first, broken).Check(t.Context(), db))
+		require.NoError(t, set(first).Up(t.Context(), db), "the first file was rolled back with the second")
+	})
+}
+
+func TestUpOneProcessAtATime(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		var wg sync.WaitGroup
+		errs := make(chan error, 8)
+		for range cap(errs) {
+			db := again()
+			wg.Go(func() { errs <- set(first, second).Up(context.Background(), db) })
+		}
+		wg.Wait()
+		for range cap(errs) {
+			require.NoError(t, <-errs)
+		}
+	})
+}
+
+func TestCheckLeavesATransactionUsable(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		tx, err := again().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.Error(t, set(first).Check(t.Context(), tx))
+		_, err = tx.ExecContext(t.Context(), "SELECT 1")
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit())
+	})
+}
+
+func TestFilesAreNumberedWithoutGaps(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		for _, names := range [][]string{{"0002_b.sql"}, {"0001_a.sql", "0003_c.sql"}, {"0001_a.sql", "0001_b.sql"}, {"1_a.sql"}, {"0001_a.txt"}, {"readme"}} {
+			fsys := fstest.MapFS{}
+			for _, n := range names {
+				fsys["postgres/"+n] = &fstest.MapFile{}
+				fsys["sqlite/"+n] = &fstest.MapFile{}
+			}
+			require.Error(t, migrate.Set{Feature: "things", Files: fsys}.Check(t.Context(), db), "%v", names)
+		}
+	})
+}
