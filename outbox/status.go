@@ -19,16 +19,15 @@ func Statuses() []Status { return []Status{Pending, Processing, Published, Faile
 // next are the edges of a row's life. The database refuses all others too.
 //
 //	pending → processing → published
-//	                     → failed → pending (due, or an operator) …
+//	                     → failed → pending (due, within the claim; or an operator)
 //	                     → abandoned → pending (an operator)
 //	                     → pending (handed back, or taken over)
 //
-// An operator abandons a pending or failed row; a failed one that is due is
-// claimed directly.
+// An operator may abandon a pending or a failed row.
 var next = map[Status][]Status{
 	Pending:    {Processing, Abandoned},
 	Processing: {Published, Failed, Abandoned, Pending},
-	Failed:     {Pending, Processing, Abandoned},
+	Failed:     {Pending, Abandoned},
 	Abandoned:  {Pending},
 	Published:  {},
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
-
-	"github.com/waybill-go/waybill/internal/migrate"
 )
 
 // Store is the outbox of one database, as processors and operators see it. It
@@ -19,13 +17,6 @@ type Store struct {
 // NewStore returns the store on a database: db for what writes, reader for what
 // only looks.
 func NewStore(db, reader *bun.DB) *Store { return &Store{db: db, reader: reader} }
-
-// Migrations are the outbox's tables.
-func Migrations() migrate.Set { panic("to be written") }
-
-// Migrate creates or updates the outbox's tables. A new database gets the given
-// partition count (0: 64); one that has another count is a [*PartitionsError].
-func Migrate(ctx context.Context, db *bun.DB, partitions int) error { panic("to be written") }
 
 // Check returns an error that names the remedy unless the tables are at this
 // build's version.
