@@ -1,6 +1,15 @@
 package outbox
 
-import "github.com/waybill-go/waybill/domain"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/domain"
+)
 
 // Target is an external broker that published events go to. Bodies are final
 // at commit, so whoever commits knows their form.
@@ -11,5 +20,81 @@ type Target struct {
 	Topics     map[string]string // Stream category to topic, where it is not the broker's rule.
 }
 
+// TenantExtension is the extension in which an envelope names the tenant. It is
+// the framework's: a user's extension can't have this name.
+const TenantExtension = "tenant_id"
+
+// headerName is a token of RFC 9110: what a native header can be called.
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
 // Check returns all that is wrong with t for the events of d, or nil.
-func (t Target) Check(d *domain.Domain) error { panic("to be written") }
+func (t Target) Check(d *domain.Domain) error {
+	var errs []error
+	fail := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("external broker %q: "+format, append([]any{t.Broker}, args...)...))
+	}
+	if t.Broker == "" {
+		fail("it has no name: set Broker to the name that the engine has for it")
+	}
+
+	published, private := publishedNames(d)
+	if t.Events != nil && len(t.Events) == 0 {
+		fail("events is empty, so nothing would go there: leave it out for all published events, or leave out the broker")
+	}
+	for _, name := range t.Events {
+		switch {
+		case name == "":
+			fail("events has an empty name: take it out")
+		case slices.Contains(private, name):
+			fail("event %q is not published: declare it with domain.Published(), or take it out of events", name)
+		case !slices.Contains(published, name):
+			fail("context %s declares no event %q: name one of its published events %q", d.Name(), name, published)
+		}
+	}
+
+	for _, name := range t.Extensions {
+		if !headerName.MatchString(name) {
+			fail("extension %q can't be the name of a header: use ASCII letters, digits, '-', '_' and '.'", name)
+		}
+	}
+
+	var categories []string
+	for _, a := range d.Aggregates() {
+		categories = append(categories, a.Category)
+	}
+	for _, category := range slices.Sorted(maps.Keys(t.Topics)) {
+		if !slices.Contains(categories, category) {
+			fail("topics names the stream category %q, which context %s doesn't have: use one of %q", category, d.Name(), categories)
+		}
+		if strings.TrimSpace(t.Topics[category]) == "" {
+			fail("topics has no topic for %q: name one, or take the category out for the broker's rule", category)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func publishedNames(d *domain.Domain) (published, private []string) {
+	for _, e := range d.Events() {
+		switch {
+		case e.Foreign:
+		case e.Published:
+			published = append(published, e.ShortName())
+		default:
+			private = append(private, e.ShortName())
+		}
+	}
+	return published, private
+}
+
+// wants says whether a published event goes to t.
+func (t Target) wants(e *domain.EventType) bool {
+	return t.Events == nil || slices.Contains(t.Events, e.ShortName())
+}
+
+// allows says whether an extension may leave for t.
+func (t Target) allows(extension string) bool {
+	if t.Extensions == nil {
+		return extension != TenantExtension
+	}
+	return slices.Contains(t.Extensions, extension)
+}

@@ -1,7 +1,10 @@
 package outbox
 
 import (
-	"github.com/uptrace/bun/schema"
+	"bytes"
+	"fmt"
+
+	"github.com/google/uuid"
 
 	"github.com/waybill-go/waybill/domain"
 )
@@ -17,10 +20,115 @@ type Writer struct {
 }
 
 // Rows returns the rows of events, in their order: for each event the internal
-// row first, then the external ones. partitions is the database's count. A body
-// over the limit is a [*TooLargeError].
-func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) { panic("to be written") }
+// row first, then the external ones. partitions is the database's count.
+//
+// A body over the limit is a [*TooLargeError]. An extension named as one of the
+// framework's own is an error; the tenant goes into Origin.TenantID.
+func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
+	if partitions < 1 {
+		return nil, fmt.Errorf("outbox: the outbox has %d partitions; it needs at least one", partitions)
+	}
+	rows := make([]Row, 0, len(events)*(1+len(w.External)))
+	for i := range events {
+		e := &events[i]
+		t, err := w.check(e)
+		if err != nil {
+			return nil, err
+		}
+		row := Row{
+			MessageID:        e.ID,
+			Stream:           e.Stream,
+			StreamCategory:   e.Category,
+			PartitionKey:     e.AggregateID,
+			Partition:        PartitionOf(e.AggregateID, partitions),
+			MessageType:      e.Type,
+			AggregateType:    e.Aggregate,
+			AggregateID:      e.AggregateID,
+			AggregateVersion: e.Version,
+			ContentType:      contentType,
+			CorrelationID:    e.CorrelationID,
+			CausationID:      e.CausationID,
+			Traceparent:      e.Traceparent,
+			Priority:         e.Priority,
+			OccurredAt:       e.Time.UTC(),
+		}
+		if rows, err = w.appendRows(rows, row, e, t); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
 
-// Insert is the one statement that stores rows, in their order, on either
-// database. It does not run it: the unit of work sends it with its others.
-func Insert(rows []Row) schema.QueryAppender { panic("to be written") }
+func (w *Writer) check(e *Event) (*domain.EventType, error) {
+	t, err := w.Domain.EventNamed(e.Type)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: event %s of %s: %w", e.ID, e.Stream, err)
+	}
+	if len(e.Data) == 0 {
+		return nil, fmt.Errorf("outbox: %s of %s has no data", e.Type, e.Stream)
+	}
+	if _, ok := e.Extensions[TenantExtension]; ok {
+		return nil, fmt.Errorf("outbox: %s of %s: the extension %q is the framework's; put the tenant into domain.Origin.TenantID, or rename the extension", e.Type, e.Stream, TenantExtension)
+	}
+	return t, nil
+}
+
+// appendRows appends the rows of one event. row has what they share.
+func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) ([]Row, error) {
+	add := func(target, topic, tenant string, body []byte) error {
+		if w.MaxMessageBytes > 0 && len(body) > w.MaxMessageBytes {
+			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: len(body), Limit: w.MaxMessageBytes}
+		}
+		id, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("outbox: a row of %s gets no id: %w", e.Stream, err)
+		}
+		row.ID, row.TargetBroker, row.Topic, row.TenantID, row.Payload = id.String(), target, topic, tenant, body
+		rows = append(rows, row)
+		return nil
+	}
+
+	names := extensionNames(e.Origin)
+	extensions := appendExtensions(nil, e.Origin, names, func(string) bool { return true })
+	size := bodySize(e, len(extensions))
+	if err := add(w.Internal, "", e.TenantID, appendInternal(make([]byte, 0, size), e, extensions)); err != nil {
+		return nil, err
+	}
+	if !t.Published {
+		return rows, nil
+	}
+	// Targets differ in the extensions that they get, and in nothing else.
+	type variant struct{ extensions, body []byte }
+	var built []variant
+	for _, target := range w.External {
+		if !target.wants(t) {
+			continue
+		}
+		v := variant{extensions: appendExtensions(nil, e.Origin, names, target.allows)}
+		for _, b := range built {
+			if bytes.Equal(b.extensions, v.extensions) {
+				v = b
+				break
+			}
+		}
+		if v.body == nil {
+			v.body = appendExternal(make([]byte, 0, size), e, v.extensions)
+			built = append(built, v)
+		}
+		tenant := ""
+		if target.allows(TenantExtension) {
+			tenant = e.TenantID
+		}
+		if err := add(target.Broker, target.Topics[e.Category], tenant, v.body); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// bodySize is about how many bytes a body has, so that it is allocated once.
+func bodySize(e *Event, extensions int) int {
+	const keys = 700
+	return keys + len(e.Data) + extensions + 2*(len(e.AggregateID)+len(e.Category)+len(e.Aggregate)) + len(e.Type) + len(e.Context) +
+		len(e.CorrelationID) + len(e.CausationID) + len(e.Traceparent)
+}

@@ -1,0 +1,131 @@
+package outbox
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun/dialect"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// Insert is the one statement that stores rows, in their order, on either
+// database. It does not run it: the unit of work sends it with its others.
+//
+// Neither database can store a text with a NUL byte, and PostgreSQL none that
+// isn't UTF-8: such a row is an error that names the field.
+func Insert(rows []Row) schema.QueryAppender { return insert(rows) }
+
+type insert []Row
+
+var _ schema.QueryAppender = insert(nil)
+
+// What a row needs besides these has a default in the table.
+const insertInto = `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, topic, ` +
+	`partition_key, "partition", message_type, aggregate_type, aggregate_id, aggregate_version, payload, ` +
+	`content_type, correlation_id, causation_id, tenant_id, traceparent, priority, occurred_at) VALUES `
+
+// AppendQuery implements [schema.QueryAppender].
+func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
+	if len(rows) == 0 {
+		return nil, errors.New("outbox: an insert of no rows")
+	}
+	var openBytes, layout string
+	switch name := gen.Dialect().Name(); name {
+	case dialect.PG:
+		openBytes, layout = `'\x`, timeLayout
+	case dialect.SQLite:
+		openBytes, layout = `x'`, dbtime.Layout
+	default:
+		return nil, fmt.Errorf("outbox: no outbox on %s: use PostgreSQL or SQLite", name)
+	}
+	size := len(insertInto)
+	for i := range rows {
+		size += 600 + 2*len(rows[i].Payload)
+	}
+	b = append(slices.Grow(b, size), insertInto...)
+	for i := range rows {
+		r := &rows[i]
+		if err := r.checkText(); err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '(')
+		for _, s := range [...]string{r.ID, r.MessageID, r.TargetBroker, r.Stream, r.StreamCategory} {
+			b = append(appendText(b, s), ',')
+		}
+		b = append(appendTextOrNull(b, r.Topic), ',')
+		b = append(appendText(b, r.PartitionKey), ',')
+		b = append(strconv.AppendInt(b, int64(r.Partition), 10), ',')
+		for _, s := range [...]string{r.MessageType, r.AggregateType, r.AggregateID} {
+			b = append(appendText(b, s), ',')
+		}
+		b = append(strconv.AppendInt(b, r.AggregateVersion, 10), ',')
+		b = append(hex.AppendEncode(append(b, openBytes...), r.Payload), `',`...)
+		b = append(appendText(b, r.ContentType), ',')
+		for _, s := range [...]string{r.CorrelationID, r.CausationID, r.TenantID, r.Traceparent} {
+			b = append(appendTextOrNull(b, s), ',')
+		}
+		b = append(strconv.AppendInt(b, int64(r.Priority), 10), `,'`...)
+		b = append(r.OccurredAt.UTC().AppendFormat(b, layout), `')`...)
+	}
+	return b, nil
+}
+
+func (r *Row) checkText() error {
+	for _, f := range [...]struct{ name, value string }{
+		{"id", r.ID},
+		{"message_id", r.MessageID},
+		{"target_broker", r.TargetBroker},
+		{"stream", r.Stream},
+		{"stream_category", r.StreamCategory},
+		{"topic", r.Topic},
+		{"partition_key", r.PartitionKey},
+		{"message_type", r.MessageType},
+		{"aggregate_type", r.AggregateType},
+		{"aggregate_id", r.AggregateID},
+		{"content_type", r.ContentType},
+		{"correlation_id", r.CorrelationID},
+		{"causation_id", r.CausationID},
+		{"tenant_id", r.TenantID},
+		{"traceparent", r.Traceparent},
+	} {
+		switch {
+		case strings.IndexByte(f.value, 0) >= 0:
+			return fmt.Errorf("outbox: %s of message %q has a NUL byte, which a database can't store as text: %q", f.name, r.MessageID, f.value)
+		case !utf8.ValidString(f.value):
+			return fmt.Errorf("outbox: %s of message %q is not UTF-8: %q", f.name, r.MessageID, f.value)
+		}
+	}
+	return nil
+}
+
+// appendText appends a text literal. A backslash stands for itself: on
+// PostgreSQL because standard_conforming_strings is on, on SQLite always.
+func appendText(b []byte, s string) []byte {
+	b = append(b, '\'')
+	for {
+		i := strings.IndexByte(s, '\'')
+		if i < 0 {
+			break
+		}
+		b = append(append(b, s[:i+1]...), '\'')
+		s = s[i+1:]
+	}
+	return append(append(b, s...), '\'')
+}
+
+func appendTextOrNull(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, "NULL"...)
+	}
+	return appendText(b, s)
+}
