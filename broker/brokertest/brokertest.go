@@ -4,7 +4,9 @@ package brokertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,11 +28,15 @@ type Harness struct {
 	// TooLarge is a size of body, in bytes, that the broker refuses for good. 0
 	// leaves out what needs it.
 	TooLarge int
-	// Fail makes message id fail with a class from now on, for the classes that
-	// the adapter's tests can produce at will. It is in addition to TooLarge.
+	// Fail makes message id fail with a class until the subtest ends, for the
+	// classes that the adapter's tests can produce at will. It is in addition
+	// to TooLarge.
 	Fail map[broker.Class]func(t *testing.T, b broker.Broker, id string)
 	// AutoTopics says that publishing to a topic that doesn't exist creates it.
 	AutoTopics bool
+	// Standby says that one member of a group receives at a time, and the others
+	// wait to take its place.
+	Standby bool
 	// Name returns a topic or a group that was never used before. Defaults to
 	// "brokertest." and random letters.
 	Name func(t *testing.T) string
@@ -49,7 +55,11 @@ func Run(t *testing.T, h Harness) {
 	}
 	s := suite{h}
 	t.Run("Publish", s.publish)
+	t.Run("Partial", s.partial)
 	t.Run("Consume", s.consume)
+	t.Run("Redelivery", s.redelivery)
+	t.Run("Groups", s.groups)
+	t.Run("Restart", s.restart)
 }
 
 type suite struct{ Harness }
@@ -84,16 +94,28 @@ func (s suite) topic(t *testing.T, b broker.Broker) string {
 	return topic
 }
 
-func (s suite) join(t *testing.T, b broker.Broker, topic, group string) broker.Consumer {
+// join joins a group; the subtest's end leaves it, if leave didn't.
+func (s suite) join(t *testing.T, b broker.Broker, topic, group string) *member {
 	t.Helper()
 	c, err := b.Consume(s.ctx(t), topic, group)
 	require.NoError(t, err)
-	return c
+	m := &member{Consumer: c}
+	t.Cleanup(func() { s.leave(t, m) })
+	return m
 }
 
-func (s suite) leave(t *testing.T, c broker.Consumer) {
+type member struct {
+	broker.Consumer
+	left sync.Once
+}
+
+func (s suite) leave(t *testing.T, m *member) {
 	t.Helper()
-	require.NoError(t, c.Close(s.ctx(t)))
+	m.left.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), s.Wait)
+		defer cancel()
+		require.NoError(t, m.Close(ctx))
+	})
 }
 
 func message(topic, key, body string) broker.Message {
@@ -130,6 +152,7 @@ func waves(b broker.Broker, all []broker.Message) [][]broker.Message {
 	return calls
 }
 
+// send publishes, and all is stored.
 func (s suite) send(t *testing.T, b broker.Broker, all ...broker.Message) {
 	t.Helper()
 	for _, call := range waves(b, all) {
@@ -137,18 +160,102 @@ func (s suite) send(t *testing.T, b broker.Broker, all ...broker.Message) {
 	}
 }
 
-// receive takes deliveries until n messages that differ have come, hands each to
-// each, and returns them in the order of their first arrival.
+// results is what a call says of each of its n messages.
+func results(err error, n int) []error {
+	each := make([]error, n)
+	partly, ok := errors.AsType[*broker.PublishError](err)
+	for i := range each {
+		if !ok {
+			each[i] = err
+			continue
+		}
+		failure, failed := partly.Failed[i]
+		if failed && failure == nil {
+			failure = errors.New("brokertest: a PublishError names a message without its error")
+		}
+		each[i] = failure
+	}
+	return each
+}
+
+// until waits for a condition, in the test's own goroutine.
+func (s suite) until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ctx := s.ctx(t)
+	for !condition() {
+		select {
+		case <-time.After(tick):
+		case <-ctx.Done():
+			require.FailNow(t, "brokertest: waited in vain", what)
+		}
+	}
+}
+
+const tick = 20 * time.Millisecond
+
+// stored reads what a topic has of the keys of sent. It proves that nothing else
+// is to come by one more message of each key, which arrives last where there is
+// KeyOrder.
+func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker.Message) []string {
+	t.Helper()
+	last := map[string]bool{}
+	known := map[string]bool{}
+	var ends []broker.Message
+	for _, m := range sent {
+		if !known[m.Key] {
+			known[m.Key] = true
+			end := message(topic, m.Key, "end")
+			last[end.ID] = true
+			ends = append(ends, end)
+		}
+	}
+	s.send(t, b, ends...)
+	c := s.join(t, b, topic, s.Name(t))
+	defer s.leave(t, c)
+	var ids []string
+	left := len(ends)
+	ctx := s.ctx(t)
+	for left > 0 {
+		deliveries, err := c.Receive(ctx, 100)
+		require.NoError(t, err)
+		for _, d := range deliveries {
+			if last[d.ID] {
+				left--
+			} else {
+				ids = append(ids, d.ID)
+			}
+		}
+		require.NoError(t, c.Ack(ctx, deliveries...))
+	}
+	return ids
+}
+
+// requireTruth compares what a call answered with what the topic holds.
+func requireTruth(t *testing.T, sent []broker.Message, each []error, stored []string) {
+	t.Helper()
+	for i, err := range each {
+		switch {
+		case err == nil:
+			require.Contains(t, stored, sent[i].ID, "message %d was reported stored", i)
+		case broker.ClassOf(err) != broker.Unknown:
+			require.NotContains(t, stored, sent[i].ID, "message %d was refused: %v", i, err)
+		}
+	}
+}
+
+// receive takes deliveries until n different messages have come, and returns
+// them in the order of their first arrival. It hands every delivery to each.
 func (s suite) receive(t *testing.T, c broker.Consumer, n int, each func(broker.Delivery)) []broker.Delivery {
 	t.Helper()
+	const limit = 100
 	ctx := s.ctx(t)
 	var got []broker.Delivery
 	seen := map[string]bool{}
 	for len(got) < n {
-		deliveries, err := c.Receive(ctx, 100)
+		deliveries, err := c.Receive(ctx, limit)
 		require.NoError(t, err, "%d of %d messages came", len(got), n)
 		require.NotEmpty(t, deliveries, "Receive waits for at least one message")
-		require.LessOrEqual(t, len(deliveries), 100, "Receive returns at most limit")
+		require.LessOrEqual(t, len(deliveries), limit, "Receive returns at most limit")
 		for _, d := range deliveries {
 			if !seen[d.ID] {
 				seen[d.ID] = true
@@ -162,16 +269,43 @@ func (s suite) receive(t *testing.T, c broker.Consumer, n int, each func(broker.
 	return got
 }
 
-// take receives n messages and acknowledges them.
+// take receives n messages and acknowledges each.
 func (s suite) take(t *testing.T, c broker.Consumer, n int) []broker.Delivery {
 	t.Helper()
-	return s.receive(t, c, n, func(d broker.Delivery) { require.NoError(t, c.Ack(s.ctx(t), d)) })
+	ctx := s.ctx(t)
+	return s.receive(t, c, n, func(d broker.Delivery) { require.NoError(t, c.Ack(ctx, d)) })
 }
 
-func bodies(deliveries []broker.Delivery) []string {
+// requireKeyOrder compares the order of arrival with that of publishing, key by
+// key.
+func requireKeyOrder(t *testing.T, sent []broker.Message, got []broker.Delivery) {
+	t.Helper()
+	position := map[string]int{}
+	for i, m := range sent {
+		position[m.ID] = i
+	}
+	last := map[string]int{}
+	for _, d := range got {
+		at, ours := position[d.ID]
+		require.True(t, ours, "a message came that nobody sent: %s", d.ID)
+		before, known := last[d.Key]
+		require.True(t, !known || before < at, "key %s: message %d came after message %d", d.Key, at, before)
+		last[d.Key] = at
+	}
+}
+
+func ids(deliveries []broker.Delivery) []string {
 	all := make([]string, len(deliveries))
 	for i, d := range deliveries {
-		all[i] = string(d.Body)
+		all[i] = d.ID
+	}
+	return all
+}
+
+func sentIDs(messages []broker.Message) []string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = m.ID
 	}
 	return all
 }

@@ -1,0 +1,202 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+func (s suite) groups(t *testing.T) {
+	if b := s.open(t); !b.Capabilities().Groups {
+		return
+	}
+	t.Run("EachGetsAll", func(t *testing.T) {
+		b := s.open(t)
+		topic := s.topic(t, b)
+		one, two := s.join(t, b, topic, s.Name(t)), s.join(t, b, topic, s.Name(t))
+		sent := messages(topic, 40, 8)
+		s.send(t, b, sent...)
+		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, one, len(sent))))
+		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, two, len(sent))))
+	})
+	t.Run("OneNameOnTwoTopics", func(t *testing.T) {
+		b := s.open(t)
+		group := s.Name(t)
+		for range 2 {
+			topic := s.topic(t, b)
+			sent := messages(topic, 10, 10)
+			c := s.join(t, b, topic, group)
+			s.send(t, b, sent...)
+			require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, c, len(sent))))
+		}
+	})
+	t.Run("MembersShare", s.membersShare)
+	t.Run("MembersComeAndGo", s.membersComeAndGo)
+}
+
+// crew is the members of one group, each received from and acknowledged by its
+// own goroutine until it is told to go.
+type crew struct {
+	breaks bool // Connections break: an acknowledgement may fail.
+
+	mu     sync.Mutex
+	first  []broker.Delivery // In the order of arrival.
+	held   map[string]broker.Delivery
+	by     []int // Deliveries by member.
+	errs   []error
+	unfair []string // Delivered twice without being taken back.
+}
+
+func (s suite) hire(t *testing.T, w *crew, b broker.Broker, topic, group string) (dismiss func()) {
+	t.Helper()
+	w.mu.Lock()
+	number := len(w.by)
+	w.by = append(w.by, 0)
+	if w.held == nil {
+		w.held = map[string]broker.Delivery{}
+	}
+	w.mu.Unlock()
+
+	c := s.join(t, b, topic, group)
+	ctx, stop := context.WithCancel(s.ctx(t))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			deliveries, err := c.Receive(ctx, 10)
+			if errors.Is(err, context.Canceled) {
+				return
+			}
+			w.arrived(number, deliveries, err)
+			if err != nil {
+				return
+			}
+			// A delivery that was taken back, or whose connection broke, can't always
+			// be acknowledged: it comes again.
+			for _, d := range deliveries {
+				if err := c.Ack(context.WithoutCancel(ctx), d); err != nil && !lost(d) && !w.breaks {
+					w.arrived(number, nil, fmt.Errorf("ack: %w", err))
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		stop()
+		<-done
+		s.leave(t, c)
+	}
+}
+
+func (w *crew) arrived(number int, deliveries []broker.Delivery, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.errs = append(w.errs, err)
+	}
+	w.by[number] += len(deliveries)
+	for _, d := range deliveries {
+		before, again := w.held[d.ID]
+		w.held[d.ID] = d
+		switch {
+		case !again:
+			w.first = append(w.first, d)
+		case !lost(before):
+			w.unfair = append(w.unfair, d.ID)
+		}
+	}
+}
+
+func lost(d broker.Delivery) bool {
+	select {
+	case <-d.Lost:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *crew) has(n int, members ...int) func() bool {
+	return func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, m := range members {
+			if w.by[m] == 0 {
+				return false
+			}
+		}
+		return len(w.first) >= n || len(w.errs) > 0
+	}
+}
+
+func (s suite) membersShare(t *testing.T) {
+	one, two := s.open(t), s.open(t)
+	topic, group := s.topic(t, one), s.Name(t)
+	var w crew
+	dismissOne := s.hire(t, &w, one, topic, group)
+	dismissTwo := s.hire(t, &w, two, topic, group)
+
+	// Until both have had some, the group is still finding together.
+	var sent []broker.Message
+	both := w.has(0, 0, 1)
+	if s.Standby {
+		both = w.has(1)
+	}
+	s.until(t, "both members get messages", func() bool {
+		more := messages(topic, 50, 50)
+		sent = append(sent, more...)
+		s.send(t, one, more...)
+		return both()
+	})
+	more := messages(topic, 500, 50)
+	sent = append(sent, more...)
+	s.send(t, one, more...)
+	s.until(t, "the group gets all", w.has(len(sent)))
+	dismissOne()
+	dismissTwo()
+
+	require.Empty(t, w.errs)
+	require.ElementsMatch(t, sentIDs(sent), ids(w.first), "the group gets all")
+	require.Empty(t, w.unfair, "a message is with one member at a time")
+	if one.Capabilities().KeyOrder {
+		requireKeyOrder(t, sent, w.first)
+	}
+}
+
+func (s suite) membersComeAndGo(t *testing.T) {
+	b, other := s.open(t), s.open(t)
+	topic, group := s.topic(t, b), s.Name(t)
+	var w crew
+	var sent []broker.Message
+	send := func() {
+		more := messages(topic, 100, 20)
+		sent = append(sent, more...)
+		s.send(t, b, more...)
+	}
+	first := s.hire(t, &w, b, topic, group)
+	send()
+	s.until(t, "the first member gets messages", w.has(1))
+	second := s.hire(t, &w, other, topic, group)
+	send()
+	first()
+	send()
+	s.until(t, "the second member takes over", w.has(len(sent), 1))
+	third := s.hire(t, &w, b, topic, group)
+	send()
+	second()
+	send()
+	s.until(t, "the third member takes over", w.has(len(sent), 2))
+	third()
+
+	require.Empty(t, w.errs)
+	require.ElementsMatch(t, sentIDs(sent), ids(w.first))
+	if b.Capabilities().KeyOrder {
+		requireKeyOrder(t, sent, w.first)
+	}
+}

@@ -1,0 +1,149 @@
+package brokertest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+func (s suite) redelivery(t *testing.T) {
+	if b := s.open(t); !b.Capabilities().Redelivery {
+		return
+	}
+	t.Run("AfterClose", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 20, 20)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		got := s.receive(t, c, len(sent), nil)
+		require.NoError(t, c.Ack(s.ctx(t), got[:10]...))
+		s.leave(t, c)
+
+		last := message(topic, "last", "")
+		s.send(t, b, last)
+		again := s.again(t, b, topic, group, append(ids(got[10:]), last.ID))
+		require.Subset(t, again, ids(got[10:]), "what wasn't acknowledged comes again")
+	})
+	t.Run("AckedDoesNotComeAgain", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 50, 10)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		got := s.receive(t, c, len(sent), nil)
+		for i := len(got) - 1; i >= 0; i-- { // The last first.
+			require.NoError(t, c.Ack(s.ctx(t), got[i]))
+		}
+		s.leave(t, c)
+		require.Empty(t, s.afterwards(t, b, topic, group, sent))
+	})
+	t.Run("AckNeverRunsAhead", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 5, 1)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		got := map[string]broker.Delivery{}
+		for _, d := range s.receive(t, c, len(sent), nil) {
+			got[d.ID] = d
+		}
+		require.NoError(t, c.Ack(s.ctx(t), got[sent[2].ID]))
+		require.NoError(t, c.Ack(s.ctx(t), got[sent[0].ID]))
+		s.leave(t, c)
+
+		again := s.again(t, b, topic, group, []string{sent[1].ID, sent[3].ID, sent[4].ID})
+		require.NotContains(t, again, sent[0].ID, "nothing before it was unfinished")
+	})
+	t.Run("AfterRelease", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 30, 5)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		held := s.receive(t, c, len(sent), nil)
+		require.NoError(t, c.Release(s.ctx(t), held...))
+		again := s.take(t, c, len(sent))
+		require.ElementsMatch(t, sentIDs(sent), ids(again), "what was released comes again")
+		if b.Capabilities().KeyOrder {
+			requireKeyOrder(t, sent, again)
+		}
+		s.leave(t, c)
+		require.Empty(t, s.afterwards(t, b, topic, group, sent))
+	})
+	t.Run("ReleasedToo_AfterClose", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 10, 10)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		held := s.receive(t, c, len(sent), nil)
+		require.NoError(t, c.Release(s.ctx(t), held[3:]...))
+		s.leave(t, c)
+		s.again(t, b, topic, group, sentIDs(sent))
+	})
+	t.Run("InKeyOrderAfterClose", func(t *testing.T) {
+		b := s.open(t)
+		if !b.Capabilities().KeyOrder {
+			return
+		}
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 60, 6)
+		s.send(t, b, sent[:30]...)
+		c := s.join(t, b, topic, group)
+		s.receive(t, c, 30, nil)
+		s.send(t, b, sent[30:]...)
+		s.leave(t, c)
+		requireKeyOrder(t, sent, s.take(t, s.join(t, b, topic, group), len(sent)))
+	})
+}
+
+// again joins group anew, waits for all of want, acknowledges what comes, and
+// returns it.
+func (s suite) again(t *testing.T, b broker.Broker, topic, group string, want []string) []string {
+	t.Helper()
+	missing := map[string]bool{}
+	for _, id := range want {
+		missing[id] = true
+	}
+	c := s.join(t, b, topic, group)
+	defer s.leave(t, c)
+	ctx := s.ctx(t)
+	var came []string
+	for len(missing) > 0 {
+		deliveries, err := c.Receive(ctx, 100)
+		require.NoError(t, err, "%d of %d messages didn't come again", len(missing), len(want))
+		for _, d := range deliveries {
+			came = append(came, d.ID)
+			delete(missing, d.ID)
+		}
+		require.NoError(t, c.Ack(ctx, deliveries...))
+	}
+	return came
+}
+
+// afterwards returns what group still gets of sent before one more message of
+// each key.
+func (s suite) afterwards(t *testing.T, b broker.Broker, topic, group string, sent []broker.Message) []string {
+	t.Helper()
+	ends := map[string]broker.Message{}
+	for _, m := range sent {
+		ends[m.Key] = message(topic, m.Key, "end")
+	}
+	var want []string
+	for _, end := range ends {
+		s.send(t, b, end)
+		want = append(want, end.ID)
+	}
+	var rest []string
+	for _, id := range s.again(t, b, topic, group, want) {
+		for _, m := range sent {
+			if m.ID == id {
+				rest = append(rest, id)
+			}
+		}
+	}
+	return rest
+}
