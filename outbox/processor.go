@@ -1,15 +1,24 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/waybill-go/waybill/broker"
 )
 
 // Lane is one target broker of a processor.
 type Lane struct {
-	Target   string // The broker's name, as rows have it.
+	Target   string // The broker's name, as rows have it. Required.
 	Broker   broker.Broker
 	External bool
 }
@@ -24,37 +33,198 @@ type ProcessorConfig struct {
 }
 
 // Processor publishes the rows of one provider: a lane per target broker, each
-// with as many workers as configured.
-type Processor struct{}
+// with as many workers as configured, in as many processes as are started. It is
+// safe for concurrent use.
+type Processor struct {
+	cfg   ProcessorConfig
+	log   *slog.Logger
+	lanes map[string]*lane
+
+	mu      sync.Mutex
+	running bool
+	stop    chan struct{}      // closed: take no more rows
+	hard    context.CancelFunc // ends what is still out
+	done    sync.WaitGroup
+}
 
 // NewProcessor checks cfg and returns all its mistakes together.
-func NewProcessor(cfg ProcessorConfig) (*Processor, error) { panic("to be written") }
+func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
+	errs := []error{cfg.Outbox.Check()}
+	if cfg.Provider == "" {
+		errs = append(errs, errors.New("the provider's name is missing"))
+	}
+	if cfg.Store == nil {
+		errs = append(errs, errors.New("the store is missing; make one with outbox.NewStore"))
+	}
+	if len(cfg.Lanes) == 0 {
+		errs = append(errs, errors.New("there is no lane; name at least one target broker"))
+	}
+	p := &Processor{log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{}}
+	cfg.Outbox = cfg.Outbox.WithDefaults()
+	p.cfg = cfg
+	for _, l := range cfg.Lanes {
+		switch {
+		case l.Target == "" || l.Broker == nil:
+			errs = append(errs, fmt.Errorf("lane %q needs the name of a target and its broker", l.Target))
+		case p.lanes[l.Target] != nil:
+			errs = append(errs, fmt.Errorf("lane %q is named twice", l.Target))
+		default:
+			p.lanes[l.Target] = newLane(p, l)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("outbox: processor %q: %w", cfg.Provider, err)
+	}
+	return p, nil
+}
 
-// Start returns when all lanes run. They go on after ctx is done; Stop ends them.
-func (p *Processor) Start(ctx context.Context) error { panic("to be written") }
+// Start returns when all lanes run. They go on after ctx is done; Stop ends
+// them. A processor that runs, or has run, can't be started again.
+func (p *Processor) Start(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop != nil {
+		return fmt.Errorf("outbox: processor %q was started before", p.cfg.Provider)
+	}
+	for _, l := range p.lanes {
+		n, err := p.cfg.Store.EnsurePartitions(ctx, l.target)
+		if err != nil {
+			return fmt.Errorf("outbox: processor %q can't start: %w", p.cfg.Provider, err)
+		}
+		l.partitions = n
+	}
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p.stop, p.hard, p.running = make(chan struct{}), cancel, true
+	incarnation := newIncarnation()
+	for _, l := range p.lanes {
+		l.start(hard, incarnation)
+	}
+	p.done.Go(func() { p.housekeeping(hard) })
+	return nil
+}
+
+// newIncarnation names this start of this process on this host, in letters that
+// SQL needs no quoting for.
+func newIncarnation() string {
+	host, _ := os.Hostname()
+	host = strings.Map(func(r rune) rune {
+		if r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, cmp.Or(host, "unknown"))
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails, says its documentation
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), hex.EncodeToString(random[:]))
+}
 
 // Stop takes no more rows, waits for the calls that are out, settles them and
 // releases the partitions. When ctx is done it ends the rest hard and returns
-// ctx's error; leases then run out by themselves.
-func (p *Processor) Stop(ctx context.Context) error { panic("to be written") }
+// ctx's error; those leases then run out by themselves.
+func (p *Processor) Stop(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return nil
+	}
+	p.running = false
+	close(p.stop)
+	stopped := make(chan struct{})
+	go func() {
+		p.done.Wait()
+		close(stopped)
+	}()
+	defer p.hard()
+	select {
+	case <-stopped:
+		return nil
+	case <-ctx.Done():
+		p.hard()
+		<-stopped
+		return fmt.Errorf("outbox: processor %q was stopped in the middle of its work: %w", p.cfg.Provider, ctx.Err())
+	}
+}
 
-// Wake tells the lanes of these targets that rows were committed. It never waits.
-func (p *Processor) Wake(targets []string) { panic("to be written") }
+// Wake tells the lanes of these targets that rows were committed. It never
+// waits.
+func (p *Processor) Wake(targets []string) {
+	for _, t := range targets {
+		if l := p.lanes[t]; l != nil {
+			l.wake()
+		}
+	}
+}
 
 // LaneStatus is what this process knows of one of its lanes.
 type LaneStatus struct {
 	Name               string // "outbox-processor-default-to-partner-external"
 	Running            bool
 	Workers            int
-	Partitions         int // owned by this process
-	InFlight           int
+	Partitions         int    // held by this process
+	InFlight           int    // rows in the broker's hand
 	Breaker            string // "closed", "open" or "half-open"
 	Published          int64  // since the start
 	PublishedPerSecond float64
-	RetryRate          float64 // attempts that were retries, as a fraction of all
+	RetryRate          float64 // attempts that were retries, as a fraction of all since the start
 	Stale              int64   // write-backs that came too late and changed nothing
-	LastError          string
+	LastError          string  // the last that a broker or the database answered; "" after a success
 }
 
 // Status is the state of every lane, by target broker.
-func (p *Processor) Status() map[string]LaneStatus { panic("to be written") }
+func (p *Processor) Status() map[string]LaneStatus {
+	p.mu.Lock()
+	running := p.running
+	p.mu.Unlock()
+	status := map[string]LaneStatus{}
+	for t, l := range p.lanes {
+		s := l.status()
+		s.Running = running
+		status[t] = s
+	}
+	return status
+}
+
+// housekeeping removes what has expired, once per interval over all processes.
+func (p *Processor) housekeeping(ctx context.Context) {
+	r := p.cfg.Outbox.Retention
+	if r.Every < 0 {
+		return
+	}
+	for {
+		mine, err := p.cfg.Store.TakeTurn(ctx, "purge", r.Every)
+		if err == nil && mine {
+			var n int
+			if n, err = p.cfg.Store.Purge(ctx, r.Batch); n > 0 {
+				p.log.Info("expired rows were removed from the outbox", "provider", p.cfg.Provider, "rows", n)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			p.log.Warn("the outbox could not be cleaned up; it is tried again", "provider", p.cfg.Provider, "after", r.Every, "error", err)
+		}
+		if !p.sleep(ctx, r.Every) {
+			return
+		}
+	}
+}
+
+// sleep waits for d, and says false if the processor is stopping.
+func (p *Processor) sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stop:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (p *Processor) stopping() bool {
+	select {
+	case <-p.stop:
+		return true
+	default:
+		return false
+	}
+}

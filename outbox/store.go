@@ -2,9 +2,15 @@ package outbox
 
 import (
 	"context"
-	"time"
+	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
 // Store is the outbox of one database, as processors and operators see it. It
@@ -20,15 +26,55 @@ func NewStore(db, reader *bun.DB) *Store { return &Store{db: db, reader: reader}
 
 // Check returns an error that names the remedy unless the tables are at this
 // build's version.
-func (s *Store) Check(ctx context.Context) error { panic("to be written") }
+func (s *Store) Check(ctx context.Context) error { return Migrations().Check(ctx, s.reader) }
 
-// Stats is a target's state in the database. Nil is "not known", never zero.
-type Stats struct {
-	Counts        map[Status]int64 // every status, also those without a row
-	OldestPending *time.Duration   // age of the oldest row that is due to leave; nil if there is none
-	LeaseOwners   []string         // workers that hold partitions now
-	LastError     *string          // of the row that failed last
+func (s *Store) sqlite() bool { return s.db.Dialect().Name() == dialect.SQLite }
+
+func (s *Store) now() string { return dbtime.Now(s.db.Dialect()) }
+
+// inTx runs fn in a transaction of its own. On PostgreSQL it is READ COMMITTED
+// whatever the server's default is: each statement must see what was committed
+// while an earlier one waited for a lock. On SQLite it holds the writer.
+func (s *Store) inTx(ctx context.Context, db txBeginner, fn func(tx bun.Tx) error) error {
+	var opts *sql.TxOptions
+	if !s.sqlite() {
+		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+			return errors.Join(err, rollback)
+		}
+		return err
+	}
+	return tx.Commit()
 }
 
-// Stats returns the state of every target that has rows or partitions.
-func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) { panic("to be written") }
+// txBeginner is a *bun.DB or a bun.Conn.
+type txBeginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (bun.Tx, error)
+}
+
+// sequence draws a number that is never used twice.
+func (s *Store) sequence(ctx context.Context, tx bun.Tx, name string) (n int64, err error) {
+	query := "SELECT nextval('outbox_" + name + "_seq')"
+	if s.sqlite() {
+		query = "UPDATE outbox_sequences SET value = value + 1 WHERE name = '" + name + "' RETURNING value"
+	}
+	return n, tx.QueryRowContext(ctx, query).Scan(&n)
+}
+
+// list is the inside of an IN (…) of numbers.
+func list[N int | int64](numbers []N) string {
+	var b strings.Builder
+	for i, n := range numbers {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatInt(int64(n), 10))
+	}
+	return b.String()
+}

@@ -48,3 +48,30 @@ func Seconds(d schema.Dialect, from, to string) string {
 	}
 	return fmt.Sprintf("extract(epoch from (%s) - (%s))::float8", to, from)
 }
+
+// Time scans a time column of either database, as UTC. Valid is false for NULL.
+type Time struct {
+	Time  time.Time
+	Valid bool
+}
+
+// Scan implements sql.Scanner.
+func (t *Time) Scan(src any) error {
+	*t = Time{}
+	switch v := src.(type) {
+	case nil:
+		return nil
+	case time.Time:
+		t.Time = v.UTC()
+	case string:
+		parsed, err := time.Parse(time.RFC3339Nano, v)
+		if err != nil {
+			return fmt.Errorf("dbtime: %q is not a time: %w", v, err)
+		}
+		t.Time = parsed.UTC()
+	default:
+		return fmt.Errorf("dbtime: a column of type %T is not a time", src)
+	}
+	t.Valid = true
+	return nil
+}

@@ -1,0 +1,327 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/uptrace/bun"
+)
+
+// lane publishes the rows for one target broker. One goroutine, keep, holds
+// the leases of all its workers; each worker claims, publishes and settles.
+type lane struct {
+	Lane
+	p          *Processor
+	target     string
+	name       string
+	log        *slog.Logger
+	partitions int
+	breaker    breaker
+	workers    []*worker
+	working    sync.WaitGroup
+	database   outage
+
+	inFlight  atomic.Int64
+	attempts  atomic.Int64
+	retries   atomic.Int64
+	stale     atomic.Int64
+	published rate
+	lastError atomic.Pointer[string]
+}
+
+func newLane(p *Processor, cfg Lane) *lane {
+	l := &lane{Lane: cfg, p: p, target: cfg.Target}
+	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", p.cfg.Provider, cfg.Target)
+	if cfg.External {
+		l.name += "-external"
+	}
+	l.log = p.log.With("lane", l.name)
+	l.database = outage{log: l.log, what: "database"}
+	return l
+}
+
+func (l *lane) start(hard context.Context, incarnation string) {
+	for i := range l.p.cfg.Outbox.Workers {
+		w := &worker{
+			lane: l, id: fmt.Sprintf("%s-%d", incarnation, i+1),
+			own:  ownership{leases: map[int]held{}},
+			bell: make(chan struct{}, 1),
+		}
+		l.workers = append(l.workers, w)
+	}
+	for _, w := range l.workers {
+		l.working.Go(func() { w.run(hard) })
+	}
+	finished := make(chan struct{})
+	go func() {
+		l.working.Wait()
+		close(finished)
+	}()
+	l.p.done.Go(func() { l.keep(hard, finished) })
+}
+
+// wake rings for every worker: it isn't known here whose partition the rows
+// are in. A bell holds one ring, and a worker takes it before it claims, so rows
+// that are committed while it claims ring for the next time.
+func (l *lane) wake() {
+	for _, w := range l.workers {
+		select {
+		case w.bell <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *lane) status() LaneStatus {
+	s := LaneStatus{
+		Name:               l.name,
+		Workers:            len(l.workers),
+		InFlight:           int(l.inFlight.Load()),
+		Breaker:            l.breaker.state(),
+		Published:          l.published.total.Load(),
+		PublishedPerSecond: l.published.perSecond(),
+		Stale:              l.stale.Load(),
+	}
+	for _, w := range l.workers {
+		s.Partitions += w.own.len()
+	}
+	if attempts := l.attempts.Load(); attempts > 0 {
+		s.RetryRate = float64(l.retries.Load()) / float64(attempts)
+	}
+	if e := l.lastError.Load(); e != nil {
+		s.LastError = *e
+	}
+	return s
+}
+
+// failed notes an error for people to see.
+func (l *lane) failed(err error) {
+	text := clip(err.Error())
+	l.lastError.Store(&text)
+}
+
+// keep announces and renews every third of the lease, until all workers have
+// finished, and looks more often whether the shares are right: a partition that
+// was released or whose owner died must not wait for the next renewal.
+//
+// It has a connection of its own where the database has more than one: behind
+// busy workers a renewal would come too late just when they have most to do.
+func (l *lane) keep(hard context.Context, finished <-chan struct{}) {
+	k := keeper{lane: l}
+	defer k.leave(hard)
+	cfg := l.p.cfg.Outbox
+	tick := min(cfg.Lease/3, cfg.MaxPollInterval)
+	for {
+		k.turn(hard)
+		timer := time.NewTimer(tick)
+		select {
+		case <-timer.C:
+		case <-finished:
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// keeper is the state of keep.
+type keeper struct {
+	lane    *lane
+	conn    *bun.Conn
+	renewed time.Time // when the last renewal that succeeded began
+	share   int
+}
+
+func (k *keeper) turn(ctx context.Context) {
+	l, lease := k.lane, k.lane.p.cfg.Outbox.Lease
+	ctx, cancel := context.WithTimeout(ctx, lease/3)
+	defer cancel()
+	var err error
+	if time.Since(k.renewed) >= lease/3-lease/30 {
+		err = k.renew(ctx)
+	}
+	if err == nil && !l.p.stopping() {
+		err = k.balance(ctx)
+	}
+	l.database.note(ctx, err)
+	if err != nil {
+		k.drop()
+	}
+}
+
+func (k *keeper) db(ctx context.Context) (bun.IDB, error) {
+	store := k.lane.p.cfg.Store
+	if store.sqlite() {
+		return store.db, nil
+	}
+	if k.conn == nil {
+		conn, err := store.db.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		k.conn = &conn
+	}
+	return k.conn, nil
+}
+
+func (k *keeper) drop() {
+	if k.conn != nil {
+		_ = k.conn.Close() // it is broken, or no longer needed
+		k.conn = nil
+	}
+}
+
+func (k *keeper) renew(ctx context.Context) error {
+	l, cfg := k.lane, k.lane.p.cfg.Outbox
+	db, err := k.db(ctx)
+	if err != nil {
+		return err
+	}
+	var asked []Lease
+	ids := make([]string, len(l.workers))
+	for i, w := range l.workers {
+		ids[i] = w.id
+		asked = append(asked, w.own.all(w.id)...)
+	}
+	begin := time.Now()
+	kept, err := l.p.cfg.Store.Announce(ctx, db, l.target, ids, asked, cfg.Lease)
+	if err != nil {
+		return fmt.Errorf("renew leases: %w", err)
+	}
+	k.renewed = begin
+	lost := 0
+	for _, w := range l.workers {
+		lost += w.own.renewed(of(w.id, asked), of(w.id, kept), begin.Add(cfg.Lease-margin(cfg.Lease)))
+	}
+	if lost > 0 {
+		l.log.Warn("leases had run out and others have taken the partitions", "partitions", lost)
+	}
+	return nil
+}
+
+func of(worker string, leases []Lease) []Lease {
+	var own []Lease
+	for _, l := range leases {
+		if l.Worker == worker {
+			own = append(own, l)
+		}
+	}
+	return own
+}
+
+// balance gives every worker its share, the partitions divided by the workers
+// that are alive in all processes. Nobody takes from a running lease: who has too
+// much releases, who has too little takes what is free.
+func (k *keeper) balance(ctx context.Context) error {
+	l, cfg := k.lane, k.lane.p.cfg.Outbox
+	m, err := l.p.cfg.Store.Membership(ctx, l.target)
+	if err != nil {
+		return fmt.Errorf("look for free partitions: %w", err)
+	}
+	alive := max(m.Workers, len(l.workers))
+	k.share = (l.partitions + alive - 1) / alive
+	for _, w := range l.workers {
+		have := w.own.len()
+		if have > k.share {
+			w.own.setSurplus(have - k.share)
+			w.ring()
+			continue
+		}
+		if have == k.share || m.Free == 0 {
+			continue
+		}
+		begin := time.Now()
+		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.target, w.id, k.share-have, cfg.Lease)
+		if err != nil {
+			return fmt.Errorf("take partitions: %w", err)
+		}
+		if len(leases) == 0 {
+			continue
+		}
+		m.Free -= len(leases)
+		w.own.add(leases, begin.Add(cfg.Lease-margin(cfg.Lease)))
+		l.log.Debug("partitions taken", "worker", w.id, "partitions", len(leases))
+		if taken > 0 {
+			l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", taken)
+		}
+		w.ring()
+	}
+	return nil
+}
+
+// leave takes the workers off the list, so that others count on without them.
+func (k *keeper) leave(ctx context.Context) {
+	defer k.drop()
+	ids := make([]string, len(k.lane.workers))
+	for i, w := range k.lane.workers {
+		ids[i] = w.id
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := k.lane.p.cfg.Store.Leave(ctx, k.lane.target, ids); err != nil {
+		k.lane.log.Debug("the workers' announcement will run out by itself", "error", err)
+	}
+}
+
+// outage logs one line when something begins to fail and one when it ends.
+type outage struct {
+	log   *slog.Logger
+	what  string
+	mu    sync.Mutex
+	since time.Time
+}
+
+func (o *outage) note(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == context.Canceled {
+		return // the process is ending
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err != nil && o.since.IsZero():
+		o.since = time.Now()
+		o.log.Warn(o.what+" does not answer as it should; trying until it does", "error", err)
+	case err == nil && !o.since.IsZero():
+		o.log.Info(o.what+" answers again", "after", time.Since(o.since).Round(time.Millisecond))
+		o.since = time.Time{}
+	}
+}
+
+// rate counts, and knows how many there were in the last ten seconds.
+type rate struct {
+	total atomic.Int64
+	mu    sync.Mutex
+	slots [10]int64
+	at    int64 // the second of the newest slot
+}
+
+func (r *rate) add(n int) {
+	r.total.Add(int64(n))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.advance()
+	r.slots[r.at%int64(len(r.slots))] += int64(n)
+}
+
+func (r *rate) perSecond() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.advance()
+	var sum int64
+	for _, n := range r.slots {
+		sum += n
+	}
+	return float64(sum) / float64(len(r.slots))
+}
+
+func (r *rate) advance() {
+	now := time.Now().Unix()
+	for steps := 0; r.at < now && steps < len(r.slots); steps++ {
+		r.at++
+		r.slots[r.at%int64(len(r.slots))] = 0
+	}
+	r.at = now
+}

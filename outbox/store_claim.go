@@ -1,0 +1,299 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// ClaimRequest says who claims what.
+type ClaimRequest struct {
+	Target      string
+	Worker      string
+	Leases      []Lease
+	Limit       int // Nothing is claimed if it is below 1.
+	MaxAttempts int // Is noted on the rows.
+}
+
+// Claim is a number of rows in one worker's hand. Only its ID can settle them.
+type Claim struct {
+	ID   int64
+	Rows []Claimed // in the order of Seq
+	// Next is the time until the earliest row that was seen and isn't due yet; 0
+	// if there was none.
+	Next time.Duration
+	// Incomplete says that some of the partitions were locked, by a renewal or an
+	// operator, and were left out: it is worth looking again at once.
+	Incomplete bool
+}
+
+// Claimed is a row in hand.
+type Claimed struct {
+	Seq       int64
+	Partition int
+	Attempts  int // this one included
+	Losses    int
+	Message   broker.Message
+}
+
+// Claim takes rows of the worker's partitions: of each key the longest run of
+// due rows from its first unfinished row on, oldest first, Limit at most. A key
+// with a row in somebody's hand, with a failed head that isn't due, or with a
+// held one, gives nothing.
+//
+// It is one transaction of two steps. The first locks the worker's rows of
+// outbox_partitions and drops the leases that are no longer its own: without it,
+// a claim that read a fence and was overtaken by a takeover would strand rows
+// under the old fence. The second chooses and marks, with a snapshot of its own,
+// and never skips a locked outbox row: to skip a head that a settle holds would
+// publish its followers first.
+func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
+	var c Claim
+	if r.Limit < 1 || len(r.Leases) == 0 {
+		return c, nil
+	}
+	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		partitions, err := s.lockOwn(ctx, tx, r)
+		if err != nil {
+			return err
+		}
+		c.Incomplete = len(partitions) < len(r.Leases)
+		if len(partitions) == 0 {
+			return nil
+		}
+		chosen, err := s.choose(ctx, tx, r.Target, partitions, r.Limit)
+		if err != nil {
+			return err
+		}
+		c.Next = chosen.next
+		if len(chosen.seqs) == 0 {
+			return nil
+		}
+		return s.mark(ctx, tx, r, chosen, &c)
+	})
+	if err != nil {
+		return Claim{}, err
+	}
+	return c, nil
+}
+
+// Peek says, without a lock, whether a claim would find something, and else how
+// long until the next row is due (0: none is waiting).
+func (s *Store) Peek(ctx context.Context, target string, leases []Lease) (found bool, next time.Duration, err error) {
+	if len(leases) == 0 {
+		return false, 0, nil
+	}
+	partitions := make([]int, len(leases))
+	for i, l := range leases {
+		partitions[i] = l.Partition
+	}
+	chosen, err := s.choose(ctx, s.reader, target, partitions, 1)
+	return len(chosen.seqs) > 0, chosen.next, err
+}
+
+func (s *Store) lockOwn(ctx context.Context, tx bun.Tx, r ClaimRequest) (partitions []int, err error) {
+	query := leaseValues(r.Leases) + " SELECT p.partition FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
+		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now()
+	if !s.sqlite() {
+		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
+	}
+	return partitions, scanAll(ctx, tx, &partitions, query, r.Target, r.Worker)
+}
+
+// candidate is an unfinished row, without its payload.
+type candidate struct {
+	seq    int64
+	key    string
+	status Status
+	wait   float64 // seconds until it is due; 0 or less: due
+}
+
+// run collects the rows of a claim from candidates, which come in the order of
+// seq, page by page.
+type run struct {
+	limit   int
+	blocked map[string]bool
+	taken   map[string][]int64 // by key
+	failed  map[int64]bool     // taken rows that are retries
+	n       int
+	next    float64 // smallest wait seen
+}
+
+func (r *run) add(c candidate) {
+	if c.wait > 0 && (r.next == 0 || c.wait < r.next) && c.status != Abandoned && c.status != Processing {
+		r.next = c.wait
+	}
+	switch {
+	case c.status == Processing:
+		// Somebody has a row of this key: what was taken of it goes back.
+		r.n -= len(r.taken[c.key])
+		delete(r.taken, c.key)
+		r.blocked[c.key] = true
+	case r.blocked[c.key]:
+	case c.status == Abandoned, c.wait > 0: // held, or not due
+		r.blocked[c.key] = true
+	default:
+		r.taken[c.key] = append(r.taken[c.key], c.seq)
+		r.failed[c.seq] = c.status == Failed
+		r.n++
+	}
+}
+
+type choice struct {
+	seqs   []int64
+	failed []int64
+	next   time.Duration
+}
+
+func (r *run) choice() choice {
+	var c choice
+	for _, seqs := range r.taken {
+		c.seqs = append(c.seqs, seqs...)
+	}
+	slices.Sort(c.seqs)
+	// Cut at the limit: what goes is the end of the order, so that each key keeps
+	// a leading run.
+	c.seqs = c.seqs[:min(len(c.seqs), r.limit)]
+	for _, seq := range c.seqs {
+		if r.failed[seq] {
+			c.failed = append(c.failed, seq)
+		}
+	}
+	c.next = time.Duration(r.next * float64(time.Second))
+	return c
+}
+
+// maxExcluded bounds how many blocked keys a page names; further ones are
+// passed over here instead of in the database.
+const maxExcluded = 1000
+
+// choose pages through the unfinished rows until the limit is reached, so that
+// any number of rows behind blocked heads hides nothing.
+func (s *Store) choose(ctx context.Context, db bun.IDB, target string, partitions []int, limit int) (choice, error) {
+	r := &run{limit: limit, blocked: map[string]bool{}, taken: map[string][]int64{}, failed: map[int64]bool{}}
+	page := max(limit, 100)
+	var after int64
+	for {
+		candidates, err := s.page(ctx, db, target, partitions, after, page, r.blocked)
+		if err != nil {
+			return choice{}, err
+		}
+		for _, c := range candidates {
+			r.add(c)
+		}
+		if r.n >= limit || len(candidates) < page {
+			return r.choice(), nil
+		}
+		after = candidates[len(candidates)-1].seq
+	}
+}
+
+// page reads unfinished rows in the order of seq. One branch per partition lets
+// both databases walk the index of each in order and merge, instead of sorting
+// the whole backlog.
+func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions []int, after int64, limit int, blocked map[string]bool) ([]candidate, error) {
+	exclude, args := "", []any{target}
+	if len(blocked) > 0 && len(blocked) <= maxExcluded {
+		keys := make([]string, 0, len(blocked))
+		for k := range blocked {
+			keys = append(keys, k)
+		}
+		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
+	}
+	var q strings.Builder
+	for i, p := range partitions {
+		if i > 0 {
+			q.WriteString(" UNION ALL ")
+		}
+		fmt.Fprintf(&q, "SELECT seq, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d AND finished_at IS NULL AND seq > %d%s",
+			p, after, exclude)
+	}
+	query := "SELECT seq, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") +
+		" FROM (" + q.String() + ") AS unfinished ORDER BY seq LIMIT " + fmt.Sprint(limit)
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	candidates := make([]candidate, 0, limit)
+	for rows.Next() {
+		var c candidate
+		if err := rows.Scan(&c.seq, &c.key, &c.status, &c.wait); err != nil {
+			return nil, err
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates, rows.Err()
+}
+
+// mark makes the chosen rows the worker's and reads them.
+func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choice, c *Claim) (err error) {
+	if c.ID, err = s.sequence(ctx, tx, "claim"); err != nil {
+		return err
+	}
+	if len(chosen.failed) > 0 {
+		// A retry is pending again before it is claimed, as the life cycle says.
+		if _, err = tx.ExecContext(ctx, "UPDATE outbox SET status = 'pending' WHERE seq IN ("+list(chosen.failed)+")"); err != nil {
+			return err
+		}
+	}
+	rows, err := tx.QueryContext(ctx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = ?2,"+
+		" attempts = attempts + 1, max_attempts = ?3, last_attempt_at = "+s.now()+
+		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
+		" AND outbox.seq IN ("+list(chosen.seqs)+")"+
+		" RETURNING outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
+		" correlation_id, tenant_id, traceparent, payload, occurred_at, attempts, losses",
+		r.Target, r.Worker, c.ID, r.MaxAttempts)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	c.Rows = make([]Claimed, 0, len(chosen.seqs))
+	for rows.Next() {
+		row, err := scanClaimed(rows)
+		if err != nil {
+			return err
+		}
+		c.Rows = append(c.Rows, row)
+	}
+	// RETURNING promises no order.
+	slices.SortFunc(c.Rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	return rows.Err()
+}
+
+func scanClaimed(rows interface{ Scan(...any) error }) (Claimed, error) {
+	var (
+		c                                  Claimed
+		topic, correlation, tenant, trace  *string
+		category, messageType, contentType string
+		occurred                           dbtime.Time
+	)
+	m := &c.Message
+	err := rows.Scan(&c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
+		&correlation, &tenant, &trace, &m.Body, &occurred, &c.Attempts, &c.Losses)
+	if err != nil {
+		return c, err
+	}
+	if m.Topic = DefaultTopic(category); topic != nil {
+		m.Topic = *topic
+	}
+	m.Headers = make(map[string]string, 8)
+	m.Headers["id"] = m.ID
+	m.Headers["type"] = messageType
+	m.Headers["time"] = occurred.Time.Format(timeLayout)
+	m.Headers["content-type"] = contentType
+	for name, value := range map[string]*string{"correlation-id": correlation, "tenant-id": tenant, "traceparent": trace} {
+		if value != nil {
+			m.Headers[name] = *value
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,232 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// Lease is a worker's right to publish one partition of one target. Its fence
+// is a number that no other lease ever has.
+type Lease struct {
+	Worker    string
+	Partition int
+	Fence     int64
+}
+
+// EnsurePartitions creates the partitions of a target that has none yet.
+func (s *Store) EnsurePartitions(ctx context.Context, target string) (partitions int, err error) {
+	partitions, err = Partitions(ctx, s.reader)
+	if err != nil {
+		return 0, err
+	}
+	values := make([]string, partitions)
+	for p := range values {
+		values[p] = fmt.Sprintf("(?0, %d)", p)
+	}
+	_, err = s.db.ExecContext(ctx, "INSERT INTO outbox_partitions (target_broker, partition) VALUES "+strings.Join(values, ", ")+
+		" ON CONFLICT (target_broker, partition) DO NOTHING", target)
+	return partitions, err
+}
+
+// Announce says for one more ttl that workers are alive, and forgets those that
+// have been dead for a whole ttl. It extends those of their leases that owner
+// and fence prove to be theirs, and returns them. A lease that ran out and that
+// nobody took counts as theirs.
+func (s *Store) Announce(ctx context.Context, db bun.IDB, target string, workers []string, leases []Lease, ttl time.Duration) (kept []Lease, err error) {
+	until := dbtime.In(s.db.Dialect(), ttl)
+	err = s.inTx(ctx, db, func(tx bun.Tx) error {
+		values := make([]string, len(workers))
+		args := []any{target}
+		for i, w := range workers {
+			values[i] = fmt.Sprintf("(?%d, ?0, %s)", i+1, until)
+			args = append(args, w)
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO outbox_workers (worker, target_broker, seen_until) VALUES "+strings.Join(values, ", ")+
+			" ON CONFLICT (worker, target_broker) DO UPDATE SET seen_until = excluded.seen_until", args...)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM outbox_workers WHERE seen_until < "+dbtime.In(s.db.Dialect(), -ttl)); err != nil {
+			return err
+		}
+		if len(leases) == 0 {
+			return nil
+		}
+		rows, err := tx.QueryContext(ctx, leaseValues(leases)+
+			" UPDATE outbox_partitions SET locked_until = "+until+
+			" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition AND outbox_partitions.fence = v.fence"+
+			" AND locked_by = v.worker RETURNING locked_by, outbox_partitions.partition, outbox_partitions.fence", target)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var l Lease
+			if err := rows.Scan(&l.Worker, &l.Partition, &l.Fence); err != nil {
+				return err
+			}
+			kept = append(kept, l)
+		}
+		return rows.Err()
+	})
+	return kept, err
+}
+
+// leaseValues is leases as a table v(worker, partition, fence). Names of workers
+// need no quoting: see newIncarnation.
+func leaseValues(leases []Lease) string {
+	var b strings.Builder
+	b.WriteString("WITH v(worker, partition, fence) AS (VALUES ")
+	for i, l := range leases {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "('%s', %d, %d)", l.Worker, l.Partition, l.Fence)
+	}
+	b.WriteByte(')')
+	return b.String()
+}
+
+// Membership is what a lane looks at to know whether its shares are right.
+type Membership struct {
+	Workers int // alive
+	Free    int // partitions that nobody holds
+}
+
+// Membership counts a target's live workers and free partitions.
+func (s *Store) Membership(ctx context.Context, target string) (m Membership, err error) {
+	now := s.now()
+	err = s.reader.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM outbox_workers WHERE target_broker = ?0 AND seen_until > "+now+"),"+
+		" (SELECT count(*) FROM outbox_partitions WHERE target_broker = ?0 AND (locked_by IS NULL OR locked_until <= "+now+"))", target).
+		Scan(&m.Workers, &m.Free)
+	return m, err
+}
+
+// Acquire takes up to n free partitions for a worker, each under a new fence,
+// and ends in the same transaction the claims of their older fences: their rows
+// are pending again, and what an earlier owner still writes back matches
+// nothing. taken counts those rows.
+func (s *Store) Acquire(ctx context.Context, target, worker string, n int, ttl time.Duration) (leases []Lease, taken int, err error) {
+	if n <= 0 {
+		return nil, 0, nil
+	}
+	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		free := "SELECT partition FROM outbox_partitions WHERE target_broker = ? AND (locked_by IS NULL OR locked_until <= " + s.now() + ")" +
+			" ORDER BY random() LIMIT " + fmt.Sprint(n)
+		if !s.sqlite() {
+			// Two workers that look at once take different ones, and neither waits.
+			free += " FOR UPDATE SKIP LOCKED"
+		}
+		var partitions []int
+		if err := scanAll(ctx, tx, &partitions, free, target); err != nil || len(partitions) == 0 {
+			return err
+		}
+		leases, taken, err = s.fence(ctx, tx, target, worker, partitions, ttl)
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return leases, taken, nil
+}
+
+// Refence gives everything that a worker holds new fences, and ends the claims
+// of the old ones. A worker does so after a claim whose outcome it doesn't know:
+// rows may be in its hand without its knowledge. It waits for that claim's
+// transaction, which holds the partitions.
+func (s *Store) Refence(ctx context.Context, target, worker string, ttl time.Duration) (leases []Lease, err error) {
+	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		mine := "SELECT partition FROM outbox_partitions WHERE target_broker = ? AND locked_by = ? ORDER BY partition"
+		if !s.sqlite() {
+			mine += " FOR UPDATE"
+		}
+		var partitions []int
+		if err := scanAll(ctx, tx, &partitions, mine, target, worker); err != nil || len(partitions) == 0 {
+			return err
+		}
+		leases, _, err = s.fence(ctx, tx, target, worker, partitions, ttl)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return leases, nil
+}
+
+// fence makes worker the owner of partitions, which tx has locked, and ends the
+// claims of older fences. This is the one place where a claim ends that nobody
+// settled.
+func (s *Store) fence(ctx context.Context, tx bun.Tx, target, worker string, partitions []int, ttl time.Duration) (leases []Lease, taken int, err error) {
+	slices.Sort(partitions)
+	for _, p := range partitions {
+		l := Lease{Worker: worker, Partition: p}
+		if l.Fence, err = s.sequence(ctx, tx, "fence"); err != nil {
+			return nil, 0, err
+		}
+		leases = append(leases, l)
+	}
+	if _, err = tx.ExecContext(ctx, leaseValues(leases)+" UPDATE outbox_partitions SET locked_by = v.worker, fence = v.fence,"+
+		" locked_until = "+dbtime.In(s.db.Dialect(), ttl)+" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition", target); err != nil {
+		return nil, 0, err
+	}
+	result, err := tx.ExecContext(ctx, s.locked("target_broker = ?0 AND partition IN ("+list(partitions)+") AND finished_at IS NULL AND status = 'processing'")+
+		" UPDATE outbox SET status = 'pending', losses = losses + 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
+		" WHERE seq IN (SELECT seq FROM locked)", target)
+	if err != nil {
+		return nil, 0, err
+	}
+	n, err := result.RowsAffected()
+	return leases, int(n), err
+}
+
+// locked is a table of the rows of outbox that meet a condition, locked in the
+// order of seq: two transactions that want the same rows wait for each other,
+// but never in a circle.
+func (s *Store) locked(where string) string {
+	query := "SELECT seq FROM outbox WHERE " + where + " ORDER BY seq"
+	if s.sqlite() {
+		return "WITH locked AS (" + query + ")"
+	}
+	return "WITH locked AS MATERIALIZED (" + query + " FOR NO KEY UPDATE)"
+}
+
+// Release gives partitions back, where owner and fence prove that they are the
+// worker's own. The worker has settled all their calls before.
+func (s *Store) Release(ctx context.Context, target string, leases []Lease) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	_, err := s.db.ExecContext(ctx, leaseValues(leases)+
+		" UPDATE outbox_partitions SET locked_by = NULL, locked_until = NULL FROM v"+
+		" WHERE target_broker = ? AND outbox_partitions.partition = v.partition AND outbox_partitions.fence = v.fence AND locked_by = v.worker", target)
+	return err
+}
+
+// Leave takes workers off the list of the living.
+func (s *Store) Leave(ctx context.Context, target string, workers []string) error {
+	_, err := s.db.ExecContext(ctx, "DELETE FROM outbox_workers WHERE target_broker = ? AND worker IN (?)", target, bun.List(workers))
+	return err
+}
+
+func scanAll[T any](ctx context.Context, db bun.IDB, into *[]T, query string, args ...any) error {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var v T
+		if err := rows.Scan(&v); err != nil {
+			return err
+		}
+		*into = append(*into, v)
+	}
+	return rows.Err()
+}

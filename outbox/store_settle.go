@@ -1,0 +1,185 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// maxErrorLength is how many characters of an error a row keeps.
+const maxErrorLength = 2048
+
+// Outcome is what became of a claimed row.
+type Outcome struct {
+	Seq    int64
+	Status Status // Published, Failed, Abandoned or Pending (handed back).
+	// Class and Error are why, for Failed and Abandoned.
+	Class string
+	Error string
+	// After is how long from now a failed row waits.
+	After time.Duration
+	// Unspent gives the attempt back.
+	Unspent bool
+	// Hold keeps the key of an abandoned row waiting.
+	Hold bool
+}
+
+// Settlement is the write-back of one claim.
+type Settlement struct {
+	Claim    int64
+	Target   string
+	Outcomes []Outcome
+	// Retention says when the rows expire, and whether published ones are removed
+	// at once.
+	Retention Retention
+}
+
+// deletedSlots spreads the counters of removed rows.
+const deletedSlots = 16
+
+// Settle writes a claim's outcomes back, all or none. A row that is no longer
+// in this claim's hand, because a takeover ended it or it is gone, is left as it
+// is; stale counts those.
+func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error) {
+	if len(w.Outcomes) == 0 {
+		return 0, nil
+	}
+	var published []int64
+	var others []Outcome
+	for _, o := range w.Outcomes {
+		if o.Status == Published {
+			published = append(published, o.Seq)
+		} else {
+			others = append(others, o)
+		}
+	}
+	settled := int64(0)
+	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		settled = 0
+		if len(published) > 0 {
+			n, err := s.settlePublished(ctx, tx, w, published)
+			if err != nil {
+				return err
+			}
+			settled += n
+		}
+		if len(others) > 0 {
+			n, err := s.settleOthers(ctx, tx, w, others)
+			if err != nil {
+				return err
+			}
+			settled += n
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(w.Outcomes) - int(settled), nil
+}
+
+func (s *Store) mine(w Settlement, seqs []int64) string {
+	return s.locked(fmt.Sprintf("seq IN (%s) AND claim_id = %d AND status = 'processing'", list(seqs), w.Claim))
+}
+
+func (s *Store) settlePublished(ctx context.Context, tx bun.Tx, w Settlement, seqs []int64) (int64, error) {
+	if w.Retention.Delete {
+		result, err := tx.ExecContext(ctx, s.mine(w, seqs)+" DELETE FROM outbox WHERE seq IN (SELECT seq FROM locked)")
+		if err != nil {
+			return 0, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return 0, err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO outbox_deleted (target_broker, slot, n) VALUES (?, ?, ?)"+
+			" ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_deleted.n + excluded.n", w.Target, w.Claim%deletedSlots, n)
+		return n, err
+	}
+	result, err := tx.ExecContext(ctx, s.mine(w, seqs)+
+		" UPDATE outbox SET status = 'published', published_at = "+s.now()+", finished_at = "+s.now()+", expires_at = "+s.expires(w.Retention.Published)+","+
+		" last_error = NULL, failure_class = NULL,"+
+		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
+		" WHERE seq IN (SELECT seq FROM locked)")
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (s *Store) expires(after time.Duration) string {
+	if after < 0 {
+		return "NULL"
+	}
+	return dbtime.In(s.db.Dialect(), after)
+}
+
+// settleOthers writes back what was not published. A row that was settled has
+// killed nobody: the attempts that its lost claims cost are given back.
+func (s *Store) settleOthers(ctx context.Context, tx bun.Tx, w Settlement, outcomes []Outcome) (int64, error) {
+	seqs := make([]int64, len(outcomes))
+	values := make([]string, len(outcomes))
+	args := make([]any, 0, 2*len(outcomes))
+	for i, o := range outcomes {
+		seqs[i] = o.Seq
+		due, finished, expires := "CAST(NULL AS text)", "CAST(NULL AS text)", "CAST(NULL AS text)"
+		at := func(d time.Duration) string { return "CAST(" + dbtime.In(s.db.Dialect(), d) + " AS text)" }
+		if o.Status == Failed {
+			due = at(o.After)
+		}
+		if o.Status == Abandoned && !o.Hold {
+			finished = at(0)
+			if w.Retention.Abandoned >= 0 {
+				expires = at(w.Retention.Abandoned)
+			}
+		}
+		unspent := 0
+		if o.Unspent {
+			unspent = 1
+		}
+		values[i] = fmt.Sprintf("(%d, '%s', ?, ?, %s, %s, %s, %d, %t)", o.Seq, o.Status, due, finished, expires, unspent, o.Status == Abandoned && o.Hold)
+		args = append(args, nullable(o.Class), nullable(clip(o.Error)))
+	}
+	cast := func(column string) string {
+		if s.sqlite() {
+			return column
+		}
+		return "CAST(" + column + " AS timestamptz)"
+	}
+	locked := s.mine(w, seqs)
+	result, err := tx.ExecContext(ctx, locked+
+		", v(seq, status, class, error, due, finished, expires, unspent, held) AS (VALUES "+strings.Join(values, ", ")+")"+
+		" UPDATE outbox SET status = v.status, held = v.held, finished_at = "+cast("v.finished")+", expires_at = "+cast("v.expires")+","+
+		" available_at = COALESCE("+cast("v.due")+", available_at),"+
+		" attempts = attempts - losses - v.unspent, losses = 0,"+
+		" last_error = COALESCE(CAST(v.error AS text), last_error), failure_class = COALESCE(CAST(v.class AS text), failure_class),"+
+		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
+		" FROM v WHERE outbox.seq = v.seq AND outbox.seq IN (SELECT seq FROM locked)", args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func nullable(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// clip makes an error fit its column: at most 2048 characters, valid UTF-8, and
+// no NUL, which PostgreSQL can't store.
+func clip(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
+	if utf8.RuneCountInString(s) > maxErrorLength {
+		s = string([]rune(s)[:maxErrorLength-1]) + "…"
+	}
+	return s
+}
