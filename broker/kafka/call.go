@@ -1,0 +1,341 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// errBehind is why a message is held back whose key's earlier message failed.
+var errBehind = errors.New("kafka: not sent: an earlier message of its key was not stored")
+
+// call is one call of Publish.
+type call struct {
+	messages []broker.Message
+	records  []record
+	lanes    map[topicPartition]*lane
+	topics   []string
+	failed   map[int]error
+	doubt    bool // A batch was sent and is not settled as stored.
+}
+
+type topicPartition struct {
+	topic     string
+	partition int32
+}
+
+// record is a message on its way.
+type record struct {
+	message *sarama.ProducerMessage
+	wire    sarama.Record
+	size    int
+	earlier *record // The message of the same key before it, in the same call.
+	batch   *batch  // That holds it.
+	state   state
+}
+
+type state int8
+
+const (
+	waiting state = iota
+	stored
+	failed
+)
+
+// newCall prepares every message before one is sent, so that what can be refused
+// here cuts its key at the right place.
+func newCall(conf *sarama.Config, messages []broker.Message) *call {
+	c := &call{messages: messages, records: make([]record, len(messages)), lanes: map[topicPartition]*lane{}}
+	last := make(map[string]*record, len(messages))
+	var scratch message.Message // The marshaler only reads it.
+	for i := range messages {
+		m, r := &messages[i], &c.records[i]
+		r.earlier = last[m.Key]
+		last[m.Key] = r
+		if err := r.prepare(conf, &scratch, m); err != nil {
+			c.fail(i, broker.Permanent, fmt.Errorf("kafka: message %q: %w", m.ID, err))
+		}
+		if r.earlier != nil && r.earlier.state == failed && r.state != failed {
+			c.fail(i, broker.Transient, errBehind)
+		}
+		if r.state == waiting && !slices.Contains(c.topics, m.Topic) {
+			c.topics = append(c.topics, m.Topic)
+		}
+	}
+	return c
+}
+
+var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+func (r *record) prepare(conf *sarama.Config, scratch *message.Message, m *broker.Message) error {
+	switch {
+	case m.ID == "":
+		return errors.New("the id is missing")
+	case m.Key == "":
+		return errors.New("the key is missing")
+	case !topicName.MatchString(m.Topic) || m.Topic == "." || m.Topic == "..":
+		return fmt.Errorf("%q is no topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", m.Topic)
+	}
+	scratch.UUID, scratch.Metadata, scratch.Payload = m.ID, message.Metadata(m.Headers), m.Body
+	var err error
+	if r.message, err = (wmkafka.DefaultMarshaler{}).Marshal(m.Topic, scratch); err != nil {
+		return err
+	}
+	key := []byte(m.Key)
+	r.message.Key = sarama.ByteEncoder(key)
+	r.wire = sarama.Record{Key: key, Value: m.Body, Headers: make([]*sarama.RecordHeader, len(r.message.Headers))}
+	for i := range r.message.Headers {
+		r.wire.Headers[i] = &r.message.Headers[i]
+	}
+	r.size = recordBytes(&r.wire)
+	if limit := conf.Producer.MaxMessageBytes; batchBytes+r.size > limit {
+		return fmt.Errorf("it has %d bytes, the limit is %d: raise max_message_bytes together with the topic's max.message.bytes, or send less", batchBytes+r.size, limit)
+	}
+	return nil
+}
+
+// batchBytes is what a batch takes without its records.
+const batchBytes = 61
+
+// recordBytes is what a record takes in a batch before compression, give or take
+// a few bytes.
+func recordBytes(r *sarama.Record) int {
+	const lengths = 15 // Of the record, key, value and headers, with attributes and deltas.
+	n := lengths + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += 4 + len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
+// fail settles message i.
+func (c *call) fail(i int, class broker.Class, err error) {
+	c.records[i].state = failed
+	if c.failed == nil {
+		c.failed = map[int]error{}
+	}
+	c.failed[i] = broker.Classify(class, err)
+}
+
+// abandon fails what is not settled yet.
+func (c *call) abandon(class broker.Class, err error) {
+	for i := range c.records {
+		if c.records[i].state == waiting {
+			c.fail(i, class, err)
+		}
+	}
+}
+
+// err is what Publish returns.
+func (c *call) err() error {
+	if len(c.failed) == 0 {
+		return nil
+	}
+	return &broker.PublishError{Failed: c.failed}
+}
+
+// assign puts each message into the lane of its partition.
+func (c *call) assign(cl *cluster, partitioners map[string]sarama.Partitioner) {
+	for i := range c.records {
+		r := &c.records[i]
+		if r.state != waiting {
+			continue
+		}
+		topic := c.messages[i].Topic
+		by := partitioners[topic]
+		if by == nil {
+			by = cl.conf.Producer.Partitioner(topic)
+			partitioners[topic] = by
+		}
+		count := int32(len(cl.leaders(topic)))
+		partition, err := by.Partition(r.message, count)
+		if err == nil && (partition < 0 || partition >= count) {
+			err = sarama.ErrInvalidPartition
+		}
+		if err != nil {
+			c.fail(i, broker.Permanent, fmt.Errorf("kafka: partitioner: %w", err))
+			continue
+		}
+		tp := topicPartition{topic, partition}
+		l := c.lanes[tp]
+		if l == nil {
+			l = &lane{topicPartition: tp}
+			c.lanes[tp] = l
+		}
+		l.queue = append(l.queue, i)
+	}
+}
+
+// lane is what a call has for one partition. It has one batch out at a time, so
+// that no message overtakes another one that is tried again.
+type lane struct {
+	topicPartition
+	queue []int // Messages that are in no batch, in order.
+	batch *batch
+}
+
+// batch is a run of records that are stored together or not at all.
+type batch struct {
+	indexes []int
+	set     *sarama.RecordBatch
+	size    int
+	sent    bool  // Bytes of it left, once or more.
+	open    bool  // It may be stored: an attempt was not answered, or not clearly.
+	err     error // Why the last attempt failed.
+}
+
+// next takes the longest run that may go now into l.batch.
+func (c *call) next(l *lane, conf *sarama.Config) {
+	if l.batch != nil || len(l.queue) == 0 {
+		return
+	}
+	b := &batch{size: batchBytes}
+	rest := l.queue[:0]
+	for n, i := range l.queue {
+		r := &c.records[i]
+		switch {
+		case r.earlier != nil && r.earlier.state == failed:
+			c.fail(i, broker.Transient, errBehind)
+		case len(b.indexes) > 0 && b.size+r.size > conf.Producer.MaxMessageBytes:
+			rest = append(rest, l.queue[n:]...)
+			l.queue = rest
+			l.batch = c.seal(b, conf)
+			return
+		case r.earlier != nil && r.earlier.state == waiting && r.earlier.batch != b:
+			rest = append(rest, i) // Its key waits for another topic.
+		default:
+			b.add(c, i)
+		}
+	}
+	l.queue = rest
+	if len(b.indexes) > 0 {
+		l.batch = c.seal(b, conf)
+	}
+}
+
+func (b *batch) add(c *call, i int) {
+	b.indexes = append(b.indexes, i)
+	b.size += c.records[i].size
+	c.records[i].batch = b
+}
+
+// seal makes the batch that Kafka stores.
+func (c *call) seal(b *batch, conf *sarama.Config) *batch {
+	now := time.Now().Truncate(time.Millisecond)
+	b.set = &sarama.RecordBatch{
+		Version: 2, Codec: conf.Producer.Compression, CompressionLevel: conf.Producer.CompressionLevel,
+		FirstTimestamp: now, MaxTimestamp: now, LastOffsetDelta: int32(len(b.indexes) - 1),
+		Records: make([]*sarama.Record, len(b.indexes)),
+	}
+	for n, i := range b.indexes {
+		b.set.Records[n] = &c.records[i].wire
+		b.set.Records[n].OffsetDelta = int64(n)
+	}
+	return b
+}
+
+// split leaves the first half of a batch that is refused as a whole because of
+// some of it, and puts the second half back.
+func (c *call) split(l *lane, conf *sarama.Config) {
+	old := l.batch
+	half := len(old.indexes) / 2
+	l.queue = append(append([]int{}, old.indexes[half:]...), l.queue...)
+	for _, i := range l.queue[:len(old.indexes)-half] {
+		c.records[i].batch = nil
+	}
+	first := &batch{size: batchBytes, sent: old.sent, open: old.open, err: old.err}
+	for _, i := range old.indexes[:half] {
+		first.add(c, i)
+	}
+	l.batch = c.seal(first, conf)
+	set := l.batch.set
+	set.ProducerID, set.ProducerEpoch, set.FirstSequence = old.set.ProducerID, old.set.ProducerEpoch, old.set.FirstSequence
+}
+
+// store settles l's batch as stored.
+func (c *call) store(l *lane) {
+	for _, i := range l.batch.indexes {
+		c.records[i].state = stored
+	}
+	l.batch = nil
+}
+
+// end settles l's batch as failed. The lane goes on: it holds other keys too.
+func (c *call) end(l *lane, class broker.Class) {
+	c.doubt = c.doubt || l.batch.sent
+	for _, i := range l.batch.indexes {
+		c.fail(i, class, l.batch.err)
+	}
+	l.batch = nil
+}
+
+// open says that a batch may be stored without our knowing.
+func (c *call) open() bool {
+	for _, l := range c.lanes {
+		if l.batch != nil && l.batch.open {
+			return true
+		}
+	}
+	return false
+}
+
+// giveUp settles what is not stored: all of it, or only what is not in doubt.
+func (c *call) giveUp(why error, all bool) {
+	for _, l := range c.lanes {
+		for _, i := range l.queue {
+			c.fail(i, broker.Unavailable, why)
+		}
+		l.queue = nil
+		b := l.batch
+		if b == nil || b.open && !all {
+			continue
+		}
+		b.err = errors.Join(why, b.err)
+		switch {
+		case b.open:
+			c.end(l, broker.Unknown)
+		case b.sent:
+			c.end(l, broker.Transient)
+		default:
+			c.end(l, broker.Unavailable)
+		}
+	}
+}
+
+// unknown are the topics of waiting messages that cl doesn't know.
+func (c *call) unknown(cl *cluster) []string {
+	c.topics = c.topics[:0]
+	var unknown []string
+	for i := range c.records {
+		topic := c.messages[i].Topic
+		if c.records[i].state != waiting || slices.Contains(c.topics, topic) {
+			continue
+		}
+		c.topics = append(c.topics, topic)
+		if cl.leaders(topic) == nil {
+			unknown = append(unknown, topic)
+		}
+	}
+	return unknown
+}
+
+// refuse fails the messages of a topic that Kafka doesn't take.
+func (c *call) refuse(topic string, code sarama.KError) {
+	err := fmt.Errorf("kafka: topic %s: %w", topic, code)
+	if code == sarama.ErrUnknownTopicOrPartition {
+		err = fmt.Errorf("kafka: topic %s doesn't exist: create it, or let EnsureTopics do so: %w", topic, code)
+	}
+	for i := range c.records {
+		if c.records[i].state == waiting && c.messages[i].Topic == topic {
+			c.fail(i, refusals[code].class, err)
+		}
+	}
+}

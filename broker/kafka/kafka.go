@@ -1,0 +1,261 @@
+// Package kafka is the broker port on Apache Kafka, 2.4 and newer.
+//
+// Messages have the form of Watermill's Kafka publisher, so that a stock
+// Watermill subscriber reads them, and Receive reads those of a stock Watermill
+// publisher: Key is the record's key, Headers are its headers, and ID is in the
+// header _watermill_message_uuid. A record without that header gets the id
+// "topic/partition/offset".
+//
+// The partition is found from the key as Java's client does it. Adding
+// partitions to a topic moves keys, and ends their order at that point.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+var (
+	_ broker.Broker = (*Broker)(nil)
+	_ broker.Opener = FromSettings
+)
+
+const (
+	// openIn is how long Open tries to reach a server.
+	openIn = 10 * time.Second
+	// idleProducers is how many producers are kept between calls.
+	idleProducers = 8
+)
+
+// Broker is a connection to a cluster. It outlives outages of any length.
+type Broker struct {
+	conf    Config
+	sarama  *sarama.Config
+	cluster *cluster
+	ctx     context.Context // Done when Close doesn't wait any longer.
+	cut     context.CancelFunc
+
+	mu        sync.Mutex
+	closed    bool
+	idle      []*producer
+	consumers map[*consumer]struct{}
+	calls     sync.WaitGroup // Of Publish and EnsureTopics.
+}
+
+// FromSettings opens from a configuration file: kind "kafka".
+func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+	var conf Config
+	if err := s.Decode(&conf); err != nil {
+		return nil, err
+	}
+	b, err := Open(ctx, conf)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Open checks conf, and that a server answers within 10 s. Later no server needs
+// to be up: Publish then says [broker.Unavailable], and consumers wait.
+func Open(ctx context.Context, conf Config) (*Broker, error) {
+	conf = conf.withDefaults()
+	sc, err := conf.sarama()
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{conf: conf, sarama: sc, cluster: newCluster(sc, conf.Addresses), consumers: map[*consumer]struct{}{}}
+	ctx, cancel := context.WithTimeoutCause(ctx, openIn, fmt.Errorf("no answer within %v", openIn))
+	defer cancel()
+	p := newProducer(b.cluster)
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		if _, err = p.refresh(ctx, nil); err == nil {
+			break
+		}
+		if late := sleep(ctx, wait); late != nil {
+			p.close()
+			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("%w; is Kafka running there, and does it take plain connections? (addresses: %s)", err, strings.Join(conf.Addresses, ", ")))
+		}
+	}
+	b.ctx, b.cut = context.WithCancel(context.Background())
+	b.idle = append(b.idle, p)
+	return b, nil
+}
+
+// Capabilities declares all but Dedup: what Kafka recognises as sent again is
+// what one call tries again, not what two calls publish.
+func (b *Broker) Capabilities() broker.Capabilities {
+	return broker.Capabilities{Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
+}
+
+// begin admits a call that Close waits for. The context it returns also ends
+// when Close waits no longer.
+func (b *Broker) begin(ctx context.Context) (context.Context, func(), error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, broker.Classify(broker.Unavailable, ErrClosed)
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.ctx, func() { cancel(ErrClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		b.calls.Done()
+	}, nil
+}
+
+// Publish sends messages and waits for the answers of all in-sync replicas. It
+// ends when ctx is done or PublishTimeout is over; then nothing of the call is
+// sent any more. While no server can be reached it fails within some seconds, as
+// [broker.Unavailable].
+func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, b.conf.PublishTimeout, fmt.Errorf("kafka: not done within publish_timeout, %v", b.conf.PublishTimeout))
+	defer cancel()
+	c := newCall(b.sarama, messages)
+	if len(c.topics) > 0 {
+		p := b.take()
+		p.publish(ctx, c)
+		b.put(p)
+	}
+	return c.err()
+}
+
+func (b *Broker) take() *producer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.idle); n > 0 {
+		p := b.idle[n-1]
+		b.idle = b.idle[:n-1]
+		return p
+	}
+	return newProducer(b.cluster)
+}
+
+func (b *Broker) put(p *producer) {
+	b.mu.Lock()
+	keep := !b.closed && len(b.idle) < idleProducers
+	if keep {
+		b.idle = append(b.idle, p)
+	}
+	b.mu.Unlock()
+	if !keep {
+		p.close()
+	}
+}
+
+// EnsureTopics creates what is missing, with the configured number of
+// partitions, and waits until every partition has a leader.
+func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	cutter := newCutter(b.sarama)
+	defer cutter.cut()
+	defer context.AfterFunc(ctx, cutter.cut)()
+	conf := cutter.config(b.sarama)
+	conf.Metadata.Full = true // Without it sarama doesn't find the controller.
+	if err := b.ensure(ctx, conf, topics); err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		return fmt.Errorf("kafka: topics: %w", err)
+	}
+	return nil
+}
+
+func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []string) error {
+	admin, err := sarama.NewClusterAdmin(b.conf.Addresses, conf)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	detail := &sarama.TopicDetail{NumPartitions: int32(b.conf.Partitions), ReplicationFactor: int16(b.conf.ReplicationFactor)}
+	created := map[string]bool{}
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		known, err := admin.DescribeTopics(topics)
+		if err != nil {
+			return err
+		}
+		ready := true
+		for _, topic := range known {
+			switch {
+			case topic.Err == sarama.ErrUnknownTopicOrPartition:
+				ready = false
+				if created[topic.Name] {
+					break
+				}
+				// Another process may be faster.
+				if err := admin.CreateTopic(topic.Name, detail, false); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+					return fmt.Errorf("%s: %w", topic.Name, err)
+				}
+				created[topic.Name] = true
+			case topic.Err == sarama.ErrLeaderNotAvailable:
+				ready = false
+			case topic.Err != sarama.ErrNoError:
+				return fmt.Errorf("%s: %w", topic.Name, topic.Err)
+			}
+			for _, p := range topic.Partitions {
+				ready = ready && p.Leader >= 0
+			}
+		}
+		if ready {
+			return nil
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// Close waits for calls under way, closes what consumers are still open, and
+// when ctx is done, cuts what is left.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	var open []*consumer
+	for c := range b.consumers {
+		open = append(open, c)
+	}
+	b.mu.Unlock()
+
+	var wg sync.WaitGroup
+	errs := make([]error, len(open))
+	for i, c := range open {
+		wg.Go(func() { errs[i] = c.Close(ctx) })
+	}
+	stop := context.AfterFunc(ctx, b.cut)
+	b.calls.Wait()
+	wg.Wait()
+	stop()
+	b.cut()
+	for _, p := range b.idle {
+		p.close()
+	}
+	return errors.Join(errs...)
+}
