@@ -1,0 +1,128 @@
+package repository
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// New keeps each aggregate as one JSON document: its exported fields, or what
+// its own MarshalJSON makes of it and UnmarshalJSON reads. No table has to be
+// designed. Identity and version are not in the document but beside it.
+//
+// New, [Mapped] and [EventSourced] panic if A is not declared in the units'
+// domain, and where else they could never work; the panic says what to do.
+func New[A domain.AggregateRoot](units *uow.Manager, opts ...Option) *Repository[A] {
+	d := documents[A]{newKept[A]("New", units, opts)}
+	if err := checkDocument(reflect.TypeFor[A]()); err != nil {
+		panic(fmt.Errorf("repository.New: %w", err))
+	}
+	return &Repository[A]{units: units, typ: d.typ, store: d}
+}
+
+// checkDocument refuses a type whose documents would all be {}.
+func checkDocument(t reflect.Type) error {
+	if t.Implements(reflect.TypeFor[json.Marshaler]()) {
+		if !t.Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			return fmt.Errorf("%s has MarshalJSON but no UnmarshalJSON: give it both or neither", t)
+		}
+		return nil
+	}
+	hidden := false
+	for _, f := range reflect.VisibleFields(t.Elem()) {
+		switch {
+		case f.Type == reflect.TypeFor[domain.Root]():
+		case f.IsExported():
+			return nil
+		default:
+			hidden = hidden || len(f.Index) == 1
+		}
+	}
+	if hidden {
+		return fmt.Errorf("%s has no exported field, so its document would always be {}: give it MarshalJSON and UnmarshalJSON, or use repository.Mapped or repository.EventSourced", t)
+	}
+	return nil
+}
+
+// documents keeps aggregates as JSON.
+type documents[A domain.AggregateRoot] struct{ kept[A] }
+
+var _ store[domain.AggregateRoot] = documents[domain.AggregateRoot]{}
+
+const (
+	insertDocument = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+	updateDocument = "UPDATE documents SET version = ?, state = ? WHERE category = ? AND id = ? AND version = ?"
+	selectDocument = "SELECT id, version, state FROM documents WHERE category = ? AND id IN (?)"
+)
+
+// Persist implements [uow.Persister]. A removed aggregate is a row without
+// state: to create it again is an update like any other.
+func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
+	id := c.Aggregate.ID()
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	var state any
+	if !c.Removed {
+		b, err := json.Marshal(c.Aggregate)
+		if err != nil {
+			return nil, err
+		}
+		if !utf8.Valid(b) {
+			return nil, errors.New("its JSON is not UTF-8")
+		}
+		state = string(b)
+	}
+	s := uow.Statement{Rows: 1, Else: conflict(c)}
+	if c.Expected == 0 {
+		s.Query = bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state)
+	} else {
+		s.Query = bun.SafeQuery(updateDocument, c.Version, state, c.Type.Category, id, c.Expected)
+	}
+	return []uow.Statement{s}, nil
+}
+
+func (d documents[A]) again(int64) uow.Persister { return d }
+
+func (d documents[A]) unchanged(A) bool { return false }
+
+func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all []stored[A], err error) {
+	rows, err := db.QueryContext(ctx, selectDocument, d.typ.Category, bun.List(ids))
+	if err != nil {
+		return nil, d.readError(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var state sql.RawBytes
+	for rows.Next() {
+		var s stored[A]
+		if err := rows.Scan(&s.id, &s.version, &state); err != nil {
+			return nil, d.readError(err)
+		}
+		if state == nil {
+			s.removed = true
+			all = append(all, s)
+			continue
+		}
+		a := d.empty()
+		if err := json.Unmarshal(state, a); err != nil {
+			return nil, fmt.Errorf("repository: the document of %s %s can't be read: %w", d.typ.Category, s.id, err)
+		}
+		if s, err = d.restored(a, s.id, s.version); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, d.readError(err)
+	}
+	return all, nil
+}

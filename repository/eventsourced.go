@@ -1,0 +1,203 @@
+package repository
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/rootstate"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// EventSourced keeps an aggregate as its events, in the transaction and with the
+// bytes that the outbox has. A is raised by [domain.Record] and loaded by its
+// Apply, which sees older events through the domain's upcasters. To save an
+// aggregate that raised nothing stores nothing.
+//
+// A removed aggregate is not found any more, and its history stays.
+func EventSourced[A domain.Sourced](units *uow.Manager, opts ...Option) *Repository[A] {
+	e := events[A]{kept: newKept[A]("EventSourced", units, opts), domain: units.Domain()}
+	return &Repository[A]{units: units, typ: e.typ, store: e}
+}
+
+// events keeps aggregates as what happened to them.
+//
+// Whoever saves on top of version n writes version n+1, and the primary key lets
+// only one do so. This needs every version from 1 on to be there: a save without
+// events leaves a mark, and nothing is deleted.
+type events[A domain.Sourced] struct {
+	kept[A]
+	domain *domain.Domain
+}
+
+var _ store[domain.Sourced] = events[domain.Sourced]{}
+
+// Types of the rows that are no events. No event can be called so.
+const (
+	markSaved   = "waybill.saved"
+	markRemoved = "waybill.removed"
+)
+
+// Persist implements [uow.Persister].
+func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
+	root := rootstate.Of(c.Aggregate)
+	if err := checkID(root.ID); err != nil {
+		return nil, err
+	}
+	for _, r := range root.Raised {
+		if !r.Applied {
+			return nil, fmt.Errorf("%T was raised by Raise, so that it is an event but not part of the state: an event-sourced aggregate raises by domain.Record(aggregate, event)", r.Event)
+		}
+	}
+	in := eventInsert{category: c.Type.Category, id: root.ID, version: c.Version}
+	for _, event := range c.Events {
+		if !utf8.Valid(event.Data) {
+			return nil, fmt.Errorf("the JSON of %s is not UTF-8", event.Type)
+		}
+		metadata, err := json.Marshal(originOf(event.Origin))
+		if err != nil {
+			return nil, err
+		}
+		in.rows = append(in.rows, eventRow{event: event, metadata: metadata})
+	}
+	switch {
+	case c.Removed:
+		in.mark = markRemoved
+	case len(c.Events) > 0:
+	case c.Expected == 0:
+		return nil, errors.New("it has raised no event, and events are all that would be stored")
+	default:
+		in.mark = markSaved
+	}
+	rows := len(in.rows)
+	if in.mark != "" {
+		rows++
+	}
+	return []uow.Statement{{Query: in, Rows: int64(rows), Else: conflict(c)}}, nil
+}
+
+func (e events[A]) again(int64) uow.Persister { return e }
+
+func (e events[A]) unchanged(a A) bool {
+	root := rootstate.Of(a)
+	return root.Version > 0 && len(root.Raised) == 0
+}
+
+const selectEvents = "SELECT id, version, type, data FROM events WHERE category = ? AND id IN (?) ORDER BY id, version, n"
+
+func (e events[A]) load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error) {
+	rows, err := db.QueryContext(ctx, selectEvents, e.typ.Category, bun.List(ids))
+	if err != nil {
+		return nil, e.readError(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var all []stored[A]
+	for rows.Next() {
+		var id, name string
+		var version int64
+		var data []byte
+		if err := rows.Scan(&id, &version, &name, &data); err != nil {
+			return nil, e.readError(err)
+		}
+		if len(all) == 0 || all[len(all)-1].id != id {
+			all = append(all, stored[A]{id: id, aggregate: e.empty()})
+		}
+		s := &all[len(all)-1]
+		s.version = version
+		switch name {
+		case markSaved:
+		case markRemoved:
+			s.removed, s.aggregate = true, e.empty()
+		default:
+			event, err := e.domain.Decode(name, data)
+			if err != nil {
+				return nil, fmt.Errorf("repository: %s in version %d of %s %s can't be read: %w", name, version, e.typ.Category, id, err)
+			}
+			s.removed = false
+			s.aggregate.Apply(event)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, e.readError(err)
+	}
+	for i, s := range all {
+		if s.removed {
+			continue
+		}
+		if all[i], err = e.restored(s.aggregate, s.id, s.version); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// origin is what the metadata column says of an event beyond the other columns.
+type origin struct {
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	CausationID   string            `json:"causation_id,omitempty"`
+	TenantID      string            `json:"tenant_id,omitempty"`
+	Traceparent   string            `json:"traceparent,omitempty"`
+	Extensions    map[string]string `json:"extensions,omitempty"`
+}
+
+func originOf(o domain.Origin) origin {
+	return origin{o.CorrelationID, o.CausationID, o.TenantID, o.Traceparent, o.Extensions}
+}
+
+// eventInsert appends one save to the events of an aggregate.
+type eventInsert struct {
+	category, id string
+	version      int64
+	rows         []eventRow
+	mark         string // the type of one more row, which is no event
+}
+
+type eventRow struct {
+	event    outbox.Event
+	metadata []byte
+}
+
+var _ schema.QueryAppender = eventInsert{}
+
+// AppendQuery implements [schema.QueryAppender].
+func (in eventInsert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
+	d := gen.Dialect()
+	size := 200
+	for _, r := range in.rows {
+		size += 300 + len(r.event.Data) + len(r.metadata)
+	}
+	b = append(slices.Grow(b, size), "INSERT INTO events (category, id, version, n, message_id, type, data, metadata, occurred_at) VALUES "...)
+	key := func(n int) {
+		if n > 1 {
+			b = append(b, ',')
+		}
+		b = append(d.AppendString(append(b, '('), in.category), ',')
+		b = append(d.AppendString(b, in.id), ',')
+		b = append(strconv.AppendInt(b, in.version, 10), ',')
+		b = append(strconv.AppendInt(b, int64(n), 10), ',')
+	}
+	for i, r := range in.rows {
+		key(i + 1)
+		for _, s := range [...]string{r.event.ID, r.event.Type, string(r.event.Data), string(r.metadata)} {
+			b = append(d.AppendString(b, s), ',')
+		}
+		b = append(gen.Append(b, dbtime.Value(d, r.event.Time)), ')')
+	}
+	if in.mark != "" {
+		key(len(in.rows) + 1)
+		b = append(d.AppendString(append(b, "NULL,"...), in.mark), ",NULL,NULL,"...)
+		b = append(gen.Append(b, dbtime.Value(d, time.Now())), ')')
+	}
+	return append(b, " ON CONFLICT DO NOTHING"...), nil
+}

@@ -1,0 +1,355 @@
+package repository
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// Row is embedded by the rows of [Mapped]. The repository fills it in and reads
+// it; mapping functions don't touch it.
+type Row struct {
+	ID      string `bun:"id,pk"`
+	Version int64  `bun:"version"`
+}
+
+func (r *Row) row() *Row { return r }
+
+// Mapping says how an aggregate lies in tables. R is a bun model that embeds
+// [Row]:
+//
+//	type orderRow struct {
+//		bun.BaseModel `bun:"table:orders"`
+//		repository.Row
+//		CustomerID string
+//		Lines      []lineRow `bun:"rel:has-many,join:id=order_id"`
+//	}
+//
+//	type lineRow struct {
+//		bun.BaseModel `bun:"table:order_lines"`
+//		OrderID       string `bun:",pk"`
+//		Position      int    `bun:",pk"`
+//		Article       string
+//	}
+type Mapping[A domain.AggregateRoot, R any] struct {
+	// ToRow makes the row of an aggregate, with its child rows. Required.
+	ToRow func(A) (R, error)
+	// Aggregate makes the aggregate of a row. It sets fields and raises nothing;
+	// identity and version are the repository's. Required.
+	Aggregate func(R) (A, error)
+	// Children point to the slices of child rows: func(r *orderRow) any { return
+	// &r.Lines }. Each is a has-many relation of R. The repository fills in the
+	// column that joins them (order_id above), replaces all of an aggregate's
+	// child rows at each save, and loads them in the order of their primary key.
+	Children []func(*R) any
+}
+
+// Mapped keeps aggregates in tables of your own, and bun's tags out of the
+// domain. You create the tables: the first with the columns id (primary key;
+// text or uuid) and version (bigint), child tables with the parent's id.
+//
+// What ToRow returns is written when the unit of work is flushed, in the state
+// that it had at Save. bun's hooks for models (BeforeAppendModel) don't run.
+func Mapped[A domain.AggregateRoot, R any, P interface {
+	*R
+	row() *Row
+}](units *uow.Manager, mapping Mapping[A, R], opts ...Option,
+) *Repository[A] {
+	m := mapped[A, R]{
+		kept:    newKept[A]("Mapped", units, opts),
+		mapping: mapping,
+		row:     func(r *R) *Row { return P(r).row() },
+	}
+	var err error
+	if m.children, err = m.check(); err != nil {
+		panic(fmt.Errorf("repository.Mapped: %s: %w", m.typ.Category, err))
+	}
+	return &Repository[A]{units: units, typ: m.typ, store: m}
+}
+
+// mapped keeps aggregates in tables of the application's.
+type mapped[A domain.AggregateRoot, R any] struct {
+	kept[A]
+	mapping  Mapping[A, R]
+	row      func(*R) *Row
+	children []child
+}
+
+var _ finder[domain.AggregateRoot] = mapped[domain.AggregateRoot, Row]{}
+
+// child is a has-many relation, as Mapping.Children has its function.
+type child struct {
+	relation *schema.Relation
+	parent   *schema.Field // the column of the child that has the parent's id
+}
+
+// check reports all that is wrong with a mapping, and finds the children.
+func (m mapped[A, R]) check() (children []child, err error) {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if m.mapping.ToRow == nil {
+		fail("Mapping.ToRow is missing: make a row of an aggregate")
+	}
+	if m.mapping.Aggregate == nil {
+		fail("Mapping.Aggregate is missing: make an aggregate of a row")
+	}
+	row := new(R)
+	table := m.provider.DB().Table(reflect.TypeFor[R]())
+	if m.row(row) == nil {
+		fail("%T embeds *repository.Row: embed it by value", *row)
+		return nil, errors.Join(errs...)
+	}
+	if len(table.PKs) != 1 || table.PKs[0].Name != "id" || table.FieldMap["version"] == nil {
+		fail("%T has its own primary key, id or version: leave them to repository.Row", *row)
+	}
+	if table.SoftDeleteField != nil {
+		fail("%T has soft_delete: drop it, a removed aggregate leaves its version in the table documents", *row)
+	}
+	for i, slice := range m.mapping.Children {
+		c, err := findChild(table, reflect.ValueOf(row).Elem(), slice(row))
+		if err != nil {
+			fail("Mapping.Children[%d]: %w", i, err)
+		}
+		children = append(children, c)
+	}
+	return children, errors.Join(errs...)
+}
+
+// findChild finds the relation whose field slice points to.
+func findChild(table *schema.Table, row reflect.Value, slice any) (child, error) {
+	p := reflect.ValueOf(slice)
+	if p.Kind() != reflect.Pointer || p.IsNil() || p.Elem().Kind() != reflect.Slice {
+		return child{}, fmt.Errorf("returns %T: return the address of a slice of child rows, as in &r.Lines", slice)
+	}
+	for _, rel := range table.Relations {
+		if rel.Type != schema.HasManyRelation || rel.Field.Value(row).Addr().Pointer() != p.Pointer() {
+			continue
+		}
+		of := rel.JoinTable
+		switch {
+		case len(rel.BasePKs) != 1 || rel.BasePKs[0].Name != "id" || rel.PolymorphicField != nil || len(rel.Condition) > 0:
+			return child{}, fmt.Errorf("%s is not joined by the id alone: tag it `bun:\"rel:has-many,join:id=<column of %s>\"`", rel.Field.GoName, of.TypeName)
+		case rel.JoinPKs[0].IndirectType.Kind() != reflect.String || rel.JoinPKs[0].IsPtr:
+			return child{}, fmt.Errorf("%s.%s is a %s: make it a string, the repository puts the parent's id there", of.TypeName, rel.JoinPKs[0].GoName, rel.JoinPKs[0].StructField.Type)
+		case len(of.PKs) == 0:
+			return child{}, fmt.Errorf("%s has no primary key: give it one, as of parent and position; the rows are loaded in its order", of.TypeName)
+		case of.SoftDeleteField != nil:
+			return child{}, fmt.Errorf("%s has soft_delete: drop it, child rows are replaced at each save", of.TypeName)
+		}
+		return child{relation: rel, parent: rel.JoinPKs[0]}, nil
+	}
+	return child{}, fmt.Errorf("no has-many relation of %s is what it points to: tag the field `bun:\"rel:has-many,join:id=<column of the child>\"`", table.TypeName)
+}
+
+// Persist implements [uow.Persister].
+func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
+	return m.persist(c, c.Expected == 0)
+}
+
+func (m mapped[A, R]) again(removedAt int64) uow.Persister {
+	return mappedAgain[A, R]{m, removedAt}
+}
+
+func (m mapped[A, R]) unchanged(A) bool { return false }
+
+// mappedAgain is for an aggregate that was removed at a version: until it is
+// written, what has that version is not a row but a document without state.
+type mappedAgain[A domain.AggregateRoot, R any] struct {
+	mapped[A, R]
+	removedAt int64
+}
+
+func (m mappedAgain[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
+	return m.persist(c, c.Expected == m.removedAt)
+}
+
+const (
+	insertRemoved = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING"
+	deleteRemoved = "DELETE FROM documents WHERE category = ? AND id = ? AND version = ? AND state IS NULL"
+	// anyRemoved has to affect no row.
+	anyRemoved    = "DELETE FROM documents WHERE category = ? AND id = ? AND state IS NULL"
+	selectRemoved = "SELECT id, version FROM documents WHERE category = ? AND id IN (?) AND state IS NULL"
+)
+
+// persist writes the row first in any case: whoever is second waits for its lock
+// and then sees what the first has done, to the row and to what was removed.
+func (m mapped[A, R]) persist(c uow.Change, create bool) ([]uow.Statement, error) {
+	id := c.Aggregate.ID()
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	w := m.writer()
+	var row R
+	if create || !c.Removed {
+		var err error
+		if row, err = m.toRow(c); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case create:
+		w.add(w.db.NewInsert().Model(&row).On("CONFLICT (id) DO NOTHING").Returning("NULL"), 1, conflict(c))
+		if c.Expected == 0 {
+			w.add(bun.SafeQuery(anyRemoved, c.Type.Category, id), 0, conflict(c))
+		} else {
+			w.add(bun.SafeQuery(deleteRemoved, c.Type.Category, id, c.Expected), 1, conflict(c))
+		}
+	case c.Removed:
+		w.add(w.db.NewUpdate().Model(&row).Set("version = ?", c.Version).Where("id = ?", id).Where("version = ?", c.Expected), 1, conflict(c))
+	default:
+		w.add(w.db.NewUpdate().Model(&row).WherePK().Where("version = ?", c.Expected), 1, conflict(c))
+	}
+	if !create {
+		for _, ch := range m.children {
+			none := reflect.Zero(reflect.PointerTo(ch.relation.JoinTable.Type)).Interface()
+			w.add(w.db.NewDelete().Model(none).Where("? = ?", ch.parent.SQLName, id), -1, nil)
+		}
+	}
+	if c.Removed {
+		w.add(w.db.NewDelete().Model(&row).Where("id = ?", id), 1, conflict(c))
+		w.add(bun.SafeQuery(insertRemoved, c.Type.Category, id, c.Version), 1, conflict(c))
+		return w.statements, w.err
+	}
+	for i, ch := range m.children {
+		if rows := m.mapping.Children[i](&row); ch.adopt(rows, id) > 0 {
+			w.add(w.db.NewInsert().Model(rows).Returning("NULL"), -1, nil)
+		}
+	}
+	return w.statements, w.err
+}
+
+func (m mapped[A, R]) toRow(c uow.Change) (R, error) {
+	row, err := m.mapping.ToRow(c.Aggregate.(A))
+	if err != nil {
+		return row, fmt.Errorf("Mapping.ToRow: %w", err)
+	}
+	*m.row(&row) = Row{ID: c.Aggregate.ID(), Version: c.Version}
+	return row, nil
+}
+
+// adopt gives child rows their parent's id, and counts them.
+func (c child) adopt(rows any, id string) int {
+	slice := reflect.ValueOf(rows).Elem()
+	for i := range slice.Len() {
+		c.parent.Value(reflect.Indirect(slice.Index(i))).SetString(id)
+	}
+	return slice.Len()
+}
+
+// rowWriter collects statements. It turns each into SQL at once: rows may share
+// memory with the aggregate, which may change before the unit is flushed.
+type rowWriter struct {
+	db         *bun.DB
+	statements []uow.Statement
+	err        error
+}
+
+func (m mapped[A, R]) writer() *rowWriter { return &rowWriter{db: m.provider.DB()} }
+
+func (w *rowWriter) add(query schema.QueryAppender, rows int64, otherwise error) {
+	if w.err != nil {
+		return
+	}
+	var b []byte
+	if b, w.err = query.AppendQuery(w.db.QueryGen(), nil); w.err == nil {
+		w.statements = append(w.statements, uow.Statement{Query: sqlText(b), Rows: rows, Else: otherwise})
+	}
+}
+
+// sqlText is a finished statement.
+type sqlText []byte
+
+// AppendQuery implements [schema.QueryAppender].
+func (t sqlText) AppendQuery(_ schema.QueryGen, b []byte) ([]byte, error) {
+	return append(b, t...), nil
+}
+
+func (m mapped[A, R]) load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error) {
+	all, err := m.find(ctx, db, func(q *bun.SelectQuery) *bun.SelectQuery {
+		return q.Where("?TableAlias.id IN (?)", bun.List(ids))
+	})
+	if err != nil {
+		return nil, err
+	}
+	missing := map[string]bool{}
+	for _, id := range ids {
+		missing[id] = true
+	}
+	for _, s := range all {
+		delete(missing, s.id)
+	}
+	if len(missing) == 0 {
+		return all, nil
+	}
+	removed, err := m.loadRemoved(ctx, db, ids)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, removed...), nil
+}
+
+func (m mapped[A, R]) loadRemoved(ctx context.Context, db bun.IDB, ids []string) (all []stored[A], err error) {
+	rows, err := db.QueryContext(ctx, selectRemoved, m.typ.Category, bun.List(ids))
+	if err != nil {
+		return nil, m.readError(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		s := stored[A]{removed: true}
+		if err := rows.Scan(&s.id, &s.version); err != nil {
+			return nil, m.readError(err)
+		}
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, m.readError(err)
+	}
+	return all, nil
+}
+
+func (m mapped[A, R]) find(ctx context.Context, db bun.IDB, where func(*bun.SelectQuery) *bun.SelectQuery) ([]stored[A], error) {
+	var rows []R
+	q := db.NewSelect().Model(&rows)
+	for _, ch := range m.children {
+		q = q.Relation(ch.relation.Field.GoName, ch.inOrder)
+	}
+	if where != nil {
+		q = where(q)
+	}
+	if err := q.Scan(ctx); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, m.readError(err)
+	}
+	all := make([]stored[A], 0, len(rows))
+	for _, row := range rows {
+		at := *m.row(&row)
+		a, err := m.mapping.Aggregate(row)
+		if err == nil && reflect.ValueOf(a).IsNil() {
+			err = errors.New("it returned nil")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("repository: Mapping.Aggregate of %s %s: %w", m.typ.Category, at.ID, err)
+		}
+		s, err := m.restored(a, at.ID, at.Version)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// inOrder lets child rows come in the order of their primary key.
+func (c child) inOrder(q *bun.SelectQuery) *bun.SelectQuery {
+	for _, pk := range c.relation.JoinTable.PKs {
+		q = q.OrderExpr("?.?", c.relation.JoinTable.SQLAlias, pk.SQLName)
+	}
+	return q
+}

@@ -1,0 +1,378 @@
+// Package repository loads and saves aggregates, in three ways behind one type:
+// as a document ([New]), in tables of your own ([Mapped]), or as the events that
+// made them ([EventSourced]).
+//
+//	orders := repository.New[*ordering.Order](units)
+//	err := orders.Update(ctx, id, func(o *ordering.Order) error {
+//		return o.Cancel("changed my mind")
+//	})
+//
+// Every save gives the aggregate the next version, and fails with a
+// [*uow.ConflictError] if another version is stored than the one it was loaded
+// with. What a removed aggregate leaves behind is its last version: one that is
+// created again under its identity goes on from there, so that consumers never
+// see a version twice. For that, look it up in the unit of work that creates it:
+//
+//	err := units.Do(ctx, func(ctx context.Context) error {
+//		account, err := accounts.Get(ctx, iban)
+//		if _, ok := errors.AsType[*repository.NotFoundError](err); ok {
+//			account, err = bank.Open(iban), nil
+//		}
+//		…
+//		return accounts.Save(ctx, account)
+//	})
+//
+// Without the look-up such a save is a conflict, as if the aggregate existed.
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/rootstate"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// Repository holds the aggregates of one type. Every method joins the unit of
+// work in its context, or runs in one of its own; to read alone takes no
+// transaction. A Repository is safe for concurrent use.
+type Repository[A domain.AggregateRoot] struct {
+	units *uow.Manager
+	typ   *domain.AggregateType
+	store store[A]
+}
+
+// store is one way to keep aggregates.
+type store[A domain.AggregateRoot] interface {
+	uow.Persister
+	// load reads what is known of ids, in any order.
+	load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error)
+	// again is the Persister of an aggregate that is created again: when it is
+	// written with the version at which it was removed as the expected one.
+	again(removedAt int64) uow.Persister
+	// unchanged says that to save a would store nothing.
+	unchanged(a A) bool
+}
+
+// finder is a store that can be searched.
+type finder[A domain.AggregateRoot] interface {
+	find(ctx context.Context, db bun.IDB, where func(*bun.SelectQuery) *bun.SelectQuery) ([]stored[A], error)
+}
+
+// stored is what a database knows of an identity.
+type stored[A domain.AggregateRoot] struct {
+	id        string
+	version   int64
+	removed   bool // version is the one at which it was removed; there is no aggregate
+	aggregate A
+}
+
+// Get loads an aggregate, or fails with a [*NotFoundError]. Within one unit of
+// work one identity has one instance.
+func (r *Repository[A]) Get(ctx context.Context, id string) (A, error) {
+	all, err := r.GetMany(ctx, id)
+	if err != nil {
+		var none A
+		return none, err
+	}
+	return all[0], nil
+}
+
+// GetMany loads aggregates in the order of ids. All must exist: the first that
+// doesn't is a [*NotFoundError].
+func (r *Repository[A]) GetMany(ctx context.Context, ids ...string) (all []A, err error) {
+	err = r.read(ctx, func(ctx context.Context, u *uow.Unit) error {
+		held := make(map[string]A, len(ids))
+		var missing []string
+		for _, id := range ids {
+			if a, ok := u.Identity(r.typ.Category, id); ok {
+				held[id] = a.(A)
+			} else if checkID(id) == nil {
+				missing = append(missing, id)
+			}
+		}
+		if len(missing) > 0 {
+			db, err := r.db(ctx, u)
+			if err != nil {
+				return err
+			}
+			found, err := r.store.load(ctx, db, missing)
+			if err != nil {
+				return err
+			}
+			for _, s := range found {
+				if a, ok, err := r.enter(u, s); err != nil {
+					return err
+				} else if ok {
+					held[s.id] = a
+				}
+			}
+		}
+		all = make([]A, 0, len(ids))
+		for _, id := range ids {
+			a, ok := held[id]
+			if !ok {
+				return &NotFoundError{Type: r.typ.Name, ID: id}
+			}
+			all = append(all, a)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Find loads the aggregates whose rows a query selects, for a repository made by
+// [Mapped]; nil selects all:
+//
+//	open, err := orders.Find(ctx, func(q *bun.SelectQuery) *bun.SelectQuery {
+//		return q.Where("status = ?", "open").Order("placed_at").Limit(100)
+//	})
+//
+// It sees what the unit of work in ctx has saved.
+func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *bun.SelectQuery) (all []A, err error) {
+	f, ok := r.store.(finder[A])
+	if !ok {
+		return nil, fmt.Errorf("repository: %s is not kept in tables of its own, so there are no columns to find it by; make its repository with repository.Mapped", r.typ.Category)
+	}
+	err = r.read(ctx, func(ctx context.Context, u *uow.Unit) error {
+		if err := uow.Flush(ctx); err != nil {
+			return err
+		}
+		db, err := r.db(ctx, u)
+		if err != nil {
+			return err
+		}
+		found, err := f.find(ctx, db, where)
+		if err != nil {
+			return err
+		}
+		for _, s := range found {
+			if a, ok, err := r.enter(u, s); err != nil {
+				return err
+			} else if ok {
+				all = append(all, a)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Save stores a in the state that it has now, and puts its events into the
+// outbox. A version that someone else has overtaken is a [*uow.ConflictError],
+// at the latest when the unit commits.
+func (r *Repository[A]) Save(ctx context.Context, a A) error {
+	return r.write(ctx, a, func(ctx context.Context, u *uow.Unit, p uow.Persister) error {
+		if r.store.unchanged(a) {
+			held, err := u.Loaded(a, p.Provider())
+			if err != nil {
+				return err
+			}
+			if _, ok := u.Identity(r.typ.Category, a.ID()); ok && held == domain.AggregateRoot(a) {
+				return nil
+			}
+		}
+		return u.Save(ctx, a, p)
+	})
+}
+
+// Update loads an aggregate, lets change act on it and saves it, in one unit of
+// work. Alone, it starts over with a fresh aggregate if someone else was faster.
+func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) error) error {
+	return r.units.Do(ctx, func(ctx context.Context) error {
+		a, err := r.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := change(a); err != nil {
+			return err
+		}
+		return r.Save(ctx, a)
+	})
+}
+
+// Remove deletes a; events it raised are still published. Its identity and last
+// version stay, and so does the history of an event-sourced aggregate.
+func (r *Repository[A]) Remove(ctx context.Context, a A) error {
+	return r.write(ctx, a, func(ctx context.Context, u *uow.Unit, p uow.Persister) error {
+		return u.Remove(ctx, a, p)
+	})
+}
+
+// read runs fn in the unit of ctx or in one of its own. An error doesn't doom
+// the unit: that an aggregate is missing is an answer.
+func (r *Repository[A]) read(ctx context.Context, fn func(context.Context, *uow.Unit) error) error {
+	var failed error
+	err := r.units.Do(ctx, func(ctx context.Context) error {
+		u, err := uow.From(ctx)
+		if err != nil {
+			return err
+		}
+		failed = fn(ctx, u)
+		return nil
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+func (r *Repository[A]) db(ctx context.Context, u *uow.Unit) (bun.IDB, error) {
+	read, err := u.Read(r.store.Provider())
+	if err != nil {
+		return nil, err
+	}
+	return read(ctx)
+}
+
+// enter makes the unit hold what was read. It says no to an aggregate that is
+// removed, be it only in this unit.
+func (r *Repository[A]) enter(u *uow.Unit, s stored[A]) (a A, ok bool, err error) {
+	if s.removed {
+		return a, false, r.remember(u, s.id, s.version)
+	}
+	held, err := u.Loaded(s.aggregate, r.store.Provider())
+	if err != nil {
+		return a, false, err
+	}
+	if _, ok := u.Identity(r.typ.Category, s.id); !ok {
+		return a, false, nil
+	}
+	return held.(A), true, nil
+}
+
+// write runs fn in the unit of ctx or in one of its own, with the Persister that
+// is right for a.
+func (r *Repository[A]) write(ctx context.Context, a A, fn func(context.Context, *uow.Unit, uow.Persister) error) error {
+	return r.units.Do(ctx, func(ctx context.Context) error {
+		u, err := uow.From(ctx)
+		if err != nil {
+			return err
+		}
+		root := rootstate.Of(a)
+		removedAt, ok := r.remembered(u, root.ID)
+		if !ok || root.Version != 0 && root.Version != removedAt {
+			return fn(ctx, u, r.store)
+		}
+		before := root.Version
+		root.Version = removedAt
+		if err := fn(ctx, u, r.store.again(removedAt)); err != nil {
+			root.Version = before
+			return err
+		}
+		return nil
+	})
+}
+
+// remember notes in the unit that an identity was removed, and at which version:
+// as one more aggregate, under an identity that none can have.
+func (r *Repository[A]) remember(u *uow.Unit, id string, version int64) error {
+	gone := r.typ.New()
+	*rootstate.Of(gone) = rootstate.State{ID: removedID(id), Version: version}
+	_, err := u.Loaded(gone, r.store.Provider())
+	return err
+}
+
+func (r *Repository[A]) remembered(u *uow.Unit, id string) (version int64, ok bool) {
+	gone, ok := u.Identity(r.typ.Category, removedID(id))
+	if !ok {
+		return 0, false
+	}
+	return gone.Version(), true
+}
+
+func removedID(id string) string { return id + "\x00removed" }
+
+// checkID refuses what a database can't store as text.
+func checkID(id string) error {
+	if strings.IndexByte(id, 0) >= 0 || !utf8.ValidString(id) {
+		return fmt.Errorf("the identity %q is not a text that a database can store: leave out NUL bytes and what is not UTF-8", id)
+	}
+	return nil
+}
+
+// NotFoundError is an identity that no aggregate has.
+type NotFoundError struct{ Type, ID string }
+
+func (e *NotFoundError) Error() string { return "repository: no " + e.Type + " has id " + e.ID }
+
+// existsError is a conflict of a new aggregate. Its statement can't tell which
+// of the two it met.
+type existsError struct{ conflict error }
+
+func (e *existsError) Error() string {
+	return e.conflict.Error() + ", or it was removed: to create it again, Get it first in the same unit of work"
+}
+
+func (e *existsError) Unwrap() error { return e.conflict }
+
+func conflict(c uow.Change) error {
+	if c.Expected == 0 {
+		return &existsError{c.Conflict()}
+	}
+	return c.Conflict()
+}
+
+// Option adjusts a repository.
+type Option interface{ apply(*options) }
+
+type options struct{ provider string }
+
+type optionFunc func(*options)
+
+func (f optionFunc) apply(o *options) { f(o) }
+
+// In keeps the aggregates in a provider other than the default one.
+func In(provider string) Option { return optionFunc(func(o *options) { o.provider = provider }) }
+
+// kept is what is kept, and where.
+type kept[A domain.AggregateRoot] struct {
+	typ      *domain.AggregateType
+	provider uow.Provider
+}
+
+// newKept panics if units don't know A or the provider.
+func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opts []Option) kept[A] {
+	var o options
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	typ, err := domain.AggregateTypeFor[A](units.Domain())
+	provider, provErr := units.Provider(o.provider)
+	if err := errors.Join(err, provErr); err != nil {
+		panic(fmt.Errorf("repository.%s: %w", constructor, err))
+	}
+	return kept[A]{typ: typ, provider: provider}
+}
+
+// Provider implements [uow.Persister].
+func (k kept[A]) Provider() string { return k.provider.Name() }
+
+func (k kept[A]) empty() A { return k.typ.New().(A) }
+
+// restored gives an aggregate that was filled from the database the rest of
+// what it was.
+func (k kept[A]) restored(a A, id string, version int64) (stored[A], error) {
+	root := rootstate.Of(a)
+	if len(root.Raised) > 0 {
+		return stored[A]{}, fmt.Errorf("repository: to load %s %s raised %T; what restores an aggregate sets its fields and raises nothing", k.typ.Category, id, root.Raised[0].Event)
+	}
+	*root = rootstate.State{ID: id, Version: version}
+	return stored[A]{id: id, version: version, aggregate: a}, nil
+}
+
+func (k kept[A]) readError(err error) error {
+	return fmt.Errorf("repository: reading %s: %w", k.typ.Category, err)
+}
