@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	invalidText          = "22P02"
+	undefinedTable       = "42P01"
+	invalidPassword      = "28P01"
+	invalidAuthorization = "28000"
+	undefinedDatabase    = "3D000"
+	tooManyConnections   = "53300"
+)
+
+// explain says what is wrong with a server, user or database, and what helps.
+// It never names the password.
+func explain(c *pgx.ConnConfig, err error) error {
+	server := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if failed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = failed.Unwrap() // the ConnectError itself holds the configuration
+	}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case errors.Is(err, errStrings):
+		return fmt.Errorf("server %s: %w", server, errStrings)
+	case !ok && errors.Is(err, context.Canceled):
+		return fmt.Errorf("server %s: gave up connecting: %w", server, err)
+	case !ok:
+		return fmt.Errorf("no PostgreSQL answers at %s: start it, or correct Config.DSN: %w", server, err)
+	case pg.Code == invalidPassword || pg.Code == invalidAuthorization:
+		return fmt.Errorf("server %s refuses user %q on database %q: correct user or password in Config.DSN, or pg_hba.conf: %w", server, c.User, c.Database, err)
+	case pg.Code == undefinedDatabase:
+		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct Config.DSN: %w", server, c.Database, err)
+	case pg.Code == tooManyConnections:
+		return fmt.Errorf("server %s has no connection left: raise its max_connections or lower Config.MaxConns: %w", server, err)
+	}
+	return fmt.Errorf("server %s: %w", server, err)
+}

@@ -1,0 +1,182 @@
+// Package postgres is the provider for PostgreSQL 13 and newer, on pgx.
+//
+// It speaks PostgreSQL's simple protocol: every statement carries its arguments
+// in its text, nothing is prepared, and poolers in transaction mode work.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/uow"
+)
+
+const (
+	defaultName     = "default"
+	defaultMaxConns = 16
+	connectTimeout  = 10 * time.Second
+)
+
+// Config says which database.
+type Config struct {
+	// Name of the provider, shown to operators. Defaults to "default".
+	Name string
+	// DSN is a URL such as postgres://user@host:5432/database, or key=value
+	// pairs. What it leaves out comes from the PG… environment variables.
+	// Required.
+	DSN string
+	// Schema holds the tables: it is the search_path of every connection. Open
+	// creates it if it does not exist. Defaults to the role's own search_path.
+	Schema string
+	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16.
+	MaxConns int
+}
+
+// FromSettings opens the provider called name from its part of a configuration
+// file: the keys dsn, schema and max_conns.
+func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+	var keys struct {
+		DSN      string `yaml:"dsn"`
+		Schema   string `yaml:"schema"`
+		MaxConns int    `yaml:"max_conns"`
+	}
+	if err := s.Decode(&keys); err != nil {
+		return nil, err
+	}
+	return Open(ctx, Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns})
+}
+
+// Open connects, within ten seconds, so that a wrong DSN shows at the start and
+// not at the first unit of work. Times are read in UTC, and the connections'
+// time zone is UTC unless the DSN sets another.
+func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
+	cfg.Name = cmp.Or(cfg.Name, defaultName)
+	pc, err := cfg.pool()
+	if err != nil {
+		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, err)
+	}
+	p := &provider{name: cfg.Name}
+	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
+		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
+	}
+	p.db = bun.NewDB(stdlib.OpenDBFromPool(p.pool), pgdialect.New(), bun.WithDiscardUnknownColumns())
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := p.prepare(ctx, cfg.Schema); err != nil {
+		_ = p.Close()
+		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
+	}
+	return p, nil
+}
+
+// pool checks cfg and turns it into pgx's own configuration.
+func (cfg Config) pool() (*pgxpool.Config, error) {
+	var errs []error
+	if cfg.MaxConns < 0 {
+		errs = append(errs, fmt.Errorf("Config.MaxConns is %d: give a positive number, or 0 for %d", cfg.MaxConns, defaultMaxConns))
+	}
+	if cfg.DSN == "" {
+		errs = append(errs, errors.New("Config.DSN is missing: give one such as postgres://user@127.0.0.1:5432/database"))
+		return nil, errors.Join(errs...)
+	}
+	// pgx's own words may quote a part of the DSN, hence of its password.
+	plain, err := pgx.ParseConfig(cfg.DSN)
+	if err != nil {
+		errs = append(errs, errors.New("Config.DSN can't be understood: give one such as postgres://user@127.0.0.1:5432/database, with %-escapes for special characters in user and password"))
+		return nil, errors.Join(errs...)
+	}
+	pc, err := pgxpool.ParseConfig(cfg.DSN)
+	if err != nil {
+		errs = append(errs, errors.New("Config.DSN has a pool_ parameter that can't be understood: give counts as numbers and times like 30s"))
+		return nil, errors.Join(errs...)
+	}
+	if _, ok := plain.RuntimeParams["pool_max_conns"]; cfg.MaxConns > 0 || !ok {
+		pc.MaxConns = int32(cmp.Or(cfg.MaxConns, defaultMaxConns)) //nolint:gosec // checked below
+	}
+	c := pc.ConnConfig
+	if t := c.ConnectTimeout; t == 0 || t > connectTimeout {
+		c.ConnectTimeout = connectTimeout
+	}
+	// bun writes each argument into the SQL, so that a prepared statement would
+	// never be used twice.
+	c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	c.RuntimeParams["client_encoding"] = "UTF8"
+	if _, ok := c.RuntimeParams["timezone"]; !ok {
+		c.RuntimeParams["timezone"] = "UTC"
+	}
+	if cfg.Schema != "" {
+		c.RuntimeParams["search_path"] = pgx.Identifier{cfg.Schema}.Sanitize()
+	}
+	pc.AfterConnect = afterConnect
+	return pc, errors.Join(errs...)
+}
+
+// errStrings is a server on which bun's quoting would not hold: a backslash in
+// an argument could end the string that it stands in.
+var errStrings = errors.New("standard_conforming_strings is off, and without it arguments can't be quoted safely: turn it on for this role (ALTER ROLE … SET standard_conforming_strings = on) or database")
+
+func afterConnect(_ context.Context, c *pgx.Conn) error {
+	if c.PgConn().ParameterStatus("standard_conforming_strings") != "on" {
+		return errStrings
+	}
+	c.TypeMap().RegisterType(&pgtype.Type{
+		Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
+	return nil
+}
+
+type provider struct {
+	name string
+	pool *pgxpool.Pool
+	db   *bun.DB
+}
+
+var _ uow.Provider = (*provider)(nil)
+
+// prepare connects for the first time and creates the schema.
+func (p *provider) prepare(ctx context.Context, schema string) error {
+	if schema == "" {
+		return p.pool.Ping(ctx)
+	}
+	var exists bool
+	err := p.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema).Scan(&exists)
+	if err != nil || exists {
+		return err
+	}
+	// IF NOT EXISTS alone fails when two processes start at once.
+	_, err = p.pool.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('waybill schema')); CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize())
+	if err != nil {
+		return fmt.Errorf("schema %q does not exist and can't be created; create it, or give the role the right to: %w", schema, err)
+	}
+	return nil
+}
+
+func (p *provider) Name() string         { return p.name }
+func (p *provider) DB() *bun.DB          { return p.db }
+func (p *provider) Reader() *bun.DB      { return p.db }
+func (p *provider) Session() uow.Session { return &session{p: p} }
+
+func (p *provider) Retryable(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
+}
+
+// Close waits for the units of work in progress.
+func (p *provider) Close() error {
+	err := p.db.Close()
+	p.pool.Close()
+	return err
+}

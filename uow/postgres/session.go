@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+// session is one transaction.
+//
+// If all of it is known at Commit, it is one simple-protocol message of several
+// statements, which PostgreSQL runs as one transaction and answers at once:
+// one round trip, and after a failure nothing is left to roll back. Otherwise
+// it is a bun.Tx on a pinned connection. bun's interface wants the real thing,
+// and a transaction of ours on top of a bun.Conn would be ended by the
+// application's RunInTx.
+type session struct {
+	p      *provider
+	begun  bool
+	ended  bool
+	conn   bun.Conn
+	tx     bun.Tx
+	cancel context.CancelFunc // of what tx was begun with
+}
+
+var _ uow.Session = (*session)(nil)
+
+func (s *session) Began() bool { return s.begun }
+
+func (s *session) DB(ctx context.Context) (bun.IDB, error) {
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	return s.tx, nil
+}
+
+func (s *session) begin(ctx context.Context) error {
+	switch {
+	case s.ended:
+		return uow.ErrDone
+	case s.begun:
+		return nil
+	}
+	conn, err := s.p.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("postgres: no connection: %w", err)
+	}
+	// database/sql rolls back when the context of BeginTx is done. That of the
+	// first call may be shorter than the transaction: only the end of a unit
+	// cancels this one.
+	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	tx, err := conn.BeginTx(txCtx, nil)
+	if !stop() {
+		if err == nil {
+			_ = tx.Rollback()
+		}
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		cancel()
+		_ = conn.Close()
+		return fmt.Errorf("postgres: begin: %w", err)
+	}
+	s.begun, s.conn, s.tx, s.cancel = true, conn, tx, cancel
+	return nil
+}
+
+func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
+	if len(statements) == 0 {
+		return nil
+	}
+	query, err := message(s.p.db.QueryGen(), statements)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	return s.conn.Raw(func(driver any) error {
+		_, err := run(ctx, driver.(*stdlib.Conn).Conn(), query)
+		return outcome(err, statements)
+	})
+}
+
+func (s *session) Commit(ctx context.Context, statements []uow.Statement) error {
+	switch {
+	case s.ended:
+		return uow.ErrDone
+	case !s.begun:
+		return s.commitAtOnce(ctx, statements)
+	}
+	if err := s.Send(ctx, statements); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("postgres: commit: %w", err)
+	}
+	s.ended = true
+	defer s.release()
+	// COMMIT hardly ever waits; who is told to stop while it does, still wants
+	// to know what became of it.
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(answerTimeout, s.cancel) })
+	defer stop()
+	err := s.tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case severity(err) == "ERROR", pgconn.SafeToRetry(err), errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("postgres: commit: %w", err)
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return &uow.CommitUnknownError{Err: err}
+}
+
+// commitAtOnce is the whole transaction in one round trip.
+func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) error {
+	if len(statements) == 0 {
+		s.ended = true
+		return nil
+	}
+	query, err := message(s.p.db.QueryGen(), statements)
+	if err != nil {
+		return err
+	}
+	conn, err := s.p.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("postgres: no connection: %w", err)
+	}
+	defer conn.Release() // closes it, unless it is idle and in no transaction
+	s.ended = true
+	answered, err := runPatiently(ctx, conn.Conn(), query)
+	if cause := context.Cause(ctx); cause != nil && err != nil {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case severity(err) == "ERROR", pgconn.SafeToRetry(err):
+	case severity(err) == "FATAL" && answered < len(statements)-1:
+		// The server ended the connection before it came to the last statement,
+		// with whose answer the transaction commits.
+	default:
+		return &uow.CommitUnknownError{Err: err}
+	}
+	return outcome(err, statements)
+}
+
+func (s *session) Rollback(ctx context.Context) error {
+	if s.ended || !s.begun {
+		s.ended = true
+		return nil
+	}
+	s.ended = true
+	defer s.release()
+	stop := context.AfterFunc(ctx, s.cancel)
+	defer stop()
+	if err := s.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("postgres: rollback: %w", err)
+	}
+	return nil
+}
+
+// release gives the connection back to the pool, which closes it if it is
+// broken or still in a transaction.
+func (s *session) release() {
+	s.cancel()
+	_ = s.conn.Close()
+}

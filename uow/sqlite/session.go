@@ -1,0 +1,173 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+// session is one immediate transaction on the writer.
+type session struct {
+	p      *provider
+	begun  bool
+	ended  bool
+	conn   bun.Conn
+	tx     bun.Tx
+	cancel context.CancelFunc // of what tx was begun with
+}
+
+var _ uow.Session = (*session)(nil)
+
+func (s *session) Began() bool { return s.begun }
+
+func (s *session) DB(ctx context.Context) (bun.IDB, error) {
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	return s.tx, nil
+}
+
+func (s *session) begin(ctx context.Context) error {
+	switch {
+	case s.ended:
+		return uow.ErrDone
+	case s.begun:
+		return nil
+	}
+	conn, err := s.writer(ctx)
+	if err != nil {
+		return err
+	}
+	// database/sql rolls back when the context of BeginTx is done. That of the
+	// first call may be shorter than the transaction: only the end of a unit
+	// cancels this one.
+	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	tx, err := conn.BeginTx(txCtx, nil)
+	if !stop() {
+		if err == nil {
+			_ = tx.Rollback()
+		}
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		cancel()
+		_ = conn.Close()
+		return fmt.Errorf("sqlite: begin: %w", err)
+	}
+	s.begun, s.conn, s.tx, s.cancel = true, conn, tx, cancel
+	return nil
+}
+
+// writer waits for the one connection that writes.
+func (s *session) writer(ctx context.Context) (bun.Conn, error) {
+	wait, cancel := context.WithTimeout(ctx, writerTimeout)
+	defer cancel()
+	conn, err := s.p.db.Conn(wait)
+	switch {
+	case err == nil:
+		return conn, nil
+	case wait.Err() != nil && ctx.Err() == nil:
+		return conn, fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", s.p.name, writerTimeout)
+	}
+	return conn, fmt.Errorf("sqlite: no connection: %w", err)
+}
+
+func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
+	for i, st := range statements {
+		if st.Rows >= 0 && st.Else == nil {
+			return fmt.Errorf("sqlite: statement %d demands %d rows and has no Else", i, st.Rows)
+		}
+	}
+	if len(statements) == 0 {
+		return nil
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	for i, st := range statements {
+		query, err := st.Query.AppendQuery(s.p.db.QueryGen(), nil)
+		if err != nil {
+			return fmt.Errorf("sqlite: statement %d: %w", i, err)
+		}
+		res, err := s.tx.Tx.ExecContext(ctx, string(query))
+		if err != nil {
+			return explain(err)
+		}
+		if st.Rows < 0 {
+			continue
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if n != st.Rows {
+			return st.Else
+		}
+	}
+	return nil
+}
+
+func (s *session) Commit(ctx context.Context, statements []uow.Statement) error {
+	if s.ended {
+		return uow.ErrDone
+	}
+	if err := s.Send(ctx, statements); err != nil {
+		return err
+	}
+	if !s.begun {
+		s.ended = true
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("sqlite: commit: %w", err)
+	}
+	s.ended = true
+	defer s.release()
+	err := s.tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case is(err, codeIOErr):
+		// The frame that commits may be in the file although it could not be synced.
+		return &uow.CommitUnknownError{Err: err}
+	}
+	return fmt.Errorf("sqlite: commit: %w", err)
+}
+
+func (s *session) Rollback(context.Context) error {
+	if s.ended || !s.begun {
+		s.ended = true
+		return nil
+	}
+	s.ended = true
+	defer s.release()
+	err := s.tx.Rollback()
+	if err != nil && !errors.Is(err, sql.ErrTxDone) && !rolledBack(err) {
+		return fmt.Errorf("sqlite: rollback: %w", err)
+	}
+	return nil
+}
+
+// release gives the writer to the next unit.
+func (s *session) release() {
+	s.cancel()
+	_ = s.conn.Close()
+}
+
+// rolledBack says that SQLite had done it itself, as after an interrupted
+// statement or on a full disk.
+func rolledBack(err error) bool { return strings.Contains(err.Error(), "no transaction is active") }
+
+func explain(err error) error {
+	if strings.Contains(err.Error(), "no such table") {
+		return fmt.Errorf("sqlite: a table is missing; run engine.Migrate or `waybill migrate` for Waybill's own, and your migrations for yours: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+// Package sqlite is the provider for SQLite files: one writer, many readers.
+//
+// Several processes on one host may share a file. A file on a network has no
+// locks to rely on, and is refused where that can be seen.
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+	"modernc.org/sqlite"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/uow"
+)
+
+const (
+	defaultName = "default"
+	maxReaders  = 8
+	// busyTimeout is how long a statement waits for another process.
+	busyTimeout = 10 * time.Second
+	// writerTimeout is how long a unit waits for the others of its own process.
+	writerTimeout = 15 * time.Second
+)
+
+// Config says which file.
+type Config struct {
+	// Name of the provider, shown to operators. Defaults to "default".
+	Name string
+	// Path of the file, which is created if it does not exist; its directory is
+	// not. Required.
+	Path string
+}
+
+// FromSettings opens the provider called name from its part of a configuration
+// file: the key path.
+func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+	var keys struct {
+		Path string `yaml:"path"`
+	}
+	if err := s.Decode(&keys); err != nil {
+		return nil, err
+	}
+	return Open(ctx, Config{Name: name, Path: keys.Path})
+}
+
+// Open opens the file, in WAL mode and with synchronous=FULL: a commit is on the
+// disk when it returns, and survives a power cut.
+//
+// The provider's DB is the file's one writer in this process. It serves one
+// transaction at a time, so whoever holds a transaction holds up all units of
+// work. The reader never waits for it.
+func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
+	p := &provider{name: cmp.Or(cfg.Name, defaultName)}
+	path, err := cfg.path()
+	if err == nil {
+		p.db, p.reader = open(path)
+		if err = p.check(ctx, path); err != nil {
+			_ = p.Close()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: provider %q: %w", p.name, err)
+	}
+	return p, nil
+}
+
+// path checks cfg and returns the file's absolute path.
+func (cfg Config) path() (string, error) {
+	switch {
+	case cfg.Path == "":
+		return "", errors.New("Config.Path is missing: give a file such as ./ordering.db")
+	case strings.Contains(cfg.Path, ":memory:") || strings.HasPrefix(cfg.Path, "file:"):
+		return "", fmt.Errorf("Config.Path is %q: give the plain path of a file; writer and readers don't share a database in memory, so a test takes a file in t.TempDir()", cfg.Path)
+	}
+	path, err := filepath.Abs(cfg.Path)
+	if err != nil {
+		return "", fmt.Errorf("Config.Path %q: %w", cfg.Path, err)
+	}
+	dir := filepath.Dir(path)
+	if info, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("directory %s can't be used; create it, or correct Config.Path: %w", dir, err)
+	} else if !info.IsDir() {
+		return "", fmt.Errorf("%s is not a directory; correct Config.Path", dir)
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a file; correct Config.Path", path)
+	}
+	if fs := networkFS(dir); fs != "" {
+		return "", fmt.Errorf("%s is on a network file system (%s), where SQLite's locks can't be trusted; use a local disk, or PostgreSQL", dir, fs)
+	}
+	return path, nil
+}
+
+func open(path string) (writer, reader *bun.DB) {
+	name := filepath.ToSlash(path)
+	if !strings.HasPrefix(name, "/") {
+		name = "/" + name // a volume, as in file:///C:/ordering.db
+	}
+	dsn := func(more url.Values) string {
+		more.Set("_busy_timeout", fmt.Sprint(busyTimeout.Milliseconds()))
+		more.Set("_foreign_keys", "on")
+		return (&url.URL{Scheme: "file", Path: name, RawQuery: more.Encode()}).String()
+	}
+	pool := func(dsn string, conns int) *bun.DB {
+		db, err := sql.Open("sqlite", dsn)
+		if err != nil { // only for a driver that isn't linked
+			panic(err)
+		}
+		db.SetMaxOpenConns(conns)
+		db.SetMaxIdleConns(conns)
+		return bun.NewDB(db, sqlitedialect.New(), bun.WithDiscardUnknownColumns())
+	}
+	writer = pool(dsn(url.Values{"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}}), 1)
+	reader = pool(dsn(url.Values{"_query_only": {"on"}}), maxReaders)
+	return writer, reader
+}
+
+type provider struct {
+	name       string
+	db, reader *bun.DB
+}
+
+var _ uow.Provider = (*provider)(nil)
+
+// check opens the file for the first time.
+func (p *provider) check(ctx context.Context, path string) error {
+	var mode string
+	err := p.db.NewRaw("PRAGMA journal_mode").Scan(ctx, &mode)
+	if err == nil {
+		// WAL mode is refused quietly; what the reader needs shows on its first read.
+		_, err = p.reader.ExecContext(ctx, "SELECT count(*) FROM sqlite_master")
+	}
+	switch {
+	case err == nil && mode == "wal":
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s can't be used in WAL mode (it stays in mode %s): its file system has no shared memory; use a local disk", path, mode)
+	case is(err, codeNotADB):
+		return fmt.Errorf("%s is not a SQLite database; correct Config.Path: %w", path, err)
+	case is(err, codeCantOpen), is(err, codeReadOnly), is(err, codePerm):
+		return fmt.Errorf("%s can't be opened for writing; the process needs the right to write the file and its directory: %w", path, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+func (p *provider) Name() string         { return p.name }
+func (p *provider) DB() *bun.DB          { return p.db }
+func (p *provider) Reader() *bun.DB      { return p.reader }
+func (p *provider) Session() uow.Session { return &session{p: p} }
+
+func (p *provider) Retryable(err error) bool { return is(err, codeBusy) || is(err, codeLocked) }
+
+// Close waits for the transaction in progress.
+func (p *provider) Close() error {
+	return errors.Join(p.reader.Close(), p.db.Close())
+}
+
+// SQLite's result codes, without what extends them.
+const (
+	codePerm     = 3
+	codeBusy     = 5
+	codeLocked   = 6
+	codeReadOnly = 8
+	codeIOErr    = 10
+	codeCantOpen = 14
+	codeNotADB   = 26
+)
+
+func is(err error, code int) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == code
+}
