@@ -1,0 +1,245 @@
+package subscription
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/uow"
+)
+
+const (
+	firstReconnect = 100 * time.Millisecond
+	lastReconnect  = 5 * time.Second
+	maxBackoff     = 30 * time.Second
+)
+
+// RunnerConfig is what a runner is made of.
+type RunnerConfig struct {
+	Stream Stream
+	Broker broker.Broker // The one that Stream.Broker names. Required.
+	Logger *slog.Logger  // Defaults to slog.Default().
+}
+
+// Runner is a running [Stream]. The engine makes it. It is safe for concurrent
+// use.
+type Runner struct {
+	stream   Stream
+	broker   broker.Broker
+	provider uow.Provider
+	handlers map[*domain.EventType]Handler
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	started bool
+	done    chan struct{}
+	intake  context.Context // Done when Stop begins.
+	close   context.CancelFunc
+	work    context.Context // Done when Stop's time is up.
+	abort   context.CancelFunc
+
+	running, interrupted                          atomic.Bool
+	handled, duplicates, ignored, parked, retries atomic.Int64
+	inFlight                                      atomic.Int64
+	lastError                                     atomic.Pointer[string]
+	brokerOutage, databaseOutage                  outage
+}
+
+// NewRunner resolves the handlers of a stream against the domain of its units,
+// and returns all mistakes together. It opens nothing.
+func NewRunner(cfg RunnerConfig) (*Runner, error) {
+	s := cfg.Stream.WithDefaults()
+	handlers, err := s.check()
+	if cfg.Broker == nil {
+		err = errors.Join(err, errors.New("RunnerConfig.Broker is missing: open the broker that the stream is read from"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("subscription %q: %w", s.Name, err)
+	}
+	provider, err := s.Units.Provider(s.Provider)
+	if err != nil {
+		return nil, err
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	r := &Runner{
+		stream: s, broker: cfg.Broker, provider: provider, handlers: handlers,
+		log:  log.With("subscription", s.Name),
+		done: make(chan struct{}),
+	}
+	r.intake, r.close = context.WithCancel(context.Background())
+	r.work, r.abort = context.WithCancel(context.Background())
+	return r, nil
+}
+
+// Start checks that the tables are there and returns; the runner then joins its
+// group, handles messages, and outlasts outages of broker and database until
+// [Runner.Stop]. It doesn't end with ctx. A runner runs once.
+func (r *Runner) Start(ctx context.Context) error {
+	if err := Migrations().Check(ctx, r.provider.Reader()); err != nil {
+		return fmt.Errorf("subscription %q: provider %s: %w", r.stream.Name, r.provider.Name(), err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started || r.intake.Err() != nil {
+		return fmt.Errorf("subscription %q: a runner runs once; make another with NewRunner", r.stream.Name)
+	}
+	r.started = true
+	go r.run()
+	return nil
+}
+
+// Stop takes no more messages, waits for the handlers that run, acknowledges
+// what is done, gives the rest back and leaves the group. When ctx is done it
+// ends the context of the handlers that still run, whose transactions then roll
+// back, and returns ctx's error within seconds; their messages come again.
+func (r *Runner) Stop(ctx context.Context) error {
+	r.mu.Lock()
+	r.close()
+	started := r.started
+	r.mu.Unlock()
+	if !started {
+		return nil
+	}
+	defer context.AfterFunc(ctx, r.abort)()
+	<-r.done
+	defer r.abort()
+	if r.interrupted.Load() {
+		return fmt.Errorf("subscription %q: stopped before its handlers had ended: %w", r.stream.Name, context.Cause(ctx))
+	}
+	return nil
+}
+
+// Status is what this process knows of its subscription.
+type Status struct {
+	Running    bool   // It has joined its group, and its broker and database answer.
+	LastError  string // The last thing that went wrong, also when it is over.
+	Handled    int64  // Messages that took effect, since the start.
+	Duplicates int64  // Deliveries of messages that had taken effect before.
+	Ignored    int64  // Messages without a handler.
+	Parked     int64  // Messages put into dead_letters.
+	Retries    int64  // Attempts that were not a message's first.
+	InFlight   int64  // Deliveries received and not yet settled.
+}
+
+// Status returns the state of the subscription.
+func (r *Runner) Status() Status {
+	s := Status{
+		Running:    r.running.Load() && !r.brokerOutage.on() && !r.databaseOutage.on(),
+		Handled:    r.handled.Load(),
+		Duplicates: r.duplicates.Load(),
+		Ignored:    r.ignored.Load(),
+		Parked:     r.parked.Load(),
+		Retries:    r.retries.Load(),
+		InFlight:   r.inFlight.Load(),
+	}
+	if text := r.lastError.Load(); text != nil {
+		s.LastError = *text
+	}
+	return s
+}
+
+// run joins the group, and joins it again whenever the broker has failed.
+func (r *Runner) run() {
+	defer close(r.done)
+	for tries := 1; ; tries++ {
+		consumer, err := r.join()
+		if err == nil {
+			err = r.serve(consumer)
+			if !r.brokerOutage.on() { // it was well in between
+				tries = 1
+			}
+		}
+		if r.intake.Err() != nil {
+			return
+		}
+		r.brokerDown(err)
+		if !sleep(r.intake, delay(firstReconnect, lastReconnect, tries)) {
+			return
+		}
+	}
+}
+
+func (r *Runner) join() (broker.Consumer, error) {
+	topic := r.stream.Topic()
+	// Whoever may only read goes on: somebody else has made the topic, or will.
+	if err := r.broker.EnsureTopics(r.intake, topic); err != nil && broker.ClassOf(err) != broker.Permanent {
+		return nil, fmt.Errorf("subscription: make topic %s: %w", topic, err)
+	}
+	consumer, err := r.broker.Consume(r.intake, topic, r.stream.Name)
+	if err != nil {
+		return nil, fmt.Errorf("subscription: join group %s of topic %s: %w", r.stream.Name, topic, err)
+	}
+	return consumer, nil
+}
+
+func (r *Runner) brokerDown(err error) {
+	r.note(err)
+	if r.brokerOutage.begin() {
+		r.log.Warn("the broker fails; it is tried until it answers", "broker", r.stream.Broker, "error", err)
+	}
+}
+
+func (r *Runner) brokerUp() {
+	if d, over := r.brokerOutage.end(); over {
+		r.log.Info("the broker answers again", "broker", r.stream.Broker, "after", d)
+	}
+}
+
+func (r *Runner) databaseDown(err error) {
+	r.note(err)
+	if r.databaseOutage.begin() {
+		r.log.Warn("the database fails; messages wait until it answers", "provider", r.provider.Name(), "error", err)
+	}
+}
+
+func (r *Runner) databaseUp() {
+	if d, over := r.databaseOutage.end(); over {
+		r.log.Info("the database answers again", "provider", r.provider.Name(), "after", d)
+	}
+}
+
+func (r *Runner) note(err error) {
+	text := truncate(err.Error())
+	r.lastError.Store(&text)
+}
+
+// outage remembers when something stopped to answer, so that one line tells of
+// its begin and one of its end.
+type outage struct {
+	since atomic.Pointer[time.Time]
+}
+
+func (o *outage) on() bool { return o.since.Load() != nil }
+
+func (o *outage) begin() bool {
+	now := time.Now()
+	return o.since.CompareAndSwap(nil, &now)
+}
+
+func (o *outage) end() (lasted time.Duration, over bool) {
+	since := o.since.Load()
+	if since == nil || !o.since.CompareAndSwap(since, nil) {
+		return 0, false
+	}
+	return time.Since(*since).Round(time.Millisecond), true
+}
+
+// delay is the wait after the n-th failure: first, doubling up to last, a
+// quarter more or less.
+func delay(first, last time.Duration, n int) time.Duration {
+	d := first
+	for i := 1; i < n && d < last; i++ {
+		d *= 2
+	}
+	return time.Duration(float64(min(d, last)) * (0.75 + rand.Float64()/2))
+}

@@ -1,0 +1,432 @@
+package subscription
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	perLane  = 32       // Deliveries held for each lane, besides those that wait for a retry.
+	maxBatch = 512      // Deliveries received at a time.
+	maxHeld  = 8192     // Deliveries held, with those that wait behind a retry.
+	maxBytes = 64 << 20 // Their bodies.
+
+	steady      = time.Second      // Who joined so long ago and has not failed is well.
+	patience    = 10 * time.Second // How long to try to acknowledge before joining anew.
+	finishTime  = 10 * time.Second // What handlers get when the broker has failed.
+	abortTime   = 2 * time.Second  // What they get when their context is done.
+	leavingTime = 5 * time.Second  // What acknowledging, giving back and leaving may take.
+)
+
+// session is a runner's work with one consumer.
+//
+//	take → hold, look up → queue by key → lanes → settled → acknowledge
+//
+// A queue is in ready, or with one lane, or waits for a retry. So the messages
+// of a key are worked on one after the other, and a key that waits occupies no
+// lane.
+type session struct {
+	r        *Runner
+	consumer broker.Consumer
+
+	work  context.Context // The handlers'.
+	abort context.CancelFunc
+	fail  context.CancelCauseFunc // Ends the intake.
+	quit  chan struct{}           // Closed: lanes take no more.
+	lanes sync.WaitGroup
+
+	ready chan *queue   // Never full: a queue is in it once, and holds a delivery.
+	acks  chan struct{} // There is something to acknowledge.
+	last  chan struct{} // Closed: and there will be no more.
+	freed chan struct{} // There may be room.
+
+	mu      sync.Mutex
+	order   int64
+	known   map[string]*message // Not settled, by id.
+	queues  map[string]*queue   // By key.
+	settled []broker.Delivery   // To be acknowledged.
+	held    int                 // Deliveries, until they are acknowledged or lost.
+	bytes   int                 // Their bodies.
+	waiting int                 // Messages whose queue waits for a retry.
+}
+
+// queue is the messages of one key, in order, at least one.
+type queue struct {
+	messages []*message
+	retry    *time.Timer // Not nil while the queue waits.
+}
+
+// serve works until the consumer fails or the intake ends, and leaves the group.
+func (r *Runner) serve(consumer broker.Consumer) error {
+	s := &session{
+		r: r, consumer: consumer,
+		quit: make(chan struct{}), last: make(chan struct{}),
+		ready: make(chan *queue, maxHeld), acks: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		known: map[string]*message{}, queues: map[string]*queue{},
+	}
+	s.work, s.abort = context.WithCancel(r.work)
+	defer s.abort()
+	intake, fail := context.WithCancelCause(r.intake)
+	defer fail(nil)
+	s.fail = fail
+	// What is done must get through to the broker when all else has ended.
+	leaving, stopLeaving := context.WithCancel(context.Background())
+	defer stopLeaving()
+
+	acknowledged := make(chan struct{})
+	go func() {
+		defer close(acknowledged)
+		s.acknowledge(leaving)
+	}()
+	for range r.stream.Lanes {
+		s.lanes.Go(s.lane)
+	}
+	r.running.Store(true)
+	well := time.AfterFunc(steady, r.brokerUp)
+	err := s.take(intake)
+	well.Stop()
+	r.running.Store(false)
+
+	stopped := r.intake.Err() != nil
+	s.finish(stopped)
+	defer time.AfterFunc(leavingTime, stopLeaving).Stop()
+	close(s.last)
+	<-acknowledged
+	s.leave(leaving, stopped)
+	return err
+}
+
+// take receives until that fails or ctx is done.
+func (s *session) take(ctx context.Context) error {
+	for {
+		limit, err := s.room(ctx)
+		if err != nil {
+			return err
+		}
+		deliveries, err := s.consumer.Receive(ctx, limit)
+		if ctx.Err() != nil {
+			s.hold(deliveries)
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		s.r.brokerUp()
+		if err := s.accept(ctx, s.hold(deliveries)); err != nil {
+			return err
+		}
+	}
+}
+
+// room waits until receiving is worth while, and says how many.
+func (s *session) room(ctx context.Context) (int, error) {
+	window := s.r.stream.Lanes * perLane
+	batch := min(window/4, maxBatch)
+	for {
+		s.mu.Lock()
+		free := min(window-(s.held-s.waiting), maxHeld-s.held)
+		if s.bytes >= maxBytes {
+			free = 0
+		}
+		s.mu.Unlock()
+		if free >= batch {
+			return batch, nil
+		}
+		select {
+		case <-s.freed:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// hold notes deliveries, and returns the messages that are new here. One that is
+// held already gets the delivery in addition: its outcome goes for both, and its
+// handler doesn't see the duplicate.
+func (s *session) hold(deliveries []broker.Delivery) []*message {
+	arrived := make([]*message, len(deliveries))
+	for i, d := range deliveries {
+		arrived[i] = read(d)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var fresh []*message
+	for _, m := range arrived {
+		s.held++
+		s.bytes += len(m.Body)
+		s.r.inFlight.Add(1)
+		if same := s.known[m.id]; same != nil {
+			same.deliveries = append(same.deliveries, m.deliveries...)
+			continue
+		}
+		s.order++
+		m.order = s.order
+		s.known[m.id] = m
+		fresh = append(fresh, m)
+	}
+	return fresh
+}
+
+// accept settles what the inbox knows, and queues the rest.
+func (s *session) accept(ctx context.Context, fresh []*message) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	ids := make([]string, len(fresh))
+	for i, m := range fresh {
+		ids[i] = m.id
+	}
+	// The look-up comes after hold: a message that was settled between the two
+	// would have got the new delivery, and one settled before is in the inbox.
+	has, _, err := s.r.lookUp(ctx, ids)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range fresh {
+		if has[m.id] {
+			s.settle(m, duplicate)
+			continue
+		}
+		q := s.queues[m.key]
+		if q == nil {
+			q = &queue{}
+			s.queues[m.key] = q
+			s.ready <- q
+		}
+		q.messages = append(q.messages, m)
+		if q.retry != nil {
+			s.waiting++
+		}
+	}
+	return nil
+}
+
+// lane works on one queue after the other, a message at a time.
+func (s *session) lane() {
+	for {
+		select {
+		case <-s.quit: // before ready, if both can be
+			return
+		default:
+		}
+		select {
+		case <-s.quit:
+			return
+		case q := <-s.ready:
+			s.step(q)
+		}
+	}
+}
+
+// step works on the first message of a queue.
+func (s *session) step(q *queue) {
+	s.mu.Lock()
+	m := q.messages[0]
+	s.dropLost(m)
+	if len(m.deliveries) == 0 {
+		delete(s.known, m.id)
+		s.next(q)
+		s.mu.Unlock()
+		return
+	}
+	taken := m.deliveries[0].Lost
+	s.mu.Unlock()
+
+	ctx, cancel := context.WithCancel(s.work)
+	if taken != nil {
+		go func() {
+			select {
+			case <-taken:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	result, err := s.r.attempt(ctx, m)
+	cancel()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch result {
+	case aborted:
+		// Stopped: it is given back with the rest. Lost: the next step sees to it.
+		if s.work.Err() == nil {
+			s.ready <- q
+		}
+	case undone:
+		s.ready <- q
+	case failed:
+		wait := s.r.failed(m, err)
+		s.waiting += len(q.messages)
+		q.retry = time.AfterFunc(wait, func() { s.resume(q) })
+	default:
+		s.settle(m, result)
+		s.next(q)
+	}
+}
+
+// resume ends the wait of a queue.
+func (s *session) resume(q *queue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q.retry = nil
+	s.waiting -= len(q.messages)
+	s.ready <- q
+}
+
+// dropLost forgets the deliveries of m that the broker took back: they come
+// again, or have come. The lock is held.
+func (s *session) dropLost(m *message) {
+	before := len(m.deliveries)
+	m.deliveries = slices.DeleteFunc(m.deliveries, lost)
+	if n := before - len(m.deliveries); n > 0 {
+		s.drop(n, n*len(m.Body))
+	}
+}
+
+// settle leaves m to be acknowledged. The lock is held.
+func (s *session) settle(m *message, result outcome) {
+	delete(s.known, m.id)
+	s.settled = append(s.settled, m.deliveries...)
+	s.r.count(result, int64(len(m.deliveries)))
+	signal(s.acks)
+}
+
+// next goes on from the first message of a queue. The lock is held.
+func (s *session) next(q *queue) {
+	key := q.messages[0].key
+	q.messages[0] = nil
+	q.messages = q.messages[1:]
+	if len(q.messages) == 0 {
+		delete(s.queues, key)
+		return
+	}
+	s.ready <- q
+}
+
+// drop makes room. The lock is held.
+func (s *session) drop(deliveries, bytes int) {
+	s.held -= deliveries
+	s.bytes -= bytes
+	s.r.inFlight.Add(-int64(deliveries))
+	signal(s.freed)
+}
+
+// acknowledge acknowledges what is settled, all there is at a time.
+func (s *session) acknowledge(ctx context.Context) {
+	for more := true; more; {
+		select {
+		case <-s.acks:
+		case <-s.last:
+			more = false
+		}
+		s.mu.Lock()
+		batch := s.settled
+		s.settled = nil
+		s.mu.Unlock()
+		if err := s.ack(ctx, batch); err != nil {
+			s.fail(err) // what isn't acknowledged comes again, and is a duplicate
+			return
+		}
+	}
+}
+
+func (s *session) ack(ctx context.Context, batch []broker.Delivery) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	deliveries, bytes := len(batch), 0
+	for _, d := range batch {
+		bytes += len(d.Body)
+	}
+	begin := time.Now()
+	for tries := 1; ; tries++ {
+		err := s.consumer.Ack(ctx, batch...)
+		if err != nil {
+			// Nobody can acknowledge what was taken back.
+			batch = slices.DeleteFunc(batch, lost)
+		}
+		if err == nil || len(batch) == 0 {
+			break
+		}
+		s.r.brokerDown(err)
+		if s.r.intake.Err() != nil || time.Since(begin) > patience || !sleep(ctx, delay(firstReconnect, lastReconnect, tries)) {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(deliveries, bytes)
+	return nil
+}
+
+// finish ends the lanes. Handlers that run may end, within bounds.
+func (s *session) finish(stopped bool) {
+	close(s.quit)
+	ended := make(chan struct{})
+	go func() {
+		s.lanes.Wait()
+		close(ended)
+	}()
+	if !stopped {
+		defer time.AfterFunc(finishTime, s.abort).Stop()
+	}
+	select {
+	case <-ended:
+		return
+	case <-s.work.Done():
+	}
+	if s.r.work.Err() != nil {
+		s.r.interrupted.Store(true)
+	}
+	patience := time.NewTimer(abortTime)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+		s.r.log.Warn("a handler goes on although its context is done; nothing that it saves from now on is committed")
+	}
+}
+
+// leave gives back what isn't settled and closes the consumer.
+func (s *session) leave(ctx context.Context, stopped bool) {
+	s.mu.Lock()
+	rest := slices.SortedFunc(maps.Values(s.known), func(a, b *message) int { return cmp.Compare(a.order, b.order) })
+	var deliveries []broker.Delivery
+	for _, m := range rest {
+		s.dropLost(m)
+		deliveries = append(deliveries, m.deliveries...)
+	}
+	for _, q := range s.queues {
+		if q.retry != nil {
+			q.retry.Stop()
+		}
+	}
+	s.r.inFlight.Add(-int64(s.held))
+	s.held = 0
+	s.mu.Unlock()
+
+	if stopped && len(deliveries) > 0 {
+		if err := s.consumer.Release(ctx, deliveries...); err != nil {
+			s.r.log.Debug("messages could not be given back; they come again all the same", "error", err)
+		}
+	}
+	if err := s.consumer.Close(ctx); err != nil {
+		s.r.log.Debug("the group could not be left properly", "error", err)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
