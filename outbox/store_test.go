@@ -1,0 +1,104 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/outbox/outboxtest"
+	"github.com/waybill-go/waybill/uow/postgres"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStore_SQLite(t *testing.T) { outboxtest.Run(t, openSQLite) }
+
+func TestStore_PostgreSQL(t *testing.T) { outboxtest.Run(t, openPostgres) }
+
+func openSQLite(t *testing.T) outboxtest.Database {
+	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "outbox.db")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+var schemas atomic.Int64
+
+// openPostgres gives a test a schema of its own.
+func openPostgres(t *testing.T) outboxtest.Database {
+	dsn := os.Getenv("WAYBILL_POSTGRES")
+	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
+	name := fmt.Sprintf("outbox_%d_%d", os.Getpid(), schemas.Add(1))
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: name})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA IF EXISTS "+name+" CASCADE")
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+	})
+	return p
+}
+
+func each(t *testing.T, f func(t *testing.T, b *outboxtest.Bench)) {
+	for name, open := range map[string]func(*testing.T) outboxtest.Database{"SQLite": openSQLite, "PostgreSQL": openPostgres} {
+		t.Run(name, func(t *testing.T) { f(t, outboxtest.Open(t, open(t))) })
+	}
+}
+
+// S4-08: with many published rows and few that wait, a claim's candidates come
+// from the index of unfinished rows, and nothing is scanned. With a backlog the
+// partitions' indexes are merged and no more rows are read than one claim takes.
+func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	fill := func(n int, columns, values string) {
+		b.Exec(`INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, partition_key, partition, message_type,
+			aggregate_type, aggregate_id, aggregate_version, payload, content_type, occurred_at` + columns + `)
+			SELECT gen_random_uuid(), gen_random_uuid(), 'default', 's', 'c', 'k' || n, n % 8, 't', 'a', 'k' || n, 1, '\x00', 'application/json', now()` + values +
+			fmt.Sprintf(` FROM generate_series(1, %d) AS n`, n))
+		b.Exec("ANALYZE outbox")
+	}
+	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
+	// The statement that the store really sends.
+	explain := func() string {
+		var queries capture
+		hooked := b.DB.WithQueryHook(&queries)
+		found, _, err := outbox.NewStore(hooked, hooked).Peek(t.Context(), "default", w.Leases)
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Len(t, queries, 1)
+		var plan []string
+		require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(queries[0])).Scan(t.Context(), &plan))
+		return strings.Join(plan, "\n")
+	}
+	fill(200000, ", status, finished_at, published_at", ", 'published', now(), now()")
+	b.Insert(outboxtest.Numbered("k", 100)...)
+	b.Exec("ANALYZE outbox")
+	plan := explain()
+	require.NotContains(t, plan, "Seq Scan", plan)
+	require.Equal(t, outboxtest.Partitions, strings.Count(plan, "outbox_unfinished"), plan)
+
+	fill(50000, "", "")
+	plan = explain()
+	require.Contains(t, plan, "Merge Append", plan)
+	require.Equal(t, outboxtest.Partitions, strings.Count(plan, "outbox_unfinished"), plan)
+	require.Contains(t, plan, "actual rows=100 ", plan)
+	require.NotRegexp(t, `actual rows=\d{4,}`, plan)
+}
+
+// capture is a query hook that keeps what was sent.
+type capture []string
+
+func (c *capture) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (c *capture) AfterQuery(_ context.Context, e *bun.QueryEvent) { *c = append(*c, e.Query) }
