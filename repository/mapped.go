@@ -136,17 +136,17 @@ func findChild(table *schema.Table, row reflect.Value, slice any) (child, error)
 		of := rel.JoinTable
 		switch {
 		case len(rel.BasePKs) != 1 || rel.BasePKs[0].Name != "id" || rel.PolymorphicField != nil || len(rel.Condition) > 0:
-			return child{}, fmt.Errorf("%s is not joined by the id alone: tag it `bun:\"rel:has-many,join:id=<column of %s>\"`", rel.Field.GoName, of.TypeName)
+			return child{}, fmt.Errorf("%s is not joined by the id alone: tag it `bun:\"rel:has-many,join:id=<column of %s>\"`", rel.Field.GoName, of.Type)
 		case rel.JoinPKs[0].IndirectType.Kind() != reflect.String || rel.JoinPKs[0].IsPtr:
-			return child{}, fmt.Errorf("%s.%s is a %s: make it a string, the repository puts the parent's id there", of.TypeName, rel.JoinPKs[0].GoName, rel.JoinPKs[0].StructField.Type)
+			return child{}, fmt.Errorf("%s.%s is a %s: make it a string, the repository puts the parent's id there", of.Type, rel.JoinPKs[0].GoName, rel.JoinPKs[0].StructField.Type)
 		case len(of.PKs) == 0:
-			return child{}, fmt.Errorf("%s has no primary key: give it one, as of parent and position; the rows are loaded in its order", of.TypeName)
+			return child{}, fmt.Errorf("%s has no primary key: give it one, as of parent and position; the rows are loaded in its order", of.Type)
 		case of.SoftDeleteField != nil:
-			return child{}, fmt.Errorf("%s has soft_delete: drop it, child rows are replaced at each save", of.TypeName)
+			return child{}, fmt.Errorf("%s has soft_delete: drop it, child rows are replaced at each save", of.Type)
 		}
 		return child{relation: rel, parent: rel.JoinPKs[0]}, nil
 	}
-	return child{}, fmt.Errorf("no has-many relation of %s is what it points to: tag the field `bun:\"rel:has-many,join:id=<column of the child>\"`", table.TypeName)
+	return child{}, fmt.Errorf("no has-many relation of %s is what it points to: tag the field `bun:\"rel:has-many,join:id=<column of the child>\"`", table.Type)
 }
 
 // Persist implements [uow.Persister].
