@@ -197,8 +197,9 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, target string, partition
 }
 
 // page reads unfinished rows in the order of seq. One branch per partition lets
-// both databases walk the index of each in order and merge, instead of sorting
-// the whole backlog.
+// PostgreSQL walk the index of each in order and merge, instead of sorting the
+// whole backlog; it knows the order of a branch only with a LIMIT of its own,
+// which keeps it from pulling the branch up.
 func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions []int, after int64, limit int, blocked map[string]bool) ([]candidate, error) {
 	exclude, args := "", []any{target}
 	if len(blocked) > 0 && len(blocked) <= maxExcluded {
@@ -213,8 +214,8 @@ func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions 
 		if i > 0 {
 			q.WriteString(" UNION ALL ")
 		}
-		fmt.Fprintf(&q, "SELECT seq, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d AND finished_at IS NULL AND seq > %d%s",
-			p, after, exclude)
+		fmt.Fprintf(&q, "SELECT * FROM (SELECT seq, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d"+
+			" AND finished_at IS NULL AND seq > %d%s ORDER BY seq LIMIT %d) AS p%d", p, after, exclude, limit, p)
 	}
 	query := "SELECT seq, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") +
 		" FROM (" + q.String() + ") AS unfinished ORDER BY seq LIMIT " + fmt.Sprint(limit)

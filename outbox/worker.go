@@ -155,12 +155,6 @@ func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int
 		}
 		return 0, next, nil
 	}
-	for _, row := range claim.Rows {
-		l.attempts.Add(1)
-		if row.Attempts-row.Losses > 1 {
-			l.retries.Add(1)
-		}
-	}
 	l.inFlight.Add(int64(len(claim.Rows)))
 	errs := w.publish(hard, claim.Rows)
 	l.inFlight.Add(-int64(len(claim.Rows)))
@@ -169,6 +163,14 @@ func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int
 	}
 	v := verdict{cfg: l.p.cfg.Outbox, random: rand.Float64, outage: l.breaker.next()}
 	outcomes, unanswered, first := v.judge(claim.Rows, errs)
+	for i, o := range outcomes {
+		if !o.Unspent {
+			l.attempts.Add(1)
+			if claim.Rows[i].Attempts-claim.Rows[i].Losses > 1 {
+				l.retries.Add(1)
+			}
+		}
+	}
 	w.noteAnswer(unanswered, probe, first)
 	w.settle(hard, Settlement{Claim: claim.ID, Target: l.target, Outcomes: outcomes, Retention: l.p.cfg.Outbox.Retention})
 	return len(claim.Rows), 0, nil
