@@ -61,7 +61,9 @@ func fullEvent() Event {
 	return e
 }
 
-func TestEnvelope_A38_Golden(t *testing.T) {
+// A38, S4-17: the bodies are stable and have no indentation. Where S4-17 asks
+// for camel case and no nulls, the contract of the envelope wins.
+func TestEnvelope_A38_S417_Golden(t *testing.T) {
 	hostile := plainEvent()
 	hostile.AggregateID = "a\"b\\c/d\x00\x01\b\f\n\r\t\x1f\x7f<&>'é東🚚\u2028\u2029"
 	hostile.Stream = "ordering::order-" + hostile.AggregateID

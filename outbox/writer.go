@@ -79,11 +79,8 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 		if w.MaxMessageBytes > 0 && len(body) > w.MaxMessageBytes {
 			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: len(body), Limit: w.MaxMessageBytes}
 		}
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("outbox: a row of %s gets no id: %w", e.Stream, err)
-		}
-		row.ID, row.TargetBroker, row.Topic, row.TenantID, row.Payload = id.String(), target, topic, tenant, body
+		row.ID = uuid.Must(uuid.NewV7()).String()
+		row.TargetBroker, row.Topic, row.TenantID, row.Payload = target, topic, tenant, body
 		rows = append(rows, row)
 		return nil
 	}
