@@ -1,0 +1,347 @@
+package nats
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	// maxHeld is how many messages a member has received and not acknowledged,
+	// at most.
+	maxHeld = 500
+	// pull is how long a member's request for messages stands. Asking again is
+	// also what keeps its place.
+	pull = 5 * time.Second
+	// absence is how long a member may be silent before another takes its place.
+	absence = 15 * time.Second
+	// ackWait is when the server gives out a message again that nobody works on.
+	ackWait = 30 * time.Second
+	// pinGroup is the one group of members that the server knows of.
+	pinGroup = "members"
+)
+
+// consumer is a member of a group. The server pins the group to one member: only
+// it receives. Its tenure begins with the first message under a new pin. If the
+// server had given out messages before, to a member that is gone, those would
+// come again some time after later ones; so the new member first resets the
+// consumer to the place before which all is acknowledged, and goes on in order
+// from there. The same happens when a delivery was lost on its way, which shows
+// as a gap in their numbers, and after a reconnect.
+type consumer struct {
+	b      *Broker
+	js     jetstream.Consumer
+	stream string
+	name   string
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	arrived chan struct{} // Capacity 1: something for Receive.
+
+	mu     sync.Mutex
+	tenure *tenure
+	pin    string           // The latest of our own.
+	held   map[uint64]*loan // By stream sequence: received, not acknowledged.
+	ready  []*loan          // The part of held that isn't on loan, in order.
+	failed error            // Why nothing more will come.
+}
+
+var _ broker.Consumer = (*consumer)(nil)
+
+// tenure is the time for which a member has the group's messages to itself.
+type tenure struct {
+	pin  string
+	next uint64 // The number that the next delivery must have.
+	lost chan struct{}
+}
+
+// loan is a message that the server gave to this member.
+type loan struct {
+	tenure      *tenure
+	seq         uint64
+	reply       string // Where its acknowledgement goes.
+	message     broker.Message
+	redelivered int
+	out         bool // Handed out by Receive.
+}
+
+var errConsumerClosed = errors.New("nats: the consumer is closed")
+
+// Consume implements [broker.Broker]. The topic's stream must exist.
+func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	c, err := b.consume(ctx, topic, group)
+	if err != nil {
+		return nil, classify(fmt.Errorf("nats: consume %q as %q: %w", topic, group, err))
+	}
+	return c, nil
+}
+
+func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, error) {
+	if group == "" {
+		return nil, errors.New("a group is required")
+	}
+	if err := checkVersion(b.nc.ConnectedServerVersion()); err != nil {
+		return nil, err
+	}
+	stream, err := b.js.StreamNameBySubject(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	name := durableName(group)
+	js, err := b.js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable:        name,
+		FilterSubject:  topic,
+		DeliverPolicy:  jetstream.DeliverAllPolicy,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        ackWait,
+		MaxAckPending:  maxHeld,
+		MaxDeliver:     -1,
+		PriorityPolicy: jetstream.PriorityPolicyPinned,
+		PriorityGroups: []string{pinGroup},
+		PinnedTTL:      absence,
+	})
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &consumer{b: b, js: js, stream: stream, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{}}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		stop()
+		return nil, nats.ErrConnectionClosed
+	}
+	b.consumers[c] = struct{}{}
+	c.running.Go(func() { c.pump(running) })
+	c.running.Go(func() { c.keep(running) })
+	return c, nil
+}
+
+// checkVersion refuses servers that can't reset a consumer.
+func checkVersion(version string) error {
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return nil // A version of somebody's own: it has to know what it does.
+	}
+	if major < 2 || (major == 2 && minor < 14) {
+		return fmt.Errorf("the server's version is %s: consuming needs 2.14 or later", version)
+	}
+	return nil
+}
+
+// durableName is a group as the name of a consumer. What had to be replaced is
+// told apart by a hash.
+func durableName(group string) string {
+	safe := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, group)
+	if safe == group {
+		return safe
+	}
+	sum := sha256.Sum256([]byte(group))
+	return safe + "-" + hex.EncodeToString(sum[:4])
+}
+
+// Receive implements [broker.Consumer]. It returns what was released first.
+// Redelivered counts what this member knows of.
+func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		deliveries, err := c.lend(max(limit, 1))
+		if err != nil || len(deliveries) > 0 {
+			return deliveries, err
+		}
+		select {
+		case <-c.arrived:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *consumer) lend(limit int) ([]broker.Delivery, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed != nil {
+		return nil, c.failed
+	}
+	n := min(limit, len(c.ready))
+	deliveries := make([]broker.Delivery, n)
+	for i, l := range c.ready[:n] {
+		l.out = true
+		deliveries[i] = broker.Delivery{Message: l.message, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
+	}
+	c.ready = slices.Delete(c.ready, 0, n)
+	return deliveries, nil
+}
+
+// Ack implements [broker.Consumer]. It returns when the server has confirmed.
+// What was taken back is acknowledged as far as that is still possible.
+func (c *consumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
+	loans := c.settle(deliveries)
+	if len(loans) == 0 {
+		return nil
+	}
+	call := c.b.requests.begin(len(loans))
+	defer call.end()
+	for i, l := range loans {
+		if err := call.send(i, &nats.Msg{Subject: l.reply, Data: []byte("+ACK")}); err != nil {
+			return classify(fmt.Errorf("nats: acknowledge: %w", err))
+		}
+	}
+	answered := make([]bool, len(loans))
+	for i, l := range loans {
+		for !answered[i] {
+			select {
+			case r := <-call.replies:
+				if noResponders(r.Msg) {
+					return classify(fmt.Errorf("nats: acknowledge: %w", nats.ErrNoResponders))
+				}
+				answered[r.number] = true
+			case <-l.tenure.lost:
+				answered[i] = true // After a reset the server doesn't answer.
+			case <-call.broken:
+				return broker.Classify(broker.Unknown, errors.New("nats: acknowledge: the connection broke"))
+			case <-ctx.Done():
+				return fmt.Errorf("nats: acknowledge: no answer: %w", ctx.Err())
+			}
+		}
+	}
+	return nil
+}
+
+// settle ends loans: the messages aren't kept for this member any more.
+func (c *consumer) settle(deliveries []broker.Delivery) []*loan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var loans []*loan
+	for _, d := range deliveries {
+		l, ok := d.Token.(*loan)
+		if !ok || !l.out {
+			continue
+		}
+		l.out = false
+		if c.held[l.seq] == l {
+			delete(c.held, l.seq)
+		}
+		loans = append(loans, l)
+	}
+	return loans
+}
+
+// Release implements [broker.Consumer]. The messages stay with this member, and
+// go before later ones: given back to the server they would come again after
+// them.
+func (c *consumer) Release(_ context.Context, deliveries ...broker.Delivery) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range deliveries {
+		if l, ok := d.Token.(*loan); ok && l.out && c.held[l.seq] == l {
+			l.out = false
+			l.redelivered++
+			c.offer(l)
+		}
+	}
+	return nil
+}
+
+// offer makes l available to Receive. The lock is held.
+func (c *consumer) offer(l *loan) {
+	at, _ := slices.BinarySearchFunc(c.ready, l.seq, func(o *loan, seq uint64) int {
+		switch {
+		case o.seq < seq:
+			return -1
+		case o.seq > seq:
+			return 1
+		}
+		return 0
+	})
+	c.ready = slices.Insert(c.ready, at, l)
+	c.signal()
+}
+
+func (c *consumer) signal() {
+	select {
+	case c.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// lose ends the tenure: whoever is next gets everything that isn't acknowledged.
+// The lock is held.
+func (c *consumer) lose() {
+	if c.tenure != nil {
+		close(c.tenure.lost)
+	}
+	c.tenure, c.ready = nil, nil
+	clear(c.held)
+}
+
+// fail ends the consumer. The first reason counts.
+func (c *consumer) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		c.failed = err
+	}
+	c.lose()
+	c.signal()
+}
+
+// Close implements [broker.Consumer]. The next member gets what wasn't
+// acknowledged at once; if the server can't be reached, after 20 s at most.
+func (c *consumer) Close(ctx context.Context) error {
+	c.b.mu.Lock()
+	_, open := c.b.consumers[c]
+	delete(c.b.consumers, c)
+	c.b.mu.Unlock()
+	if !open {
+		return nil
+	}
+	c.stop()
+	c.running.Wait()
+
+	c.mu.Lock()
+	ours, left := c.tenure != nil, len(c.held)
+	c.mu.Unlock()
+	c.fail(errConsumerClosed)
+	if !ours {
+		return nil
+	}
+	var err error
+	if left > 0 {
+		_, err = c.b.js.ResetConsumer(ctx, c.stream, c.name)
+	}
+	// Only now: the next member would have to reset it otherwise.
+	if err == nil {
+		err = c.b.unpin(ctx, c.stream, c.name)
+	}
+	if err != nil {
+		return classify(fmt.Errorf("nats: leave the group: %w", err))
+	}
+	return nil
+}
+
+func (b *Broker) unpin(ctx context.Context, stream, consumer string) error {
+	s, err := b.js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	return s.UnpinConsumer(ctx, consumer, pinGroup)
+}

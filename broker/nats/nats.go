@@ -1,0 +1,264 @@
+// Package nats is the broker port on NATS JetStream.
+//
+// A topic is a stream with one subject, which is the topic's name, so that any
+// NATS client can read it. A consumer group is a durable consumer. One member of
+// a group receives at a time and the others stand by, because JetStream has no
+// partitions: two members at work would overtake each other within a key. The
+// next member starts again behind the last message before which everything was
+// acknowledged, so that the order of a key survives the change.
+//
+// Consuming needs a server of version 2.14 or later; publishing doesn't.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// DedupWindow is for how long a stream that EnsureTopics made remembers message
+// ids: a message that comes again within it is stored once.
+const DedupWindow = 2 * time.Minute
+
+// Config says where NATS is, and how streams are made.
+type Config struct {
+	// URL is one address or several with commas between, such as
+	// nats://user:password@host:4222 or tls://host:4222. Required.
+	URL string `yaml:"url"`
+	// Credentials is the path of a credentials file. Defaults to none.
+	Credentials string `yaml:"credentials"`
+	// Replicas is the number of servers that keep each new stream. Defaults to 1.
+	Replicas int `yaml:"replicas"`
+	// MaxAge is for how long new streams keep messages, read or not. Defaults to
+	// for ever.
+	MaxAge time.Duration `yaml:"max_age"`
+	// Options are further options of the connection, such as a TLS
+	// configuration. Those that the adapter's promises rest on can't be changed.
+	Options []nats.Option `yaml:"-"`
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.URL == "" {
+		errs = append(errs, errors.New("nats: url is missing: set it to the server's address, such as nats://127.0.0.1:4222"))
+	}
+	if c.Replicas < 0 || c.Replicas > 5 {
+		errs = append(errs, fmt.Errorf("nats: replicas is %d: set it to a number from 1 to 5", c.Replicas))
+	}
+	if c.MaxAge < 0 && c.MaxAge != -1 {
+		errs = append(errs, fmt.Errorf("nats: max_age is %v: set it to a positive duration, or leave it out to keep messages for ever", c.MaxAge))
+	}
+	return errors.Join(errs...)
+}
+
+// Broker is a connection to NATS. A connection that breaks comes back by itself;
+// until then calls fail as Unavailable.
+type Broker struct {
+	cfg      Config
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	requests *requests
+
+	mu          sync.Mutex
+	consumers   map[*consumer]struct{}
+	reconnected chan struct{} // Closed, and replaced, on every reconnect.
+	closed      bool
+}
+
+var _ broker.Broker = (*Broker)(nil)
+
+// FromSettings opens a broker from a configuration file: kind "nats" with the
+// keys of [Config]. The key embedded is for the package embedded.
+func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+	var settings struct {
+		Config   `yaml:",inline"`
+		Embedded string `yaml:"embedded"`
+	}
+	if err := s.Decode(&settings); err != nil {
+		return nil, err
+	}
+	if settings.Embedded != "" {
+		return nil, errors.New("nats: this program can't run the server itself: register embedded.FromSettings of broker/nats/embedded for kind nats, or replace embedded by url")
+	}
+	return Open(ctx, settings.Config)
+}
+
+var _ broker.Opener = FromSettings
+
+// Open connects. Whoever opened a broker closes it.
+func Open(ctx context.Context, cfg Config) (*Broker, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	b := &Broker{cfg: cfg, requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
+	options := append([]nats.Option{nats.Name("waybill")}, cfg.Options...)
+	if cfg.Credentials != "" {
+		options = append(options, nats.UserCredentials(cfg.Credentials))
+	}
+	options = append(options,
+		// For ever, also when the server refuses the credentials for a while.
+		nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
+		// Nothing is kept for later: a call during an outage fails at once, and
+		// its messages aren't sent behind the caller's back.
+		nats.ReconnectBufSize(-1),
+		// A server that hangs is found within 15 s.
+		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(10*time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.requests.abort(err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.announce() }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.requests.deny(err) }),
+	)
+	nc, err := connect(ctx, cfg.URL, options)
+	if err != nil {
+		return nil, classify(fmt.Errorf("nats: connect: %w", err))
+	}
+	b.nc = nc
+	if b.js, err = jetstream.New(nc); err == nil {
+		err = b.requests.listen(nc)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("nats: connect: %w", err)
+	}
+	return b, nil
+}
+
+// connect is bounded by ctx, which nats.Connect isn't.
+func connect(ctx context.Context, url string, options []nats.Option) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		nc, err := nats.Connect(url, options...)
+		done <- result{nc, err}
+	}()
+	select {
+	case r := <-done:
+		return r.nc, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-done; r.nc != nil {
+				r.nc.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// announce tells the consumers of a new connection.
+func (b *Broker) announce() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.reconnected)
+	b.reconnected = make(chan struct{})
+}
+
+// EnsureTopics creates a stream for each topic that no stream holds yet: on
+// disk, without a limit but MaxAge, with a [DedupWindow].
+func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
+	for _, topic := range topics {
+		if err := b.ensureTopic(ctx, topic); err != nil {
+			return classify(fmt.Errorf("nats: topic %q: %w", topic, err))
+		}
+	}
+	return nil
+}
+
+func (b *Broker) ensureTopic(ctx context.Context, topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	_, err := b.js.StreamNameBySubject(ctx, topic)
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return err
+	}
+	name := strings.ReplaceAll(topic, ".", "_")
+	_, err = b.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name:       name,
+		Subjects:   []string{topic},
+		Storage:    jetstream.FileStorage,
+		Retention:  jetstream.LimitsPolicy,
+		Replicas:   max(b.cfg.Replicas, 1),
+		MaxAge:     max(b.cfg.MaxAge, 0),
+		Duplicates: b.dedupWindow(),
+	})
+	if err == nil {
+		return nil
+	}
+	// Another process may have made it meanwhile, with settings of its own.
+	if _, lookup := b.js.StreamNameBySubject(ctx, topic); lookup == nil {
+		return nil
+	}
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return fmt.Errorf("a stream named %s exists but doesn't hold this subject: rename the topic, or add the subject to the stream: %w", name, err)
+	}
+	return err
+}
+
+// dedupWindow is at most the age of a message, as the server demands.
+func (b *Broker) dedupWindow() time.Duration {
+	if b.cfg.MaxAge > 0 {
+		return min(DedupWindow, b.cfg.MaxAge)
+	}
+	return DedupWindow
+}
+
+// checkTopic says whether a topic can be a subject and, with its dots replaced,
+// a stream's name.
+func checkTopic(topic string) error {
+	if topic == "" || strings.HasPrefix(topic, "$") || strings.ContainsAny(topic, " \t\r\n*>/\\") ||
+		strings.HasPrefix(topic, ".") || strings.HasSuffix(topic, ".") || strings.Contains(topic, "..") {
+		return broker.Classify(broker.Permanent, errors.New("is no NATS subject: use words with single dots between, without white space, slashes, * or >, and no $ in front"))
+	}
+	return nil
+}
+
+// Capabilities implements [broker.Broker].
+func (b *Broker) Capabilities() broker.Capabilities {
+	return broker.Capabilities{KeyOrder: true, Groups: true, Redelivery: true, Dedup: true, Durable: true}
+}
+
+// Close closes the consumers that are still open, and the connection.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closed = true
+	var open []*consumer
+	for c := range b.consumers {
+		open = append(open, c)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, c := range open {
+		errs = append(errs, c.Close(ctx))
+	}
+	b.nc.Close()
+	b.requests.abort(nats.ErrConnectionClosed)
+	return errors.Join(errs...)
+}
+
+// classify gives the errors of connections, and those that JetStream answers
+// while it can't serve, the class Unavailable.
+func classify(err error) error {
+	api, answered := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case err == nil, errors.As(err, new(interface{ Class() broker.Class })):
+		return err
+	case answered && api.Code == 503,
+		errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
+		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrConnectionReconnecting),
+		errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrNoResponders),
+		errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrNoStreamResponse):
+		return broker.Classify(broker.Unavailable, err)
+	}
+	return err
+}

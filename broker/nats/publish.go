@@ -1,0 +1,234 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// keyHeader carries Message.Key.
+const keyHeader = "key"
+
+// Publish implements [broker.Publisher]. The native id of a message is
+// Message.ID, its headers are Message.Headers and "key". Nothing is sent again
+// once Publish has returned. It may outlast ctx by 10 s if the server stops
+// reading in the middle.
+func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", err))
+	}
+	call := b.requests.begin(len(messages))
+	defer call.end()
+
+	results := make([]error, len(messages))
+	waiting := map[int]bool{}
+	for i, m := range messages {
+		if results[i] = b.send(call, i, m); results[i] == nil {
+			waiting[i] = true
+		}
+	}
+	unrouted := b.collect(ctx, call, messages, waiting, results)
+	b.explain(ctx, call, messages, unrouted, results)
+
+	failed := map[int]error{}
+	for i, err := range results {
+		if err != nil {
+			failed[i] = err
+		}
+	}
+	if len(failed) > 0 {
+		return &broker.PublishError{Failed: failed}
+	}
+	return nil
+}
+
+// send hands a message to the connection.
+func (b *Broker) send(call *call, number int, m broker.Message) error {
+	encoded, err := encode(m)
+	if err != nil {
+		return broker.Classify(broker.Permanent, fmt.Errorf("nats: message %s: %w", m.ID, err))
+	}
+	switch err = call.send(number, encoded); {
+	case err == nil:
+		return nil
+	case errors.Is(err, nats.ErrMaxPayload):
+		err = broker.Classify(broker.Permanent, fmt.Errorf("%w: body and headers of %d bytes, the server takes %d", err, encoded.Size(), b.nc.MaxPayload()))
+	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg), errors.Is(err, nats.ErrHeadersNotSupported):
+		err = broker.Classify(broker.Permanent, err)
+	default:
+		// What isn't proven unsent, such as a write that failed half-way, may
+		// have arrived.
+		if err = classify(err); broker.ClassOf(err) != broker.Unavailable {
+			err = broker.Classify(broker.Unknown, err)
+		}
+	}
+	return fmt.Errorf("nats: publish: %w", err)
+}
+
+// collect waits for the replies, and returns the messages that no stream took.
+func (b *Broker) collect(ctx context.Context, call *call, messages []broker.Message, waiting map[int]bool, results []error) (unrouted []int) {
+	unknown := func(err error) {
+		for i := range waiting {
+			results[i] = broker.Classify(broker.Unknown, fmt.Errorf("nats: publish: no answer: %w", err))
+		}
+		clear(waiting)
+	}
+	for len(waiting) > 0 {
+		select {
+		case r := <-call.replies:
+			if !waiting[r.number] {
+				continue
+			}
+			delete(waiting, r.number)
+			if noResponders(r.Msg) {
+				unrouted = append(unrouted, r.number)
+			} else {
+				results[r.number] = ackError(r.Msg)
+			}
+		case subject := <-call.denied:
+			for i := range waiting {
+				if messages[i].Topic == subject {
+					results[i] = broker.Classify(broker.Permanent, fmt.Errorf("nats: publish: not authorised for subject %s", subject))
+					delete(waiting, i)
+				}
+			}
+		case <-call.broken:
+			unknown(errors.New("the connection broke"))
+		case <-ctx.Done():
+			unknown(ctx.Err())
+		}
+	}
+	return unrouted
+}
+
+func noResponders(m *nats.Msg) bool {
+	return len(m.Data) == 0 && m.Header.Get("Status") == "503"
+}
+
+// ackError is what JetStream answered.
+func ackError(m *nats.Msg) error {
+	var ack struct {
+		Stream string              `json:"stream"`
+		Error  *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &ack); err != nil || (ack.Error == nil && ack.Stream == "") {
+		return broker.Classify(broker.Unknown, errors.New("nats: publish: something other than JetStream answered: give the subject to a stream alone"))
+	}
+	if ack.Error == nil {
+		return nil
+	}
+	err := fmt.Errorf("nats: publish: %w", ack.Error)
+	if ack.Error.ErrorCode == messageTooLarge {
+		return broker.Classify(broker.Permanent, err)
+	}
+	return classify(err)
+}
+
+// messageTooLarge is JetStream's code for more than a stream's own limit.
+const messageTooLarge = 10054
+
+// explain finds out why nobody took a message. A stream that is missing is an
+// answer (Transient): somebody has to make it. One that is there but has no
+// leader, or a server whose JetStream isn't up, is an outage.
+func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Message, unrouted []int, results []error) {
+	if len(unrouted) == 0 {
+		return
+	}
+	// A server that is going down doesn't answer.
+	ctx, cancel := until(ctx, call.broken)
+	defer cancel()
+	reasons := map[string]error{}
+	for _, i := range unrouted {
+		topic := messages[i].Topic
+		if _, known := reasons[topic]; !known {
+			reasons[topic] = broker.Classify(broker.Unavailable, fmt.Errorf("nats: publish: the stream of topic %q doesn't answer", topic))
+			if _, err := b.js.StreamNameBySubject(ctx, topic); errors.Is(err, jetstream.ErrStreamNotFound) {
+				reasons[topic] = broker.Classify(broker.Transient, fmt.Errorf("nats: publish: no stream holds topic %q: create it, with EnsureTopics for example", topic))
+			}
+		}
+		results[i] = reasons[topic]
+	}
+}
+
+// until is ctx, done also when event is closed, and after a few seconds.
+func until(ctx context.Context, event <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, pull)
+	go func() {
+		select {
+		case <-event:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// encode turns a message into NATS's own.
+func encode(m broker.Message) (*nats.Msg, error) {
+	if err := checkTopic(m.Topic); err != nil {
+		return nil, fmt.Errorf("topic %q %w", m.Topic, err)
+	}
+	if m.ID == "" || m.Key == "" {
+		return nil, errors.New("id and key are required")
+	}
+	header := nats.Header{}
+	for name, value := range m.Headers {
+		if err := setHeader(header, name, value); err != nil {
+			return nil, err
+		}
+	}
+	if err := setHeader(header, keyHeader, m.Key); err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(m.ID, "\r\n") || m.ID != strings.Trim(m.ID, " \t") {
+		return nil, errors.New("the id has a line break, or white space at an end")
+	}
+	header[nats.MsgIdHdr] = []string{m.ID}
+	return &nats.Msg{Subject: m.Topic, Header: header, Data: m.Body}, nil
+}
+
+// setHeader refuses what would arrive as something else, or would give orders to
+// the server or to a client.
+func setHeader(header nats.Header, name, value string) error {
+	switch {
+	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 127 }):
+		return fmt.Errorf("header %q: the name must be visible ASCII without a colon", name)
+	case name == "Status", len(name) >= 5 && strings.EqualFold(name[:5], "nats-"):
+		return fmt.Errorf("header %q: Status, and names that begin with Nats-, are the server's", name)
+	case strings.ContainsAny(value, "\r\n"), value != strings.Trim(value, " \t"):
+		return fmt.Errorf("header %q: the value has a line break, or white space at an end", name)
+	}
+	header[name] = []string{value}
+	return nil
+}
+
+// decode is the reverse. A message of another publisher may lack id and key; its
+// place in the stream identifies it then.
+func decode(m jetstream.Msg, meta *jetstream.MsgMetadata) broker.Message {
+	headers := map[string]string{}
+	for name, values := range m.Headers() {
+		if len(values) > 0 && !strings.HasPrefix(name, "Nats-") {
+			headers[name] = values[0]
+		}
+	}
+	decoded := broker.Message{ID: m.Headers().Get(nats.MsgIdHdr), Topic: m.Subject(), Key: headers[keyHeader], Headers: headers, Body: m.Data()}
+	maps.DeleteFunc(headers, func(name, _ string) bool { return name == keyHeader })
+	if decoded.ID == "" {
+		decoded.ID = headers["id"]
+	}
+	if decoded.ID == "" {
+		decoded.ID = fmt.Sprintf("%s:%d", meta.Stream, meta.Sequence.Stream)
+	}
+	return decoded
+}
