@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// outboxReport is the answer of /api/outbox: by provider and target broker.
+type outboxReport struct {
+	Providers map[string]map[string]laneReport `json:"providers"`
+}
+
+// laneReport is one target broker of one provider. What can't be computed is
+// null, and Error says why.
+type laneReport struct {
+	Counts               map[outbox.Status]int64 `json:"counts"`
+	RetryRate            *float64                `json:"retry_rate"`
+	OldestPendingSeconds *float64                `json:"oldest_pending_seconds"`
+	InFlight             *int                    `json:"in_flight"`
+	Breaker              *string                 `json:"breaker"`
+	PublishedPerSecond   *float64                `json:"published_per_second"`
+	LastError            *string                 `json:"last_error"`
+	LeaseOwners          []string                `json:"lease_owners"`
+	Error                string                  `json:"error,omitempty"`
+}
+
+func (e *Engine) outbox(w http.ResponseWriter, r *http.Request) {
+	report := outboxReport{Providers: map[string]map[string]laneReport{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, d := range e.databases {
+		all.Go(func() {
+			lanes := d.lanesReport(r.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			report.Providers[d.provider.Name()] = lanes
+		})
+	}
+	all.Wait()
+	reply(w, http.StatusOK, report)
+}
+
+// lanesReport puts together what the database has and what this process knows.
+// A target that has rows and no lane is shown, too: nobody publishes them here.
+func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
+	lanes := map[string]laneReport{}
+	if d.processor == nil {
+		return lanes // no outbox
+	}
+	result, known := d.stats.get(ctx)
+	problem := ""
+	switch {
+	case !known:
+		problem = "the database doesn't answer in time"
+	case result.err != nil:
+		problem = result.err.Error()
+	}
+	for target := range result.stats {
+		lanes[target] = laneReport{}
+	}
+	for _, l := range d.lanes {
+		lanes[l.Target] = laneReport{}
+	}
+	status := d.status()
+	for target := range lanes {
+		lane := laneReport{Error: problem}
+		if problem == "" {
+			lane.database(result.stats[target])
+		}
+		if s, ok := status[target]; ok {
+			lane.process(s)
+		}
+		lanes[target] = lane
+	}
+	return lanes
+}
+
+// database fills in what the database has. A target without rows has no stats
+// there, and that is known.
+func (r *laneReport) database(s outbox.Stats) {
+	r.Counts = s.Counts
+	if r.Counts == nil {
+		r.Counts = map[outbox.Status]int64{}
+		for _, status := range outbox.Statuses() {
+			r.Counts[status] = 0
+		}
+	}
+	if s.OldestPending != nil {
+		seconds := s.OldestPending.Seconds()
+		r.OldestPendingSeconds = &seconds
+	}
+	r.LastError = s.LastError
+	r.LeaseOwners = append([]string{}, s.LeaseOwners...)
+}
+
+func (r *laneReport) process(s outbox.LaneStatus) {
+	r.RetryRate, r.InFlight, r.Breaker, r.PublishedPerSecond = &s.RetryRate, &s.InFlight, &s.Breaker, &s.PublishedPerSecond
+	if s.LastError != "" {
+		r.LastError = &s.LastError
+	}
+}

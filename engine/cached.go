@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// freshFor is how long an answer is good for everybody who asks, so that
+	// asking often doesn't load what is asked.
+	freshFor = time.Second
+	// patience is how long a request waits for an answer.
+	patience = time.Second
+	// loadTimeout bounds one look at a database or a broker.
+	loadTimeout = 5 * time.Second
+)
+
+// cached asks something slow only when somebody wants to know, once for all who
+// do, and never makes them wait long.
+type cached[T any] struct {
+	load  func(ctx context.Context) T
+	start func(func(ctx context.Context)) bool
+
+	mu    sync.Mutex
+	value T
+	at    time.Time
+	busy  chan struct{} // closed when the load under way ends; nil: there is none
+}
+
+// get returns an answer that is fresh, or false if there is none in time.
+func (c *cached[T]) get(ctx context.Context) (T, bool) {
+	c.mu.Lock()
+	if c.fresh() {
+		defer c.mu.Unlock()
+		return c.value, true
+	}
+	busy := c.busy
+	if busy == nil {
+		busy = make(chan struct{})
+		if !c.start(func(ctx context.Context) { c.refresh(ctx, busy) }) {
+			defer c.mu.Unlock()
+			var none T
+			return none, false
+		}
+		c.busy = busy
+	}
+	c.mu.Unlock()
+
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-busy:
+	case <-wait.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fresh() {
+		return c.value, true
+	}
+	var none T
+	return none, false
+}
+
+func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < freshFor }
+
+func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	value := c.load(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.value, c.at, c.busy = value, time.Now(), nil
+	close(busy)
+}
+
+// lookouts are the goroutines that load. They end with the engine.
+type lookouts struct {
+	ctx context.Context
+	end context.CancelFunc
+
+	mu sync.Mutex
+	wg sync.WaitGroup
+}
+
+// start runs fn unless the engine has ended.
+func (l *lookouts) start(fn func(ctx context.Context)) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.wg.Go(func() { fn(l.ctx) })
+	return true
+}
+
+func (l *lookouts) stop() {
+	l.mu.Lock()
+	l.end()
+	l.mu.Unlock()
+	l.wg.Wait()
+}

@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newCached(load func(context.Context) int) (*cached[int], *lookouts) {
+	l := &lookouts{}
+	l.ctx, l.end = context.WithCancel(context.Background())
+	return &cached[int]{load: load, start: l.start}, l
+}
+
+func TestCached_HammeringLoadsOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		c, l := newCached(func(context.Context) int { return int(loads.Add(1)) })
+		defer l.stop()
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				for range 20 { // over two seconds
+					_, ok := c.get(t.Context())
+					require.True(t, ok)
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 2, loads.Load())
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 2, loads.Load(), "nobody asked")
+	})
+}
+
+// A81: a hung collection cannot delay a probe.
+func TestCached_A81_AHungLoadIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := true
+		c, l := newCached(func(ctx context.Context) int {
+			if hung {
+				<-ctx.Done()
+			}
+			return 1
+		})
+		defer l.stop()
+		began := time.Now()
+		_, ok := c.get(t.Context())
+		require.False(t, ok, "not known")
+		require.Equal(t, patience, time.Since(began))
+
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		began = time.Now()
+		_, ok = c.get(gone)
+		require.False(t, ok)
+		require.Zero(t, time.Since(began), "whoever asked has left")
+
+		hung = false
+		time.Sleep(loadTimeout + freshFor)
+		v, ok := c.get(t.Context())
+		require.True(t, ok)
+		require.Equal(t, 1, v)
+	})
+}
+
+func TestCached_NothingStartsAfterTheEnd(t *testing.T) {
+	c, l := newCached(func(context.Context) int { return 1 })
+	l.stop()
+	_, ok := c.get(t.Context())
+	require.False(t, ok)
+}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// database is a provider with everything that the engine runs on it.
+type database struct {
+	provider  uow.Provider
+	store     *outbox.Store
+	schema    schema
+	lanes     []outbox.Lane
+	processor *outbox.Processor // nil: no context of it has an outbox
+	log       *slog.Logger
+
+	// publishing says that the processor runs. Before and after it may be asked
+	// for nothing: it answers only when it has started or stopped.
+	publishing atomic.Bool
+
+	ready  atomic.Bool           // its tables were checked, and its parts run
+	reason atomic.Pointer[error] // why it isn't
+	alive  cached[error]
+	stats  cached[statsResult]
+}
+
+type statsResult struct {
+	stats map[string]outbox.Stats
+	err   error
+}
+
+func newDatabase(p uow.Provider, log *slog.Logger) *database {
+	return &database{
+		provider: p, store: outbox.NewStore(p.DB(), p.Reader()),
+		schema: schema{provider: p}, log: log,
+	}
+}
+
+// add takes in one more context that uses the database.
+func (d *database) add(m *uow.Manager) error { return d.schema.add(m) }
+
+// lane adds a target. It is an external one unless some context publishes to it
+// as its own.
+func (d *database) lane(l *link, external bool) {
+	i := slices.IndexFunc(d.lanes, func(have outbox.Lane) bool { return have.Target == l.name })
+	if i < 0 {
+		d.lanes = append(d.lanes, outbox.Lane{Target: l.name, Broker: l, External: external})
+		return
+	}
+	d.lanes[i].External = d.lanes[i].External && external
+}
+
+// start checks the tables and starts the processor.
+func (d *database) start(ctx context.Context) error {
+	if err := d.schema.check(ctx); err != nil {
+		return err
+	}
+	if d.processor == nil {
+		return nil
+	}
+	if err := d.processor.Start(ctx); err != nil {
+		return err
+	}
+	d.publishing.Store(true)
+	return nil
+}
+
+func (d *database) stop(ctx context.Context) error {
+	if d.processor == nil {
+		return nil
+	}
+	d.publishing.Store(false)
+	return d.processor.Stop(ctx)
+}
+
+// wake tells the processor that rows were committed. When it starts, it looks
+// for itself.
+func (d *database) wake(targets []string) {
+	if d.publishing.Load() {
+		d.processor.Wake(targets)
+	}
+}
+
+// status is the state of every lane by its target, as far as it is known.
+func (d *database) status() map[string]outbox.LaneStatus {
+	if d.publishing.Load() {
+		return d.processor.Status()
+	}
+	return nil
+}
+
+func (d *database) ping(ctx context.Context) error {
+	if !d.ready.Load() {
+		if reason := d.reason.Load(); reason != nil {
+			return *reason
+		}
+		return errors.New("its tables were not checked yet")
+	}
+	_, err := d.provider.Reader().ExecContext(ctx, "SELECT 1")
+	return err
+}
+
+func (d *database) report(ctx context.Context) statsResult {
+	stats, err := d.store.Stats(ctx)
+	return statsResult{stats, err}
+}
+
+// unreachable says whether err means that the database may answer later, as
+// against an answer that says what is wrong.
+func (d *database) unreachable(err error) bool {
+	var network net.Error
+	var coded interface{ SQLState() string } // an answer of PostgreSQL
+	switch {
+	case errors.As(err, &coded):
+		// Connection lost, shutting down or starting up, no resources left.
+		return slices.ContainsFunc([]string{"08", "57P", "53"}, func(class string) bool {
+			return strings.HasPrefix(coded.SQLState(), class)
+		})
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, driver.ErrBadConn), errors.Is(err, context.DeadlineExceeded):
+		return true
+	}
+	return d.provider.Retryable(err)
+}
+
+func (d *database) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("engine: provider %q: %w", d.provider.Name(), err)
+}

@@ -1,0 +1,140 @@
+// Package engine runs a service: outbox processors and subscriptions, started in
+// order, stopped in the reverse order, with health and numbers to look at.
+//
+//	eng, err := engine.New(engine.Config{
+//		Units:         []*uow.Manager{units},
+//		Brokers:       map[string]broker.Broker{"default": nats},
+//		Subscriptions: []subscription.Stream{shipping.Orders(units)},
+//	})
+//	…
+//	err = eng.Run(ctx) // until ctx is done
+//
+// It opens and closes neither databases nor brokers: whoever opened them closes
+// them, after the engine has stopped.
+package engine
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+const defaultStopTimeout = 30 * time.Second
+
+// Config is what an engine runs.
+type Config struct {
+	// Units are the contexts of this process, each once. At least one.
+	Units []*uow.Manager
+	// Brokers are the brokers that units and subscriptions name. One broker can
+	// stand under two names only with different prefixes: see broker.Prefixed.
+	Brokers map[string]broker.Broker
+	// Subscriptions are the streams to consume. One without Units belongs to the
+	// only one of the engine.
+	Subscriptions []subscription.Stream
+	// Outbox tunes the processors, one per provider.
+	Outbox outbox.Config
+	// Server is the HTTP server. None by default.
+	Server Server
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+	// StopTimeout is how long the clean stop at the end of Run may take. Defaults
+	// to 30 s.
+	StopTimeout time.Duration
+}
+
+// Server is the engine's own HTTP server: /livez and /readyz for probes, and
+// /api/outbox.
+type Server struct {
+	// Addr is host:port to listen on; port 0 picks a free one, see
+	// [Engine.Addr]. Empty: no server.
+	Addr string
+	// Token lets whoever sends it as "Authorization: Bearer …" read. Without it
+	// only a loopback address can be read, freely, and no other is listened on.
+	Token string
+}
+
+// Engine is a service that can run, once. It is safe for concurrent use.
+type Engine struct {
+	cfg       Config
+	log       *slog.Logger
+	databases []*database
+	links     map[string]*link
+	streams   []stream
+	server    *server // nil: none
+
+	phase phase
+
+	mu       sync.Mutex // held by Start and Stop
+	unwire   []func()
+	pending  sync.WaitGroup // databases that didn't answer at the start
+	giveUp   context.CancelFunc
+	failed   chan struct{} // closed when a part failed for good
+	failure  error
+	lookouts lookouts
+}
+
+// phase is where the engine is in its life.
+type phase struct{ atomic.Int32 }
+
+const (
+	idle int32 = iota
+	starting
+	running
+	draining
+	stopped
+)
+
+// New checks cfg against itself and returns all mistakes together. It starts
+// nothing.
+func New(cfg Config) (*Engine, error) {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.StopTimeout = cmp.Or(cfg.StopTimeout, defaultStopTimeout)
+	e := &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, failed: make(chan struct{})}
+	if err := e.wire(); err != nil {
+		return nil, err
+	}
+	e.lookouts.ctx, e.lookouts.end = context.WithCancel(context.Background())
+	for _, d := range e.databases {
+		d.alive.load, d.alive.start = d.ping, e.lookouts.start
+		d.stats.load, d.stats.start = d.report, e.lookouts.start
+	}
+	for _, l := range e.links {
+		l.usable.load, l.usable.start = l.ensure, e.lookouts.start
+	}
+	if cfg.Server.Addr != "" {
+		e.server = newServer(cfg.Server.Addr, e.handler(bound(cfg.Server.Addr)), e.log)
+	}
+	return e, nil
+}
+
+// Handler serves what the engine's own server serves, for a mux of your own. It
+// lets read who connects to a loopback address or, with a Server.Token, who
+// sends that.
+func (e *Engine) Handler() http.Handler { return e.handler(connected) }
+
+// Addr is where the HTTP server listens: Server.Addr with the port that was
+// picked. It is empty before the start, and without a server.
+func (e *Engine) Addr() string {
+	if e.server == nil {
+		return ""
+	}
+	return e.server.addr()
+}
+
+// Subscriptions is the state of every subscription in this process, by name.
+func (e *Engine) Subscriptions() map[string]subscription.Status {
+	all := map[string]subscription.Status{}
+	for _, s := range e.streams {
+		all[s.name] = s.runner.Status()
+	}
+	return all
+}

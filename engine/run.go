@@ -1,0 +1,272 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	// startTimeout bounds what the start waits for one database or broker.
+	startTimeout = 10 * time.Second
+	firstWait    = time.Second
+	lastWait     = 8 * time.Second
+)
+
+// Run starts the engine, unless it runs already, and runs until ctx is done.
+// Then it stops cleanly within Config.StopTimeout and returns nil. It returns an
+// error if the start fails, or the clean stop, or the HTTP server while running;
+// a database or a broker that is down for a while ends nothing. It installs no
+// signal handlers: use signal.NotifyContext.
+func (e *Engine) Run(ctx context.Context) error {
+	if err := e.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	var failure error
+	select {
+	case <-ctx.Done():
+	case <-e.failed:
+		failure = e.failure
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.StopTimeout)
+	defer cancel()
+	return errors.Join(failure, e.Stop(stop))
+}
+
+// Start checks the tables, creates missing topics, and starts the HTTP server,
+// the processors and the subscriptions. It returns when they run; they go on
+// after ctx is done, until [Engine.Stop]. After an error nothing runs.
+//
+// A wrong configuration, such as missing tables, is an error. A database or
+// broker that doesn't answer for ten seconds is not: what needs it starts as
+// soon as it does, and /readyz tells.
+//
+// Starting a running engine does nothing. One that has stopped can't be started
+// again.
+func (e *Engine) Start(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch e.phase.Load() {
+	case running:
+		return nil
+	case stopped:
+		return errors.New("engine: it has stopped, and an engine runs once: make another with engine.New")
+	}
+	e.phase.Store(starting)
+	if err := e.start(ctx); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.StopTimeout)
+		defer cancel()
+		return errors.Join(err, e.stop(stop))
+	}
+	e.phase.Store(running)
+	e.log.Info("engine is running", "addr", e.Addr(), "providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams))
+	return nil
+}
+
+func (e *Engine) start(ctx context.Context) error {
+	if e.server != nil {
+		if err := e.server.start(func(err error) {
+			e.failure = err
+			close(e.failed)
+		}); err != nil {
+			return err
+		}
+	}
+	e.warnOfHomelessEvents()
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.giveUp = cancel
+	byName := map[string]*database{}
+	for _, d := range e.databases {
+		byName[d.provider.Name()] = d
+	}
+	for _, m := range e.cfg.Units {
+		e.unwire = append(e.unwire, m.OnCommit(func(provider string, targets []string) {
+			byName[provider].wake(targets)
+		}))
+	}
+
+	// Side by side: whoever doesn't answer costs its time once.
+	errs := make([]error, len(e.databases))
+	topics := make(chan error, len(e.links))
+	var all sync.WaitGroup
+	for i, d := range e.databases {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, startTimeout)
+			defer cancel()
+			errs[i] = d.start(ctx)
+		})
+	}
+	for _, l := range e.links {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, startTimeout)
+			defer cancel()
+			topics <- e.prepare(ctx, l)
+		})
+	}
+	all.Wait()
+	close(topics)
+	var wrong []error
+	for err := range topics {
+		wrong = append(wrong, err)
+	}
+	for i, d := range e.databases {
+		if errs[i] != nil && !d.unreachable(errs[i]) {
+			wrong = append(wrong, d.wrap(errs[i]))
+		}
+	}
+	if err := errors.Join(append(wrong, ctx.Err())...); err != nil {
+		return err
+	}
+
+	for i, d := range e.databases {
+		err := errs[i]
+		if err == nil {
+			err = e.consume(ctx, d)
+		}
+		switch {
+		case err == nil:
+		case d.unreachable(err):
+			e.log.Warn("the database doesn't answer; what needs it starts when it does", "provider", d.provider.Name(), "error", err)
+			d.reason.Store(&err)
+			e.pending.Go(func() { e.await(waiting, d, errs[i] == nil) })
+		default:
+			return d.wrap(err)
+		}
+	}
+	return nil
+}
+
+// prepare creates a broker's topics. That it can't be reached is no error.
+func (e *Engine) prepare(ctx context.Context, l *link) error {
+	err := l.ensure(ctx)
+	switch {
+	case err == nil:
+	case broker.ClassOf(err) == broker.Permanent:
+		return fmt.Errorf("engine: broker %q: %w", l.name, err)
+	case ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
+		e.log.Warn("the broker doesn't answer; rows wait until it does", "broker", l.name, "error", err)
+	}
+	return nil
+}
+
+// consume starts the subscriptions whose inbox is in d.
+func (e *Engine) consume(ctx context.Context, d *database) error {
+	for _, s := range e.streams {
+		if s.provider != d.provider.Name() || s.started.Load() {
+			continue
+		}
+		if err := s.runner.Start(ctx); err != nil {
+			return err
+		}
+		s.started.Store(true)
+	}
+	d.ready.Store(true)
+	return nil
+}
+
+// await tries to start what runs on a database until it answers or ctx is done.
+// Tables that turn out to be missing are no reason to end, now that the rest
+// runs: somebody may create them.
+func (e *Engine) await(ctx context.Context, d *database, started bool) {
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		select {
+		case <-time.After(time.Duration(float64(wait) * (0.75 + rand.Float64()/2))):
+		case <-ctx.Done():
+			return
+		}
+		try, cancel := context.WithTimeout(ctx, startTimeout)
+		var err error
+		if !started {
+			err = d.start(try)
+			started = err == nil
+		}
+		if err == nil {
+			err = e.consume(try, d)
+		}
+		cancel()
+		if err == nil {
+			e.log.Info("the database answers; what needs it runs now", "provider", d.provider.Name())
+			return
+		}
+		if before := d.reason.Swap(&err); (*before).Error() != err.Error() && ctx.Err() == nil {
+			e.log.Warn("the database can't be used yet", "provider", d.provider.Name(), "error", err)
+		}
+	}
+}
+
+// Stop ends what Start started: no more messages are taken and running handlers
+// finish, then the calls that are out are settled and partitions released, then
+// the HTTP server ends, which reports draining meanwhile. A done ctx ends the
+// rest hard, and is an error; leases then run out by themselves.
+//
+// Stopping an engine that doesn't run does nothing.
+func (e *Engine) Stop(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.phase.Load() != running {
+		return nil
+	}
+	return e.stop(ctx)
+}
+
+func (e *Engine) stop(ctx context.Context) error {
+	e.phase.Store(draining)
+	defer e.phase.Store(stopped)
+	for _, cancel := range e.unwire {
+		cancel()
+	}
+	if e.giveUp != nil {
+		e.giveUp()
+		e.pending.Wait()
+	}
+
+	// Handlers that don't end must leave time for the processors to release their
+	// partitions: a partition that isn't released waits for its lease to run out.
+	handlers, cancel := context.WithCancel(ctx)
+	if deadline, ok := ctx.Deadline(); ok {
+		handlers, cancel = context.WithTimeout(ctx, time.Until(deadline)*2/3)
+	}
+	errs := together(e.streams, func(s stream) error { return s.runner.Stop(handlers) })
+	cancel()
+	errs = append(errs, together(e.databases, func(d *database) error { return d.stop(ctx) })...)
+	e.lookouts.stop()
+	if e.server != nil {
+		errs = append(errs, e.server.stop(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	e.log.Info("engine has stopped")
+	return nil
+}
+
+// together stops parts at the same time.
+func together[T any](parts []T, stop func(T) error) []error {
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, p := range parts {
+		all.Go(func() { errs[i] = stop(p) })
+	}
+	all.Wait()
+	return errs
+}
+
+// warnOfHomelessEvents says which events are declared as published and go to
+// nobody outside: most likely an external broker was forgotten.
+func (e *Engine) warnOfHomelessEvents() {
+	for _, m := range e.cfg.Units {
+		if names := homeless(m); len(names) > 0 && !m.OutboxDisabled() {
+			e.log.Warn("published events go to no external broker: add a target for them, or don't declare them domain.Published()",
+				"context", m.Domain().Name(), "events", strings.Join(names, ", "))
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// S3-03: the processor runs as part of the engine, and ends with it.
+func TestRun_S3_03_PublishesUntilItIsStopped(t *testing.T) {
+	b := setup(t)
+	sent := repository.New[*parcel](b.parcels)
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
+		m := mustMetadata(ctx)
+		p := newParcel(m.AggregateID)
+		return sent.Save(ctx, p)
+	})}
+	e := b.make(cfg)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+
+	b.sell(3)
+	eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == 3 })
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 3 })
+	eventually(t, func() bool { return len(b.main.Messages("parcels.parcel")) == 3 })
+	require.Empty(t, b.partner.Messages("parcels.parcel"), "parcels has no partner")
+	require.EqualValues(t, 3, e.Subscriptions()["parcels"].Handled)
+
+	stop()
+	require.NoError(t, <-ended, "a clean stop")
+	b.sell(1)
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, stats["default"].Counts[outbox.Pending], "nobody publishes any more")
+	require.EqualValues(t, 6, stats["default"].Counts[outbox.Published])
+	require.Empty(t, stats["default"].LeaseOwners, "partitions were released")
+	require.Empty(t, stats["partner"].LeaseOwners)
+}
+
+// The commit wakes the processor: no poll comes for an hour.
+func TestRun_CommitsWakeTheProcessor(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	cfg.Outbox = outbox.Config{Workers: 1, PollInterval: time.Hour, MaxPollInterval: time.Hour}
+	b.start(cfg)
+	for i := range 5 {
+		b.sell(1)
+		eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == i+1 })
+		eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == i+1 })
+	}
+}
+
+func TestStart_MissingTablesSayWhatToDo(t *testing.T) {
+	b := setup(t)
+	fresh := openSQLite(t, "fresh")
+	cfg := b.config()
+	cfg.Units = append(cfg.Units, units(t, uow.Config{Domain: sales, Providers: []uow.Provider{fresh}}))
+	e := b.make(cfg)
+	err := e.Start(t.Context())
+	require.ErrorContains(t, err, `provider "fresh": tables of outbox are missing; run `+"`waybill migrate`")
+	require.NotContains(t, err.Error(), "default")
+	_, err = net.Dial("tcp", e.Addr())
+	require.Error(t, err, "what was started before has ended")
+	require.ErrorContains(t, e.Start(t.Context()), "make another")
+}
+
+func TestStart_AnotherPartitionCount(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{b.db}, Partitions: 7})}
+	err := b.make(cfg).Start(t.Context())
+	var wrong *outbox.PartitionsError
+	require.ErrorAs(t, err, &wrong)
+}
+
+func TestStart_AnAddressInUse(t *testing.T) {
+	b := setup(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	cfg := b.config()
+	cfg.Server.Addr = l.Addr().String()
+	require.ErrorContains(t, b.make(cfg).Start(t.Context()), "port 0 for a free one")
+}
+
+// denying is a broker that lets nobody create topics.
+type denying struct{ broker.Broker }
+
+func (denying) EnsureTopics(context.Context, ...string) error {
+	return broker.Classify(broker.Permanent, errors.New("not authorised"))
+}
+
+func TestStart_ABrokerThatRefusesForGood(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	cfg.Brokers["partner"] = denying{b.partner}
+	err := b.make(cfg).Start(t.Context())
+	require.ErrorContains(t, err, `broker "partner": create topics ["sales.sale"]: not authorised`)
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, stats["default"].LeaseOwners, "the other lane was stopped, too")
+}
+
+func TestStart_CreatesTopics(t *testing.T) {
+	b := setup(t)
+	b.start(b.config())
+	require.Equal(t, []string{"parcels.parcel", "sales.sale"}, b.main.Topics())
+	require.Equal(t, []string{"sales.sale"}, b.partner.Topics())
+}
+
+func TestStart_ABrokerThatIsDownIsWaitedFor(t *testing.T) {
+	b := setup(t)
+	b.partner.SetOutage(true)
+	e := b.start(b.config())
+	b.sell(2)
+	eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == 2 })
+	var h health
+	eventually(t, func() bool {
+		code := get(t, e, "/readyz", &h)
+		return code == 200 && h.Status == "degraded" && !*h.Components.Brokers["partner"].OK
+	})
+	b.partner.SetOutage(false)
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 2 })
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "ready" })
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, stats["partner"].Counts[outbox.Abandoned], "the outage cost nothing but time")
+	require.NotEmpty(t, b.logs.with("level=WARN", "the broker doesn't answer", "broker=partner"))
+}
+
+// S3-08: one processor per provider, each with its own rows; a database that is
+// down stops no other, neither at the start nor later.
+func TestStart_S3_08_ADatabaseThatIsDownStopsNoOther(t *testing.T) {
+	b := setup(t)
+	other := newFaulty(t, "analytics")
+	analytics := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{other}})
+	require.NoError(t, Migrate(t.Context(), analytics))
+	other.down.Store(true)
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{b.sales, analytics}
+	handled := make(chan struct{}, 100)
+	s := b.orders(func(context.Context, Sold) error { handled <- struct{}{}; return nil })
+	s.Units = analytics
+	cfg.Subscriptions = []subscription.Stream{s}
+	e := b.start(cfg)
+
+	b.sell(2)
+	eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == 2 })
+	var h health
+	require.Equal(t, 503, get(t, e, "/readyz", &h))
+	require.Equal(t, "unavailable", h.Status)
+	require.True(t, *h.Components.Providers["default"].OK)
+	require.False(t, *h.Components.Providers["analytics"].OK)
+	require.Contains(t, *h.Components.Providers["analytics"].Error, "connection refused")
+
+	other.down.Store(false)
+	sent := repository.New[*parcel](analytics)
+	require.NoError(t, sent.Save(t.Context(), newParcel("p-1")))
+	eventually(t, func() bool { return len(b.main.Messages("parcels.parcel")) == 1 })
+	eventually(t, func() bool { return len(handled) == 2 })
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "ready" })
+
+	other.down.Store(true)
+	b.sell(1)
+	eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == 3 })
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 503 })
+	other.down.Store(false)
+	require.NoError(t, sent.Save(t.Context(), newParcel("p-2")))
+	eventually(t, func() bool { return len(b.main.Messages("parcels.parcel")) == 2 })
+}
+
+// S3-29: without an outbox there are no rows, no tables and no processor.
+func TestRun_S3_29_NoOutbox(t *testing.T) {
+	b := setup(t)
+	db := openSQLite(t, "plain")
+	plain := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, NoOutbox: true})
+	require.NoError(t, Migrate(t.Context(), plain))
+	require.Error(t, outbox.Migrations().Check(t.Context(), db.Reader()), "no tables")
+	require.NoError(t, Check(t.Context(), plain))
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{plain}
+	e := b.start(cfg)
+	require.NoError(t, repository.New[*sale](plain).Save(t.Context(), newSale(1)))
+	var report outboxReport
+	require.Equal(t, 200, get(t, e, "/api/outbox", &report))
+	require.Equal(t, map[string]map[string]laneReport{"plain": {}}, report.Providers)
+	require.Empty(t, b.main.Topics())
+
+	// Enabled later, it needs only the tables.
+	later := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}})
+	require.NoError(t, Migrate(t.Context(), later))
+	require.NoError(t, Check(t.Context(), later))
+}
+
+// A59: warns_when_published_events_without_external_brokers.
+func TestStart_A59_WarnsOfPublishedEventsThatGoNowhere(t *testing.T) {
+	b := setup(t)
+	b.start(b.config())
+	warnings := b.logs.with("level=WARN", "published events go to no external broker")
+	require.Len(t, warnings, 1, "one for parcels, none for sales")
+	require.Contains(t, warnings[0], "context=parcels")
+	require.Contains(t, warnings[0], "events=ParcelSent")
+}
+
+func TestCheck_And_Migrate(t *testing.T) {
+	b := setup(t)
+	fresh := openSQLite(t, "fresh")
+	m := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db, fresh}, Partitions: 8})
+	require.ErrorContains(t, Check(t.Context(), m), `provider "fresh": tables of outbox are missing`)
+	err := Migrate(t.Context(), m)
+	require.ErrorContains(t, err, `provider "default": outbox: the database has 64 partitions, the configuration says 8`)
+	n, err := outbox.Partitions(t.Context(), fresh.Reader())
+	require.NoError(t, err)
+	require.Equal(t, 8, n, "one provider's trouble is not another's")
+	require.NoError(t, Check(t.Context(), b.sales, b.parcels))
+
+	another := openSQLite(t, "another")
+	require.NoError(t, MigrateProvider(t.Context(), another, 4))
+	require.NoError(t, Check(t.Context(), units(t, uow.Config{Domain: sales, Providers: []uow.Provider{another}, Partitions: 4})))
+}
+
+func TestStart_And_Stop_AreIdempotent(t *testing.T) {
+	b := setup(t)
+	e := b.make(b.config())
+	require.NoError(t, e.Stop(t.Context()), "it never ran")
+	require.Empty(t, e.Addr())
+	require.NoError(t, e.Start(t.Context()))
+	require.NoError(t, e.Start(t.Context()))
+	require.NotEmpty(t, e.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, e.Run(ctx), "it goes on with what was started, and stops")
+	require.NoError(t, e.Stop(t.Context()))
+	require.ErrorContains(t, e.Start(t.Context()), "an engine runs once")
+}
+
+func TestRun_StoppedWhileItStarts(t *testing.T) {
+	b := setup(t)
+	other := newFaulty(t, "slow")
+	other.hung.Store(true)
+	cfg := b.config()
+	cfg.Units = append(cfg.Units, units(t, uow.Config{Domain: sales, Providers: []uow.Provider{other}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	e := b.make(cfg)
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	var h health
+	eventually(t, func() bool { return e.Addr() != "" })
+	require.Equal(t, 503, get(t, e, "/readyz", &h))
+	require.Equal(t, "starting", h.Status)
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// While handlers finish, the engine says that it is draining, and its pages
+// answer at once.
+func TestStop_LetsHandlersFinish(t *testing.T) {
+	b := setup(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error {
+		close(entered)
+		<-release
+		return nil
+	})}
+	e := b.make(cfg)
+	require.NoError(t, e.Start(t.Context()))
+	b.sell(1)
+	<-entered
+	ended := make(chan error, 1)
+	go func() { ended <- e.Stop(context.Background()) }()
+	var h health
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 503 && h.Status == "draining" })
+	var report outboxReport
+	require.Equal(t, 200, get(t, e, "/api/outbox", &report))
+	require.Equal(t, 200, get(t, e, "/livez", &map[string]string{}))
+	close(release)
+	require.NoError(t, <-ended)
+	require.EqualValues(t, 1, e.Subscriptions()["parcels"].Handled)
+	require.Zero(t, b.main.Unacknowledged("sales.sale", "parcels"))
+}
+
+// A handler that doesn't end is cut off, and leaves time to release partitions.
+func TestStop_IsBounded(t *testing.T) {
+	b := setup(t)
+	entered := make(chan struct{})
+	cfg := b.config()
+	cfg.StopTimeout = 2 * time.Second
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
+		close(entered)
+		<-ctx.Done()
+		return ctx.Err()
+	})}
+	ctx, cancel := context.WithCancel(t.Context())
+	e := b.make(cfg)
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	b.sell(1)
+	<-entered
+	cancel()
+	err := <-ended
+	require.ErrorContains(t, err, `subscription "parcels"`)
+	require.NotContains(t, err.Error(), "processor")
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, stats["default"].LeaseOwners)
+	require.Equal(t, 1, b.main.Unacknowledged("sales.sale", "parcels"), "it comes again")
+}
+
+// A brief outage of everything ends nothing.
+func TestRun_OutlivesABrokersRestart(t *testing.T) {
+	b := setup(t)
+	handled := make(chan struct{}, 100)
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error { handled <- struct{}{}; return nil })}
+	e := b.start(cfg)
+	b.sell(1)
+	eventually(t, func() bool { return len(handled) == 1 })
+	b.main.SetOutage(true)
+	b.sell(1)
+	var h health
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "degraded" })
+	b.main.SetOutage(false)
+	eventually(t, func() bool { return len(handled) == 2 })
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "ready" })
+}
+
+func TestRun_EndsWhenItsServerFails(t *testing.T) {
+	b := setup(t)
+	e := b.make(b.config())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(t.Context()) }()
+	eventually(t, func() bool { return e.phase.Load() == running })
+	require.NoError(t, e.server.listener.Close())
+	require.ErrorContains(t, <-ended, "HTTP server")
+}

@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// stream is a subscription and the database of its inbox.
+type stream struct {
+	name, provider string
+	runner         *subscription.Runner
+	started        *atomic.Bool
+}
+
+// wiring collects what is wrong while the parts are put together.
+type wiring struct {
+	*Engine
+	errs []error
+}
+
+func (w *wiring) fail(format string, args ...any) {
+	w.errs = append(w.errs, fmt.Errorf(format, args...))
+}
+
+// wire makes the parts of the engine from its configuration.
+func (e *Engine) wire() error {
+	w := &wiring{Engine: e}
+	w.checkServer()
+	w.brokers()
+	w.units()
+	w.subscriptions()
+	if e.cfg.StopTimeout < 0 {
+		w.fail("StopTimeout is %v: above 0, or 0 for %v", e.cfg.StopTimeout, defaultStopTimeout)
+	}
+	if err := e.cfg.Outbox.Check(); err != nil {
+		w.errs = append(w.errs, err)
+	}
+	if len(w.errs) == 0 {
+		w.processors()
+	}
+	if err := errors.Join(w.errs...); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return nil
+}
+
+func (w *wiring) checkServer() {
+	s := w.cfg.Server
+	if s.Addr == "" {
+		return
+	}
+	if _, _, err := net.SplitHostPort(s.Addr); err != nil {
+		w.fail("server.addr is %q: write host:port, such as 127.0.0.1:9000; port 0 picks a free one", s.Addr)
+		return
+	}
+	if s.Token == "" && !isLoopback(s.Addr) {
+		w.fail("server.addr %q can be reached from other machines and there is no server.token: set one, or listen on 127.0.0.1", s.Addr)
+	}
+}
+
+// isLoopback says whether host:port can only be reached from this machine.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (w *wiring) brokers() {
+	var seen []string
+	for _, name := range slices.Sorted(maps.Keys(w.cfg.Brokers)) {
+		b := w.cfg.Brokers[name]
+		if b == nil {
+			w.fail("broker %q is nil: open it, or leave it out", name)
+		}
+		for _, other := range seen {
+			if b != nil && same(b, w.cfg.Brokers[other]) {
+				w.fail("brokers %q and %q are one and the same, so both would use the same topics: give one of them a prefix, broker.Prefixed(b, %q)", other, name, name+".")
+			}
+		}
+		seen = append(seen, name)
+		w.links[name] = &link{name: name, Broker: b}
+	}
+}
+
+// same compares interfaces whose types may not be comparable.
+func same(a, b any) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+}
+
+func (w *wiring) known(what, name string) *link {
+	l, ok := w.links[name]
+	if !ok {
+		w.fail("%s names broker %q, which is not in Brokers; there are %q", what, name, slices.Sorted(maps.Keys(w.cfg.Brokers)))
+	}
+	return l
+}
+
+// units finds the databases, and the lanes and topics that contexts need.
+func (w *wiring) units() {
+	if len(w.cfg.Units) == 0 {
+		w.fail("Units is empty: add what uow.New returned")
+	}
+	for i, m := range w.cfg.Units {
+		if m == nil {
+			w.fail("Units[%d] is nil: add what uow.New returned", i)
+			continue
+		}
+		if slices.Contains(w.cfg.Units[:i], m) {
+			w.fail("Units[%d] stands there twice: remove one", i)
+			continue
+		}
+		context := "context " + m.Domain().Name()
+		for _, p := range m.Providers() {
+			w.database(context, m, p)
+		}
+		if m.OutboxDisabled() {
+			continue
+		}
+		w.target(m, m.Broker(), false, context, categoryTopics(m.Domain()))
+		for _, t := range m.External() {
+			w.target(m, t.Broker, true, "an external target of "+context, externalTopics(m.Domain(), t))
+		}
+	}
+}
+
+func (w *wiring) database(context string, m *uow.Manager, p uow.Provider) {
+	i := slices.IndexFunc(w.databases, func(d *database) bool { return d.provider.Name() == p.Name() })
+	if i < 0 {
+		i = len(w.databases)
+		w.databases = append(w.databases, newDatabase(p, w.log))
+	}
+	d := w.databases[i]
+	if !same(d.provider, p) {
+		w.fail("two different providers are called %q, one of them in %s: share one, or give them different names", p.Name(), context)
+		return
+	}
+	if err := d.add(m); err != nil {
+		w.fail("%s: %w", context, err)
+	}
+}
+
+// target adds a lane for a broker to every database of m.
+func (w *wiring) target(m *uow.Manager, name string, external bool, what string, topics []string) {
+	l := w.known(what, name)
+	if l == nil {
+		return
+	}
+	l.add(topics...)
+	for _, p := range m.Providers() {
+		for _, d := range w.databases {
+			if d.provider.Name() == p.Name() {
+				d.lane(l, external)
+			}
+		}
+	}
+}
+
+// categoryTopics are where a context's own messages go.
+func categoryTopics(d *domain.Domain) []string {
+	var topics []string
+	for _, a := range d.Aggregates() {
+		topics = append(topics, outbox.DefaultTopic(a.Category))
+	}
+	return topics
+}
+
+// externalTopics are those that a partner gets something on.
+func externalTopics(d *domain.Domain, t outbox.Target) []string {
+	var topics []string
+	for _, e := range d.Events() {
+		if !wants(t, e) {
+			continue
+		}
+		topic, mapped := t.Topics[e.Category]
+		if !mapped {
+			topic = outbox.DefaultTopic(e.Category)
+		}
+		topics = append(topics, topic)
+	}
+	return topics
+}
+
+func wants(t outbox.Target, e *domain.EventType) bool {
+	return e.Published && !e.Foreign && (t.Events == nil || slices.Contains(t.Events, e.ShortName()))
+}
+
+// homeless are the published events of a context that no external broker gets.
+func homeless(m *uow.Manager) []string {
+	var names []string
+	for _, e := range m.Domain().Events() {
+		wanted := slices.ContainsFunc(m.External(), func(t outbox.Target) bool { return wants(t, e) })
+		if e.Published && !e.Foreign && !wanted {
+			names = append(names, e.ShortName())
+		}
+	}
+	return names
+}
+
+func (w *wiring) subscriptions() {
+	names := map[string]bool{}
+	for _, s := range w.cfg.Subscriptions {
+		if s.Units == nil && len(w.cfg.Units) == 1 {
+			s.Units = w.cfg.Units[0]
+		}
+		s = s.WithDefaults()
+		what := fmt.Sprintf("subscription %q", s.Name)
+		if names[s.Name] {
+			w.fail("two subscriptions are called %q, so each would take the other's messages: give one of them another Name", s.Name)
+		}
+		names[s.Name] = true
+		if s.Units != nil && !slices.Contains(w.cfg.Units, s.Units) {
+			w.fail("%s: its Units, those of context %s, are not among the engine's: add them", what, s.Units.Domain().Name())
+		}
+		// Even without its broker, the rest of the stream is looked at.
+		var b broker.Broker = struct{ broker.Broker }{}
+		if l := w.known(what, s.Broker); l != nil {
+			l.add(s.Topic())
+			b = l.Broker
+		}
+		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: b, Logger: w.log})
+		if err != nil {
+			w.errs = append(w.errs, err)
+			continue
+		}
+		w.streams = append(w.streams, stream{name: s.Name, provider: s.Provider, runner: r, started: new(atomic.Bool)})
+	}
+}
+
+// processors makes one per database, unless none of its contexts has an outbox.
+func (w *wiring) processors() {
+	for _, d := range w.databases {
+		if len(d.lanes) == 0 {
+			continue
+		}
+		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
+			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log,
+		})
+		if err != nil {
+			w.errs = append(w.errs, err)
+			continue
+		}
+		d.processor = p
+	}
+}
