@@ -21,6 +21,9 @@ const (
 	drainIn = 5 * time.Second
 	// leaveIn is how long Close waits for Kafka before it cuts the connections.
 	leaveIn = 5 * time.Second
+	// joinIn is how long Close waits for the answer to a join, which comes when
+	// all other members have joined too.
+	joinIn = 1500 * time.Millisecond
 )
 
 var (
@@ -71,6 +74,16 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 	c.conf = c.cutter.config(b.sarama)
 	// The answer to a join comes when every member has joined.
 	c.conf.Net.ReadTimeout = max(c.conf.Net.ReadTimeout, c.conf.Consumer.Group.Rebalance.Timeout+leaveIn)
+	backoff := c.conf.Metadata.Retry.BackoffFunc
+	c.conf.Metadata.Retry.BackoffFunc = func(retries, most int) time.Duration {
+		switch {
+		case c.cutter.ctx.Err() != nil:
+			return 0 // sarama tries several times for each step of leaving.
+		case backoff != nil:
+			return backoff(retries, most)
+		}
+		return c.conf.Metadata.Retry.Backoff
+	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	b.consumers[c] = struct{}{}
 	go c.run(group)
@@ -319,6 +332,13 @@ func (c *consumer) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveIn)
 	defer cancel()
 	stop := context.AfterFunc(ctx, c.cutter.cut)
+	select {
+	case <-c.done:
+	case <-time.After(joinIn):
+		// Without the connections that wait for a join, sarama makes new ones for the
+		// last commit, and to leave.
+		c.cutter.drop()
+	}
 	<-c.done
 	var err error
 	if !stop() {

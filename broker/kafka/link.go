@@ -101,9 +101,14 @@ func (c *cutter) Dial(network, addr string) (net.Conn, error) {
 
 // cut ends every connection and refuses new ones.
 func (c *cutter) cut() {
+	c.stop()
+	c.drop()
+}
+
+// drop ends every connection; new ones may be made.
+func (c *cutter) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stop()
 	for cc := range c.conns {
 		// Without this the kernel goes on sending what it has buffered.
 		if tcp, ok := cc.Conn.(*net.TCPConn); ok {
