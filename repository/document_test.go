@@ -35,7 +35,7 @@ func (s *Sealed) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err
 	}
-	*s = Sealed{Root: domain.NewRoot(), secret: v.A} //nolint:govet // its identity must not win
+	*s = Sealed{Root: domain.NewRoot(), secret: v.A} // whose identity must not win
 	return nil
 }
 
@@ -50,7 +50,7 @@ func (s *HalfSealed) MarshalJSON() ([]byte, error) { return json.Marshal(s.secre
 // Odd would always be {}.
 type Odd struct {
 	domain.Root
-	secret string
+	_ string
 }
 
 func TestDocument_ItsOwnJSON(t *testing.T) {
@@ -68,7 +68,7 @@ func TestDocument_ItsOwnJSON(t *testing.T) {
 		// F-36: keys in their order, numbers as they were.
 		var state string
 		require.NoError(t, db.provider.Reader().QueryRowContext(t.Context(), "SELECT state FROM documents").Scan(&state))
-		require.Equal(t, `{"z":12345678901234567890.10,"a":"mine"}`, state)
+		require.Equal(t, `{"z":12345678901234567890.10,"a":"mine"}`, state) //nolint:testifylint // to the byte
 
 		for _, secret := range []string{"unmarshalable", "binary"} {
 			bad := &Sealed{Root: domain.RootWithID(secret), secret: secret}
@@ -211,7 +211,7 @@ func TestConstructorsPanic(t *testing.T) {
 	panics("repository.New: "+fmt.Sprintf(undeclared, "Tally"), func() { repository.New[*Tally](strangers) })
 	panics("repository.Mapped: "+fmt.Sprintf(undeclared, "Basket"), func() { repository.Mapped(strangers, basketMapping) })
 	panics("repository.EventSourced: "+fmt.Sprintf(undeclared, "Ledger"), func() { repository.EventSourced[*Ledger](strangers) })
-	panics(`no provider "arcive"; it has ["default"]`, func() { repository.New[*Tally](units, repository.In("arcive")) })
+	panics(`no provider "cellar"; it has ["default"]`, func() { repository.New[*Tally](units, repository.In("cellar")) })
 	panics("*repository_test.Odd has no exported field, so its document would always be {}: give it MarshalJSON and UnmarshalJSON, or use repository.Mapped or repository.EventSourced",
 		func() { repository.New[*Odd](units) })
 	panics("*repository_test.HalfSealed has MarshalJSON but no UnmarshalJSON: give it both or neither", func() { repository.New[*HalfSealed](units) })

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -173,6 +174,54 @@ func TestMapped_RowsAreTakenAtSave(t *testing.T) {
 		got, err := baskets.Get(t.Context(), "b")
 		require.NoError(t, err)
 		require.Equal(t, []int{1}, got.items)
+	})
+}
+
+type uuidRow struct {
+	bun.BaseModel `bun:"table:uuids"`
+	repository.Row
+	Label string
+	Items []uuidItemRow `bun:"rel:has-many,join:id=parent"`
+}
+
+type uuidItemRow struct {
+	bun.BaseModel `bun:"table:uuid_items"`
+	Parent        string `bun:",pk"`
+	Position      int    `bun:",pk"`
+}
+
+func TestMapped_UUIDKeys(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, db testDB) {
+		db.exec(t, "CREATE TABLE uuids (id uuid PRIMARY KEY, version bigint NOT NULL, label text)")
+		db.exec(t, "CREATE TABLE uuid_items (parent uuid NOT NULL REFERENCES uuids, position int, PRIMARY KEY (parent, position))")
+		baskets := repository.Mapped(db.units, repository.Mapping[*Basket, uuidRow]{
+			ToRow: func(b *Basket) (uuidRow, error) {
+				row := uuidRow{Label: b.label}
+				for i := range b.items {
+					row.Items = append(row.Items, uuidItemRow{Position: i})
+				}
+				return row, nil
+			},
+			Aggregate: func(r uuidRow) (*Basket, error) {
+				return &Basket{label: r.Label, items: make([]int, len(r.Items))}, nil
+			},
+			Children: []func(*uuidRow) any{func(r *uuidRow) any { return &r.Items }},
+		})
+		b := &Basket{Root: domain.NewRoot()}
+		b.Add(1)
+		require.NoError(t, baskets.Save(t.Context(), b))
+		require.NoError(t, baskets.Update(t.Context(), b.ID(), func(b *Basket) error {
+			b.Add(2)
+			b.SetLabel("two")
+			return nil
+		}))
+		got, err := baskets.Get(t.Context(), b.ID())
+		require.NoError(t, err)
+		require.Len(t, got.items, 2)
+		require.NoError(t, baskets.Remove(t.Context(), got))
+		_, err = baskets.Get(t.Context(), b.ID())
+		requireMissing(t, err, b.ID())
 	})
 }
 
