@@ -1,11 +1,13 @@
 // Package embedded runs a NATS server with JetStream inside the process. It is
 // apart from package nats so that a client doesn't link the server.
 //
-// A message is acknowledged when it is on disk, so neither the end of the
-// process, at whatever moment, nor a loss of power takes it back.
+// A message is acknowledged when it is on disk: neither the end of the process,
+// at whatever moment, nor a loss of power takes it back. Forcing every message to
+// disk is most of what publishing costs; Config.SyncInterval trades it.
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +17,8 @@ import (
 	"sync"
 	"time"
 
-	natsgo "github.com/nats-io/nats.go"
-
 	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats"
@@ -34,6 +35,10 @@ type Config struct {
 	// MaxAge is for how long new streams keep messages, read or not. Defaults to
 	// for ever.
 	MaxAge time.Duration `yaml:"max_age"`
+	// SyncInterval is how often what was acknowledged is forced to disk. The end
+	// of the process loses nothing in any case; the end of the machine loses what
+	// was acknowledged since. Defaults to before every acknowledgement.
+	SyncInterval time.Duration `yaml:"sync_interval"`
 	// Logger takes the server's warnings and errors. Defaults to slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 }
@@ -45,6 +50,12 @@ func (c Config) validate() error {
 	}
 	if c.Port < -1 || c.Port > 65535 {
 		errs = append(errs, fmt.Errorf("embedded: port is %d: set it to a number up to 65535, to 0 for a free one or to -1 for none", c.Port))
+	}
+	if c.MaxAge < 0 && c.MaxAge != -1 {
+		errs = append(errs, fmt.Errorf("embedded: max_age is %v: set it to a positive duration, or leave it out to keep messages for ever", c.MaxAge))
+	}
+	if c.SyncInterval < 0 {
+		errs = append(errs, fmt.Errorf("embedded: sync_interval is %v: set it to a positive duration, or leave it out to sync always", c.SyncInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -95,8 +106,11 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 		NoSigs:     true,
 		JetStream:  true,
 		StoreDir:   cfg.Dir,
-		SyncAlways: true,
-		MaxPayload: maxPayload,
+		// Also without it, the server writes before it acknowledges; only what the
+		// operating system has can then be lost.
+		SyncAlways:   cfg.SyncInterval == 0,
+		SyncInterval: cfg.SyncInterval,
+		MaxPayload:   maxPayload,
 	}
 	if cfg.Port == 0 {
 		options.Port = server.RANDOM_PORT
@@ -106,10 +120,16 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	b.server = s
-	s.SetLoggerV2(logger{cfg.Logger}, false, false, false)
+	log := &logger{to: cmp.Or(cfg.Logger, slog.Default())}
+	s.SetLoggerV2(log, false, false, false)
 	s.Start()
-	if err := ready(ctx, s); err != nil {
-		return err
+	if err := log.fatal(); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	for !s.ReadyForConnections(100 * time.Millisecond) {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
 	}
 	if cfg.Port != -1 {
 		b.url = s.ClientURL()
@@ -118,22 +138,6 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 		URL: s.ClientURL(), MaxAge: cfg.MaxAge, Options: []natsgo.Option{natsgo.InProcessServer(s)},
 	})
 	return err
-}
-
-// ready waits for a server that has read its data.
-func ready(ctx context.Context, s *server.Server) error {
-	for !s.ReadyForConnections(100 * time.Millisecond) {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("start: %w", err)
-		}
-		if !s.Running() {
-			return errors.New("start: the server stopped: see its log")
-		}
-	}
-	if !s.JetStreamEnabled() {
-		return errors.New("start: the server couldn't use its data: see its log")
-	}
-	return nil
 }
 
 // URL is where other programs reach the server, such as nats://127.0.0.1:4222;
@@ -170,27 +174,24 @@ func (b *Broker) shutdown() {
 // connection with those of [nats.Config].
 func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
 	var settings struct {
-		Dir         string        `yaml:"embedded"`
-		Port        int           `yaml:"port"`
-		MaxAge      time.Duration `yaml:"max_age"`
-		URL         string        `yaml:"url"`
-		Credentials string        `yaml:"credentials"`
-		Replicas    int           `yaml:"replicas"`
+		Config      `yaml:",inline"`
+		URL         string `yaml:"url"`
+		Credentials string `yaml:"credentials"`
+		Replicas    int    `yaml:"replicas"`
 	}
 	if err := s.Decode(&settings); err != nil {
 		return nil, err
 	}
+	own := settings.Dir != ""
 	switch {
-	case settings.Dir == "" && settings.URL == "":
-		return nil, errors.New("nats: neither embedded nor url is set: set embedded to a directory for a server in this process, or url to a server's address")
-	case settings.Dir != "" && settings.URL != "":
-		return nil, errors.New("nats: both embedded and url are set: keep one of them")
-	case settings.Dir != "" && (settings.Credentials != "" || settings.Replicas != 0):
+	case own == (settings.URL != ""):
+		return nil, errors.New("nats: set either embedded, to a directory for a server in this process, or url, to a server's address")
+	case own && (settings.Credentials != "" || settings.Replicas != 0):
 		return nil, errors.New("nats: credentials and replicas go with url: remove them")
-	case settings.Dir != "":
-		return open(Open(ctx, Config{Dir: settings.Dir, Port: settings.Port, MaxAge: settings.MaxAge}))
-	case settings.Port != 0:
-		return nil, errors.New("nats: port goes with embedded: put it into url")
+	case own:
+		return open(Open(ctx, settings.Config))
+	case settings.Port != 0 || settings.SyncInterval != 0:
+		return nil, errors.New("nats: port and sync_interval go with embedded: remove them")
 	}
 	return open(nats.Open(ctx, nats.Config{
 		URL: settings.URL, Credentials: settings.Credentials, Replicas: settings.Replicas, MaxAge: settings.MaxAge,
