@@ -10,22 +10,29 @@ const (
 	// freshFor is how long an answer is good for everybody who asks, so that
 	// asking often doesn't load what is asked.
 	freshFor = time.Second
-	// patience is how long a request waits for an answer.
-	patience = time.Second
-	// loadTimeout bounds one look at a database or a broker.
-	loadTimeout = 5 * time.Second
+	// pingTimeout bounds a look at whether something answers. A probe waits for
+	// it half as long.
+	pingTimeout = 2 * time.Second
+	// statsTimeout bounds the counting of rows, of which there may be millions.
+	statsTimeout = 5 * time.Second
 )
 
 // cached asks something slow only when somebody wants to know, once for all who
 // do, and never makes them wait long.
 type cached[T any] struct {
-	load  func(ctx context.Context) T
-	start func(func(ctx context.Context)) bool
+	load     func(ctx context.Context) T
+	start    func(func(ctx context.Context)) bool
+	limit    time.Duration // of a load
+	patience time.Duration // of somebody who asks
 
 	mu    sync.Mutex
 	value T
 	at    time.Time
 	busy  chan struct{} // closed when the load under way ends; nil: there is none
+}
+
+func newCached[T any](load func(ctx context.Context) T, l *lookouts, limit, patience time.Duration) *cached[T] {
+	return &cached[T]{load: load, start: l.start, limit: limit, patience: patience}
 }
 
 // get returns an answer that is fresh, or false if there is none in time.
@@ -47,7 +54,7 @@ func (c *cached[T]) get(ctx context.Context) (T, bool) {
 	}
 	c.mu.Unlock()
 
-	wait, cancel := context.WithTimeout(ctx, patience)
+	wait, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	select {
 	case <-busy:
@@ -65,7 +72,7 @@ func (c *cached[T]) get(ctx context.Context) (T, bool) {
 func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < freshFor }
 
 func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
 	value := c.load(ctx)
 	c.mu.Lock()

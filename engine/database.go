@@ -31,8 +31,8 @@ type database struct {
 
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
-	alive  cached[error]
-	stats  cached[statsResult]
+	alive  *cached[error]
+	stats  *cached[statsResult]
 }
 
 type statsResult struct {

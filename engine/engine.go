@@ -104,11 +104,11 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.lookouts.ctx, e.lookouts.end = context.WithCancel(context.Background())
 	for _, d := range e.databases {
-		d.alive.load, d.alive.start = d.ping, e.lookouts.start
-		d.stats.load, d.stats.start = d.report, e.lookouts.start
+		d.alive = newCached(d.ping, &e.lookouts, pingTimeout, pingTimeout/2)
+		d.stats = newCached(d.report, &e.lookouts, statsTimeout, statsTimeout)
 	}
 	for _, l := range e.links {
-		l.usable.load, l.usable.start = l.ensure, e.lookouts.start
+		l.usable = newCached(l.ensure, &e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	if cfg.Server.Addr != "" {
 		e.server = newServer(cfg.Server.Addr, e.handler(bound(cfg.Server.Addr)), e.log)

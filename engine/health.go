@@ -78,7 +78,7 @@ func (e *Engine) health(ctx context.Context) health {
 	var all sync.WaitGroup
 	for _, d := range e.databases {
 		all.Go(func() {
-			state := look(ctx, &d.alive)
+			state := look(ctx, d.alive)
 			mu.Lock()
 			defer mu.Unlock()
 			c.Providers[d.provider.Name()] = state
@@ -86,7 +86,7 @@ func (e *Engine) health(ctx context.Context) health {
 	}
 	for _, l := range e.links {
 		all.Go(func() {
-			state := look(ctx, &l.usable)
+			state := look(ctx, l.usable)
 			mu.Lock()
 			defer mu.Unlock()
 			c.Brokers[l.name] = state

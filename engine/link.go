@@ -21,7 +21,7 @@ type link struct {
 
 	ensured atomic.Bool
 	mu      sync.Mutex // one call of EnsureTopics at a time
-	usable  cached[error]
+	usable  *cached[error]
 }
 
 func (l *link) add(topics ...string) {

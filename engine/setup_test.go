@@ -230,9 +230,12 @@ type connector struct {
 func (c connector) Driver() driver.Driver { return c.driver }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	if c.f.hung.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	for c.f.hung.Load() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	if c.f.down.Load() {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
