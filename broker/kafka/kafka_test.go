@@ -1,9 +1,17 @@
 package kafka_test
 
 import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
 
+	"github.com/IBM/sarama"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
@@ -28,32 +36,153 @@ func TestBroker(t *testing.T) {
 	})
 }
 
-func BenchmarkPublish(b *testing.B) {
-	br := open(b, nil)
-	name := topic(b, br)
-	for _, size := range []int{1, 100, 500} {
-		b.Run(string(rune('0'+size/100))+"00", func(b *testing.B) {
-			body := make([]byte, 500)
-			b.SetParallelism(2)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				i := 0
-				for pb.Next() {
-					call := make([]broker.Message, size)
-					for k := range call {
-						call[k] = broker.Message{ID: "0190a1b2-0000-7000-8000-000000000000", Topic: name, Key: string(rune('a'+i%26)) + string(rune('a'+(i/26)%26)), Body: body, Headers: map[string]string{
-							"type": "Ordering.OrderPlaced.v1", "id": "0190a1b2-0000-7000-8000-000000000000", "time": "2026-01-01T00:00:00Z",
-							"content-type": "application/json", "correlation-id": "0190a1b2-0000-7000-8000-000000000000",
-						}}
-						i++
-					}
-					if err := br.Publish(b.Context(), call); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "msg/s")
+func TestOpen_AllMistakesAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := kafka.Open(bounded(t), kafka.Config{
+		Addresses: []string{"no-port"}, Partitions: -1, ReplicationFactor: -2, Compression: "zip",
+		MaxMessageBytes: 1, PublishTimeout: 1,
+		Tune: func(c *sarama.Config) {
+			c.Producer.RequiredAcks = sarama.WaitForLocal
+			c.Producer.Idempotent = false
+			c.Net.MaxOpenRequests = 5
+			c.Producer.Transaction.ID = "x"
+			c.Producer.Interceptors = make([]sarama.ProducerInterceptor, 1)
+			c.Producer.Partitioner = sarama.NewRandomPartitioner
+			c.Producer.MaxMessageBytes = 5
+			c.Consumer.Offsets.Initial = sarama.OffsetNewest
+			c.Consumer.Offsets.AutoCommit.Enable = false
+			c.Version = sarama.V1_0_0_0
+		},
+	})
+	for _, what := range []string{
+		"no-port", "partitions is -1", "replication_factor is -2", `compression is "zip"`, "max_message_bytes is 1",
+		"publish_timeout", "RequiredAcks", "Idempotent", "MaxOpenRequests", "Transaction", "Interceptors", "Partitioner",
+		"use MaxMessageBytes", "Offsets.Initial", "AutoCommit", "Version",
+	} {
+		require.ErrorContains(t, err, what)
+	}
+	_, err = kafka.Open(bounded(t), kafka.Config{})
+	require.ErrorContains(t, err, "addresses is missing")
+	_, err = kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Tune: func(c *sarama.Config) { c.Consumer.Fetch.Min = -1 }})
+	require.ErrorContains(t, err, "Consumer.Fetch.Min")
+}
+
+// Nobody there, or somebody who never answers: an error that names the addresses,
+// although the caller set no limit.
+func TestOpen_NoServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { silent.Close() })
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody.Close()
+	for what, l := range map[string]net.Listener{"silent": silent, "nobody": nobody} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			_, err := kafka.Open(context.Background(), kafka.Config{Addresses: []string{l.Addr().String()}})
+			require.ErrorContains(t, err, l.Addr().String())
+			require.Equal(t, broker.Unavailable, broker.ClassOf(err))
 		})
 	}
+	_, err = kafka.Open(deadline(t), kafka.Config{Addresses: []string{silent.Addr().String()}})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+type settings string
+
+func (s settings) Decode(into any) error {
+	d := yaml.NewDecoder(strings.NewReader(string(s)))
+	d.KnownFields(true)
+	return d.Decode(into)
+}
+
+func TestFromSettings(t *testing.T) {
+	t.Parallel()
+	b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf(
+		"{addresses: [%q], partitions: 3, replication_factor: 1, compression: zstd, max_message_bytes: 100000, publish_timeout: 10s}", server(t))))
+	require.NoError(t, err)
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), []broker.Message{message(name, "key", "body")}))
+	require.Len(t, stored(t, name), 1)
+	require.Equal(t, 3, partitions(t, name))
+	require.NoError(t, b.Close(bounded(t)))
+
+	b, err = kafka.FromSettings(bounded(t), settings("{adresses: [x]}"))
+	require.ErrorContains(t, err, "adresses")
+	require.Nil(t, b)
+	b, err = kafka.FromSettings(bounded(t), settings("{partitions: -1}"))
+	require.ErrorContains(t, err, "addresses")
+	require.Nil(t, b)
+}
+
+func TestEnsureTopics(t *testing.T) {
+	t.Parallel()
+	eight, three := open(t, nil), open(t, func(c *kafka.Config) { c.Partitions = 3 })
+	exists := topic(t, three)
+	name := "test." + uuid.NewString()
+	require.NoError(t, eight.EnsureTopics(bounded(t), exists, name))
+	require.Equal(t, 3, partitions(t, exists), "left as it is")
+	require.Equal(t, 8, partitions(t, name))
+
+	var g errgroup.Group
+	raced := "test." + uuid.NewString()
+	for range 4 {
+		g.Go(func() error { return eight.EnsureTopics(bounded(t), raced) })
+	}
+	require.NoError(t, g.Wait(), "processes that start together")
+	require.ErrorContains(t, eight.EnsureTopics(bounded(t), "not a topic"), "not a topic")
+}
+
+func partitions(t *testing.T, topic string) int {
+	t.Helper()
+	client, err := sarama.NewClient([]string{server(t)}, sarama.NewConfig())
+	require.NoError(t, err)
+	defer client.Close()
+	all, err := client.Partitions(topic)
+	require.NoError(t, err)
+	return len(all)
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}})
+	require.NoError(t, err)
+	name := topic(t, b)
+	c, err := b.Consume(bounded(t), name, "group")
+	require.NoError(t, err)
+	require.NoError(t, b.Close(bounded(t)))
+	require.NoError(t, b.Close(bounded(t)), "again")
+	_, err = c.Receive(bounded(t), 1)
+	require.ErrorIs(t, err, kafka.ErrClosed)
+	require.ErrorIs(t, b.Publish(bounded(t), run(name, "key", 0, 1)), kafka.ErrClosed)
+	require.ErrorIs(t, b.EnsureTopics(bounded(t), name), kafka.ErrClosed)
+	_, err = b.Consume(bounded(t), name, "group")
+	require.ErrorIs(t, err, kafka.ErrClosed)
+}
+
+// Close waits for a call under way, but only as long as its context says.
+func TestClose_EndsCalls(t *testing.T) {
+	t.Parallel()
+	network := newNetwork()
+	b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Tune: network.tune})
+	require.NoError(t, err)
+	name := topic(t, b)
+	sent := make(chan struct{})
+	network.on(func(request []byte) (bool, error) {
+		if produces(request) {
+			close(sent)
+			return false, nil
+		}
+		return true, nil
+	}, nil)
+	result := make(chan error, 1)
+	go func() { result <- b.Publish(context.Background(), run(name, "key", 0, 1)) }()
+	<-sent
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.NoError(t, b.Close(ctx))
+	failed := failures(t, <-result)
+	require.ErrorIs(t, failed[0], kafka.ErrClosed)
+	require.Equal(t, broker.Unknown, broker.ClassOf(failed[0]))
 }

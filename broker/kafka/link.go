@@ -174,6 +174,9 @@ func (l *link) do(ctx context.Context, fn func() error) error {
 			return err
 		}
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	stop := context.AfterFunc(ctx, l.cutter.cut)
 	err := fn()
 	if !stop() && err == nil {

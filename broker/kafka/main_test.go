@@ -25,7 +25,10 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
-const wait = time.Minute
+const (
+	wait = time.Minute
+	tick = 50 * time.Millisecond
+)
 
 func server(t testing.TB) string {
 	t.Helper()
@@ -36,6 +39,13 @@ func server(t testing.TB) string {
 
 func bounded(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// deadline is a context that is over soon.
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
