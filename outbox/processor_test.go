@@ -503,3 +503,53 @@ func ExampleRetryPolicy_Delay() {
 	// 1h0m0s
 	// 1h0m0s
 }
+
+// F-41: a drain is not one round trip per message: calls hold batches, and every
+// worker has one out.
+func TestProcessor_F41_CallsAreBatchesAndOverlap(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	b.Insert(outboxtest.Numbered("k", 1000)...)
+	m := memory.New(memory.Config{})
+	release := m.Stall()
+	defer release()
+	cfg := quick()
+	cfg.Workers = 4
+	p := processor(t, b, cfg, lane(m))
+	require.Eventually(t, func() bool { return len(m.Calls()) == 4 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, 1000, p.Status()["default"].InFlight)
+	release()
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 1000})
+	require.Len(t, m.Calls(), 4)
+}
+
+// S4-03: whatever reaches the broker was committed before: another connection
+// sees its row, claimed.
+func TestProcessor_S4_03_PublishesOnlyWhatIsCommitted(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		m := memory.New(memory.Config{})
+		m.FailWhere(func(msg broker.Message) error {
+			found, err := b.Find(context.Background(), outbox.Filter{MessageID: msg.ID})
+			if err != nil || len(found) != 1 || found[0].Status != outbox.Processing {
+				return broker.Classify(broker.Permanent, fmt.Errorf("published too early: %v %v", found, err))
+			}
+			return nil
+		})
+		p := processor(t, b, quick(), lane(m))
+		for i := range 20 {
+			tx, err := b.DB.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			query, err := outbox.Insert([]outbox.Row{outboxtest.Row("k")}).AppendQuery(b.DB.QueryGen(), nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), string(query))
+			require.NoError(t, err)
+			p.Wake([]string{"default"}) // too early, on purpose
+			if i%2 == 0 {
+				require.NoError(t, tx.Rollback())
+			} else {
+				require.NoError(t, tx.Commit())
+			}
+		}
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 10})
+		require.Len(t, m.Messages(topic), 10)
+	})
+}
