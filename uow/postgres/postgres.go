@@ -7,6 +7,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -71,7 +72,9 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
-	p.db = bun.NewDB(stdlib.OpenDBFromPool(p.pool), pgdialect.New(), bun.WithDiscardUnknownColumns())
+	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool)})
+	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
+	p.db = bun.NewDB(db, pgdialect.New(), bun.WithDiscardUnknownColumns())
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := p.prepare(ctx, cfg.Schema); err != nil {
@@ -103,7 +106,7 @@ func (cfg Config) pool() (*pgxpool.Config, error) {
 		return nil, errors.Join(errs...)
 	}
 	if _, ok := plain.RuntimeParams["pool_max_conns"]; cfg.MaxConns > 0 || !ok {
-		pc.MaxConns = int32(cmp.Or(cfg.MaxConns, defaultMaxConns)) //nolint:gosec // checked below
+		pc.MaxConns = int32(cmp.Or(cfg.MaxConns, defaultMaxConns))
 	}
 	c := pc.ConnConfig
 	if t := c.ConnectTimeout; t == 0 || t > connectTimeout {

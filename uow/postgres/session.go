@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/uow"
@@ -27,7 +25,7 @@ type session struct {
 	p      *provider
 	begun  bool
 	ended  bool
-	conn   bun.Conn
+	pinned bun.Conn
 	tx     bun.Tx
 	cancel context.CancelFunc // of what tx was begun with
 }
@@ -71,7 +69,7 @@ func (s *session) begin(ctx context.Context) error {
 		_ = conn.Close()
 		return fmt.Errorf("postgres: begin: %w", err)
 	}
-	s.begun, s.conn, s.tx, s.cancel = true, conn, tx, cancel
+	s.begun, s.pinned, s.tx, s.cancel = true, conn, tx, cancel
 	return nil
 }
 
@@ -86,8 +84,8 @@ func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	return s.conn.Raw(func(driver any) error {
-		_, err := run(ctx, driver.(*stdlib.Conn).Conn(), query)
+	return s.raw(func(c *pgx.Conn) error {
+		_, err := run(ctx, c, query)
 		return outcome(err, statements)
 	})
 }
@@ -105,6 +103,9 @@ func (s *session) Commit(ctx context.Context, statements []uow.Statement) error 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("postgres: commit: %w", err)
 	}
+	if err := s.raw(open); err != nil {
+		return fmt.Errorf("postgres: commit: %w", err)
+	}
 	s.ended = true
 	defer s.release()
 	// COMMIT hardly ever waits; who is told to stop while it does, still wants
@@ -115,13 +116,26 @@ func (s *session) Commit(ctx context.Context, statements []uow.Statement) error 
 	switch {
 	case err == nil:
 		return nil
-	case severity(err) == "ERROR", pgconn.SafeToRetry(err), errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, sql.ErrTxDone):
+	case severity(err) == "ERROR", unsent(err), errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("postgres: commit: %w", err)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return &uow.CommitUnknownError{Err: err}
+}
+
+// raw runs f on the connection of the transaction.
+func (s *session) raw(f func(*pgx.Conn) error) error {
+	return s.pinned.Raw(func(driver any) error { return f(driver.(*conn).Conn.Conn()) })
+}
+
+// open says whether a connection is of use.
+func open(c *pgx.Conn) error {
+	if c.IsClosed() {
+		return errors.New("the connection was lost before")
+	}
+	return nil
 }
 
 // commitAtOnce is the whole transaction in one round trip.
@@ -147,7 +161,7 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 	switch {
 	case err == nil:
 		return nil
-	case severity(err) == "ERROR", pgconn.SafeToRetry(err):
+	case severity(err) == "ERROR", unsent(err):
 	case severity(err) == "FATAL" && answered < len(statements)-1:
 		// The server ended the connection before it came to the last statement,
 		// with whose answer the transaction commits.
@@ -176,5 +190,5 @@ func (s *session) Rollback(ctx context.Context) error {
 // broken or still in a transaction.
 func (s *session) release() {
 	s.cancel()
-	_ = s.conn.Close()
+	_ = s.pinned.Close()
 }

@@ -23,8 +23,7 @@ func open(t *testing.T, path string) uow.Provider {
 
 func TestProvider(t *testing.T) {
 	uowtest.Run(t, uowtest.Harness{
-		Open:      func(t *testing.T) uow.Provider { return open(t, filepath.Join(t.TempDir(), "test.db")) },
-		InUse:     func(p uow.Provider) int { return p.DB().Stats().InUse + p.Reader().Stats().InUse },
-		OneWriter: true,
+		Open:  func(t *testing.T) uow.Provider { return open(t, filepath.Join(t.TempDir(), "test.db")) },
+		InUse: func(p uow.Provider) int { return p.DB().Stats().InUse + p.Reader().Stats().InUse },
 	})
 }

@@ -22,8 +22,6 @@ type Harness struct {
 	Open func(t *testing.T) uow.Provider
 	// InUse is how many connections are out of the provider's pools.
 	InUse func(p uow.Provider) int
-	// OneWriter says that a second transaction waits for the first to end.
-	OneWriter bool
 }
 
 // Run runs the suite.

@@ -1,0 +1,180 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+const secret = "s3cr3t-pässword"
+
+// at is the servers' address with a password in it.
+func at(t *testing.T, change func(*url.URL)) string {
+	u, err := url.Parse(dsn(t))
+	require.NoError(t, err)
+	u.User = url.UserPassword(u.User.Username(), secret)
+	change(u)
+	return u.String()
+}
+
+// refusing is a server that answers everybody with an error.
+func refusing(t *testing.T, code, message string) (address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b := pgproto3.NewBackend(c, c)
+			if m, err := b.ReceiveStartupMessage(); err == nil {
+				if _, ssl := m.(*pgproto3.SSLRequest); ssl {
+					_, _ = c.Write([]byte{'N'})
+					_, _ = b.ReceiveStartupMessage()
+				}
+			}
+			b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: code, Message: message})
+			_ = b.Flush()
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+func TestOpenExplains(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = mute.Close() })
+	refused := refusing(t, "28P01", "password authentication failed")
+	full := refusing(t, "53300", "sorry, too many clients already")
+
+	for name, test := range map[string]struct {
+		cfg  postgres.Config
+		says []string
+	}{
+		"nothing":        {postgres.Config{MaxConns: -1}, []string{"DSN is missing", "MaxConns is -1"}},
+		"nonsense":       {postgres.Config{DSN: "postgres://u:" + secret + "@host:port/db"}, []string{"DSN can't be understood", "postgres://"}},
+		"pairs":          {postgres.Config{DSN: "host=h password=" + secret + " port"}, []string{"DSN can't be understood"}},
+		"pool parameter": {postgres.Config{DSN: at(t, func(u *url.URL) { u.RawQuery = "pool_max_conns=many" })}, []string{"pool_"}},
+		"no server":      {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = closed.Addr().String() })}, []string{closed.Addr().String(), "start it"}},
+		"mute server": {postgres.Config{DSN: at(t, func(u *url.URL) {
+			u.Host = mute.Addr().String()
+			u.RawQuery = "connect_timeout=1"
+		})}, []string{mute.Addr().String(), "start it"}},
+		"no database":      {postgres.Config{DSN: at(t, func(u *url.URL) { u.Path = "/nowhere" })}, []string{`"nowhere"`, "CREATE DATABASE"}},
+		"no role":          {postgres.Config{DSN: at(t, func(u *url.URL) { u.User = url.UserPassword("nobody", secret) })}, []string{`"nobody"`, "pg_hba.conf"}},
+		"wrong password":   {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = refused })}, []string{refused, "user or password"}},
+		"too many clients": {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = full })}, []string{full, "max_connections"}},
+		"quoting": {
+			postgres.Config{DSN: at(t, func(u *url.URL) { u.RawQuery = "standard_conforming_strings=off" })},
+			[]string{"standard_conforming_strings", "ALTER ROLE"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.cfg.Name = "books"
+			_, err := postgres.Open(t.Context(), test.cfg)
+			require.ErrorContains(t, err, `provider "books"`)
+			for _, s := range test.says {
+				require.ErrorContains(t, err, s)
+			}
+			for e := err; e != nil; e = errors.Unwrap(e) {
+				require.NotContains(t, e.Error(), secret)
+				require.NotContains(t, e.Error(), url.PathEscape(secret))
+			}
+		})
+	}
+}
+
+func TestOpenCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := postgres.Open(ctx, postgres.Config{DSN: dsn(t)})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestOpenSettings(t *testing.T) {
+	p := open(t)
+	require.Equal(t, "default", p.Name())
+	require.EqualValues(t, 16, postgres.Pool(p).Config().MaxConns)
+	p = open(t, func(c *postgres.Config) { c.DSN += "?pool_max_conns=3" })
+	require.EqualValues(t, 3, postgres.Pool(p).Config().MaxConns)
+	p = open(t, func(c *postgres.Config) { c.DSN += "?pool_max_conns=3"; c.MaxConns = 5; c.Name = "books" })
+	require.EqualValues(t, 5, postgres.Pool(p).Config().MaxConns)
+	require.Equal(t, "books", p.Name())
+}
+
+// Several processes start at once on a schema that doesn't exist yet.
+func TestOpenCreatesTheSchema(t *testing.T) {
+	const schema = `Uow "odd" schema`
+	var wg sync.WaitGroup
+	errs := make(chan error, 6)
+	cfg := postgres.Config{DSN: dsn(t), Schema: schema}
+	for range cap(errs) {
+		wg.Go(func() {
+			p, err := postgres.Open(context.Background(), cfg)
+			if err == nil {
+				err = p.Close()
+			}
+			errs <- err
+		})
+	}
+	wg.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	p := open(t, func(c *postgres.Config) { c.Schema = schema })
+	things(t, p)
+	var found string
+	require.NoError(t, p.DB().NewRaw("SELECT table_schema FROM information_schema.tables WHERE table_name = 'things' AND table_schema = ?", schema).Scan(t.Context(), &found))
+	require.Equal(t, schema, found)
+}
+
+func TestTimesAreUTC(t *testing.T) {
+	for _, zone := range []string{"", "?timezone=Asia/Kolkata"} {
+		p := open(t, func(c *postgres.Config) { c.DSN += zone })
+		var now time.Time
+		require.NoError(t, p.Reader().NewRaw("SELECT '2026-01-02T03:04:05.678912Z'::timestamptz").Scan(t.Context(), &now))
+		require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 678912000, time.UTC), now)
+		require.Equal(t, time.UTC, now.Location())
+	}
+}
+
+// A column that a newer build has added doesn't disturb an older one.
+func TestUnknownColumns(t *testing.T) {
+	p := open(t)
+	exec(t, p, "CREATE TABLE things (id text, added text)")
+	exec(t, p, "INSERT INTO things VALUES ('a', 'b')")
+	var rows []struct{ ID string }
+	require.NoError(t, p.Reader().NewRaw("SELECT * FROM things").Scan(t.Context(), &rows))
+	require.Equal(t, "a", rows[0].ID)
+}
+
+type settings string
+
+func (s settings) Decode(into any) error { return yaml.Unmarshal([]byte(s), into) }
+
+func TestFromSettings(t *testing.T) {
+	p, err := postgres.FromSettings(t.Context(), "books", settings("dsn: "+dsn(t)+"\nmax_conns: 2\n"))
+	require.NoError(t, err)
+	require.Equal(t, "books", p.Name())
+	require.EqualValues(t, 2, postgres.Pool(p).Config().MaxConns)
+	require.NoError(t, p.Close())
+	_, err = postgres.FromSettings(t.Context(), "books", settings("dsn: [1]"))
+	require.Error(t, err)
+}
