@@ -113,6 +113,7 @@ func (c Config) sarama() (*sarama.Config, error) {
 	s.Consumer.Offsets.Initial = sarama.OffsetOldest
 	s.Consumer.Offsets.AutoCommit.Interval = 500 * time.Millisecond
 	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyCooperativeSticky()}
+	s.Consumer.Group.Heartbeat.Interval = time.Second // A member hears of a rebalance with its heartbeat.
 	s.Consumer.Group.Rebalance.Timeout = 30 * time.Second
 	s.Consumer.Group.Rebalance.Retry.Backoff = 500 * time.Millisecond
 	if c.Tune != nil {

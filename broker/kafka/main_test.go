@@ -142,6 +142,7 @@ func failures(t testing.TB, err error) map[int]error {
 type network struct {
 	mu    sync.Mutex
 	down  bool
+	grace int // So many connections are refused before down ends.
 	conns map[*netConn]struct{}
 	onOut func(request []byte) (forward bool, err error) // Per request that is written.
 	onIn  func() error                                   // Per read.
@@ -158,6 +159,9 @@ func (n *network) Dial(network, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
+		if n.grace--; n.grace == 0 {
+			n.down = false
+		}
 		return nil, errors.New("connection refused")
 	}
 	conn, err := net.Dial(network, addr)

@@ -203,10 +203,13 @@ func (p *producer) drive(ctx context.Context, c *call) {
 		_ = sleep(ctx, wait) // If ctx ends, the next round finds out.
 		wait = min(2*wait, maxWait)
 		if elsewhere {
-			p.reach(ctx, c, progress, func(ctx context.Context) error {
+			err := p.reach(ctx, c, progress, func(ctx context.Context) error {
 				_, err := p.refresh(ctx, c.topics)
 				return err
 			})
+			if err != nil {
+				return
+			}
 		}
 	}
 }

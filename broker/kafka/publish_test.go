@@ -287,6 +287,29 @@ func TestPublish_Down(t *testing.T) {
 	require.Equal(t, []string{"0", "1"}, bodies(stored(t, name), "key"))
 }
 
+// What is called unavailable is not stored, even if the server comes back at
+// that moment.
+func TestPublish_UnavailableIsNotStored(t *testing.T) {
+	t.Parallel()
+	for refused := 1; refused <= 4; refused++ {
+		network := newNetwork()
+		b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+		name := topic(t, b)
+		require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
+		network.cut()
+		network.mu.Lock()
+		network.grace = refused
+		network.mu.Unlock()
+		err := b.Publish(bounded(t), run(name, "key", 1, 1))
+		want := []string{"0", "1"}
+		if err != nil {
+			require.Equal(t, broker.Unavailable, broker.ClassOf(failures(t, err)[0]))
+			want = want[:1]
+		}
+		require.Equal(t, want, bodies(stored(t, name), "key"), "refused %d", refused)
+	}
+}
+
 func BenchmarkPublish(b *testing.B) {
 	br := open(b, nil)
 	name := topic(b, br)
