@@ -67,14 +67,14 @@ func (s *session) begin(ctx context.Context) error {
 
 // writer waits for the one connection that writes.
 func (s *session) writer(ctx context.Context) (bun.Conn, error) {
-	wait, cancel := context.WithTimeout(ctx, writerTimeout)
+	wait, cancel := context.WithTimeout(ctx, s.p.writerTimeout)
 	defer cancel()
 	conn, err := s.p.db.Conn(wait)
 	switch {
 	case err == nil:
 		return conn, nil
 	case wait.Err() != nil && ctx.Err() == nil:
-		return conn, fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", s.p.name, writerTimeout)
+		return conn, fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", s.p.name, s.p.writerTimeout)
 	}
 	return conn, fmt.Errorf("sqlite: no connection: %w", err)
 }

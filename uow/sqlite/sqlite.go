@@ -29,8 +29,8 @@ const (
 	maxReaders  = 8
 	// busyTimeout is how long a statement waits for another process.
 	busyTimeout = 10 * time.Second
-	// writerTimeout is how long a unit waits for the others of its own process.
-	writerTimeout = 15 * time.Second
+	// defaultWriterTimeout is how long a unit waits for those of its own process.
+	defaultWriterTimeout = 15 * time.Second
 )
 
 // Config says which file.
@@ -61,7 +61,7 @@ func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Prov
 // transaction at a time, so whoever holds a transaction holds up all units of
 // work. The reader never waits for it.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
-	p := &provider{name: cmp.Or(cfg.Name, defaultName)}
+	p := &provider{name: cmp.Or(cfg.Name, defaultName), writerTimeout: defaultWriterTimeout}
 	path, err := cfg.path()
 	if err == nil {
 		p.db, p.reader = open(path)
@@ -127,8 +127,9 @@ func open(path string) (writer, reader *bun.DB) {
 }
 
 type provider struct {
-	name       string
-	db, reader *bun.DB
+	name          string
+	db, reader    *bun.DB
+	writerTimeout time.Duration
 }
 
 var _ uow.Provider = (*provider)(nil)
