@@ -29,11 +29,12 @@ type laneReport struct {
 
 func (e *Engine) outbox(w http.ResponseWriter, r *http.Request) {
 	report := outboxReport{Providers: map[string]map[string]laneReport{}}
+	ctx := r.Context()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, d := range e.databases {
 		all.Go(func() {
-			lanes := d.lanesReport(r.Context())
+			lanes := d.lanesReport(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			report.Providers[d.provider.Name()] = lanes

@@ -90,6 +90,11 @@ type lookouts struct {
 	wg sync.WaitGroup
 }
 
+func newLookouts() *lookouts {
+	ctx, end := context.WithCancel(context.Background())
+	return &lookouts{ctx: ctx, end: end}
+}
+
 // start runs fn unless the engine has ended.
 func (l *lookouts) start(fn func(ctx context.Context)) bool {
 	l.mu.Lock()

@@ -79,7 +79,7 @@ type Engine struct {
 	giveUp   context.CancelFunc
 	failed   chan struct{} // closed when a part failed for good
 	failure  error
-	lookouts lookouts
+	lookouts *lookouts
 }
 
 // phase is where the engine is in its life.
@@ -98,17 +98,16 @@ const (
 func New(cfg Config) (*Engine, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.StopTimeout = cmp.Or(cfg.StopTimeout, defaultStopTimeout)
-	e := &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, failed: make(chan struct{})}
+	e := &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, lookouts: newLookouts(), failed: make(chan struct{})}
 	if err := e.wire(); err != nil {
 		return nil, err
 	}
-	e.lookouts.ctx, e.lookouts.end = context.WithCancel(context.Background())
 	for _, d := range e.databases {
-		d.alive = newCached(d.ping, &e.lookouts, pingTimeout, pingTimeout/2)
-		d.stats = newCached(d.report, &e.lookouts, statsTimeout, statsTimeout)
+		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
+		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
 	}
 	for _, l := range e.links {
-		l.usable = newCached(l.ensure, &e.lookouts, pingTimeout, pingTimeout/2)
+		l.usable = newCached(l.ensure, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	if cfg.Server.Addr != "" {
 		e.server = newServer(cfg.Server.Addr, e.handler(bound(cfg.Server.Addr)), e.log)

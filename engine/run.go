@@ -74,7 +74,7 @@ func (e *Engine) Start(ctx context.Context) error {
 
 func (e *Engine) start(ctx context.Context) error {
 	if e.server != nil {
-		if err := e.server.start(func(err error) {
+		if err := e.server.start(ctx, func(err error) {
 			e.failure = err
 			close(e.failed)
 		}); err != nil {

@@ -37,8 +37,8 @@ func newServer(addr string, h http.Handler, log *slog.Logger) *server {
 }
 
 // start listens. failed is called if serving ends by itself.
-func (s *server) start(failed func(error)) error {
-	l, err := net.Listen("tcp", s.http.Addr)
+func (s *server) start(ctx context.Context, failed func(error)) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.http.Addr)
 	if err != nil {
 		return fmt.Errorf("engine: server.addr %q: %w; choose another port, or port 0 for a free one", s.http.Addr, err)
 	}

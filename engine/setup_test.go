@@ -207,14 +207,14 @@ type faulty struct {
 func newFaulty(t *testing.T, name string) *faulty {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".db")
-	real, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: path})
+	file, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: path})
 	require.NoError(t, err)
-	f := &faulty{Provider: real}
+	f := &faulty{Provider: file}
 	// Never an idle connection: each use of the database connects, or can't.
-	db := sql.OpenDB(connector{f, real.DB().Driver(), "file:" + path + "?_txlock=immediate&_busy_timeout=5000"})
+	db := sql.OpenDB(connector{f, file.DB().Driver(), "file:" + path + "?_txlock=immediate&_busy_timeout=5000"})
 	db.SetMaxIdleConns(-1)
 	f.db = bun.NewDB(db, sqlitedialect.New())
-	t.Cleanup(func() { require.NoError(t, f.db.Close()); require.NoError(t, real.Close()) })
+	t.Cleanup(func() { require.NoError(t, f.db.Close()); require.NoError(t, file.Close()) })
 	return f
 }
 

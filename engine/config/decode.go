@@ -147,7 +147,7 @@ func (d *decoder) value(n *yaml.Node, into reflect.Value, path, variable string)
 		d.entries(n, into, path, variable)
 		return
 	}
-	if s, ok := into.Addr().Interface().(shortcut); ok && n.Kind == yaml.ScalarNode {
+	if s, ok := reflect.TypeAssert[shortcut](into.Addr()); ok && n.Kind == yaml.ScalarNode {
 		s.fromWord(n.Value)
 		return
 	}
@@ -184,7 +184,7 @@ func (d *decoder) value(n *yaml.Node, into reflect.Value, path, variable string)
 }
 
 func (d *decoder) scalar(n *yaml.Node, into reflect.Value, path, at string) {
-	ok := true
+	var ok bool
 	switch {
 	case into.Type() == reflect.TypeFor[time.Duration]():
 		var v time.Duration

@@ -1,0 +1,87 @@
+// Command waybill is the operator's tool for Waybill's tables.
+//
+//	waybill --config waybill.yaml migrate
+//	waybill --dsn postgres://user@127.0.0.1:5432/ordering outbox stats
+//
+// Its exit status is 0 if all is fine, 1 if something failed, and 2 if it was
+// called wrongly. What was asked for goes to standard output, everything else to
+// standard error.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// cli is the command line.
+type cli struct {
+	Config string `placeholder:"FILE" help:"Read the databases from this configuration file. Defaults to waybill.yaml, if there is one."`
+	DSN    string `name:"dsn" placeholder:"DSN" help:"Use one database: a PostgreSQL URL, or the path of a SQLite file."`
+	JSON   bool   `name:"json" help:"Write JSON."`
+
+	Migrate migrateCmd `cmd:"" help:"Create or update Waybill's tables. Safe to repeat, and while services run."`
+	Outbox  struct {
+		Stats statsCmd `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
+	} `cmd:"" help:"Look into the outbox."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program without its process.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("waybill"),
+		kong.Description("Looks after the tables of Waybill: outbox, documents, events, inboxes and dead letters."),
+		kong.Writers(stdout, stderr),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(out{stdout}),
+	)
+	if err != nil {
+		panic(err) // the command line is part of this build
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		return complain(stderr, &usageError{err})
+	}
+	if err := command.Run(&c); err != nil {
+		return complain(stderr, err)
+	}
+	return 0
+}
+
+// complain says what is wrong, and returns the exit status for it.
+func complain(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "waybill: %v\n", err)
+	if _, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintln(stderr, "Run `waybill --help` for what it can do.")
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// out is standard output.
+type out struct{ io.Writer }

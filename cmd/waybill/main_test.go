@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "waybill")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "waybill")
+	if text, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s", text)
+		return 1
+	}
+	return m.Run()
+}
+
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// waybill runs the built program in a directory of its own.
+func waybill(t *testing.T, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	c := exec.CommandContext(t.Context(), binary, args...)
+	c.Dir, c.Stdout, c.Stderr = t.TempDir(), &stdout, &stderr
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+type order struct{ domain.Root }
+
+type placed struct{ Note string }
+
+var ordering = domain.MustNew("ordering", domain.Aggregate[*order]("order", domain.Event[placed](domain.Published())))
+
+// place saves n orders, for the internal broker and one partner.
+func place(t *testing.T, p uow.Provider, n int) {
+	t.Helper()
+	units, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{p}, External: []outbox.Target{{Broker: "partner"}}})
+	require.NoError(t, err)
+	for range n {
+		o := &order{Root: domain.NewRoot()}
+		o.Raise(placed{})
+		require.NoError(t, repository.New[*order](units).Save(t.Context(), o))
+	}
+}
+
+// server returns the URL of an empty schema on PostgreSQL.
+func server(t *testing.T) string {
+	t.Helper()
+	dsn := os.Getenv("WAYBILL_POSTGRES")
+	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
+	schema := "cmd_" + strings.ToLower(filepath.Base(t.TempDir())) + fmt.Sprint(os.Getpid())
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: schema})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA "+schema+" CASCADE")
+		require.NoError(t, errors.Join(err, p.Close()))
+	})
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	q := u.Query()
+	q.Set("search_path", schema)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+type answer struct {
+	Providers map[string]map[string]lane `json:"providers"`
+}
+
+// S3-27: the signals of the database, by the command line.
+func TestStats_S3_27(t *testing.T) {
+	for name, dsn := range map[string]func(*testing.T) string{
+		"sqlite":   func(t *testing.T) string { return filepath.Join(t.TempDir(), "ordering.db") },
+		"postgres": server,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dsn := dsn(t)
+			r := waybill(t, "--dsn", dsn, "migrate")
+			require.Equal(t, result{0, "Provider default is up to date: 64 partitions.\n", ""}, r)
+			require.Equal(t, r, waybill(t, "--dsn", dsn, "migrate"), "safe to repeat")
+
+			r = waybill(t, "--dsn", dsn, "outbox", "stats")
+			require.Zero(t, r.code, r.stderr)
+			require.Contains(t, r.stdout, "no rows yet")
+
+			p := openFor(t, dsn)
+			place(t, p, 3)
+			_, err := p.DB().ExecContext(t.Context(), "UPDATE outbox SET status = 'abandoned', last_error = 'no \x1b[31mleader', last_attempt_at = created_at"+
+				" WHERE seq = (SELECT min(seq) FROM outbox WHERE target_broker = 'partner')")
+			require.NoError(t, err)
+
+			r = waybill(t, "--dsn", dsn, "outbox", "stats", "--json")
+			require.Zero(t, r.code, r.stderr)
+			require.Empty(t, r.stderr)
+			var a answer
+			require.NoError(t, json.Unmarshal([]byte(r.stdout), &a))
+			for _, key := range []string{`"counts"`, `"oldest_pending_seconds"`, `"lease_owners": []`, `"last_error"`, `"abandoned": 0`} {
+				require.Contains(t, r.stdout, key)
+			}
+			main, partner := a.Providers["default"]["default"], a.Providers["default"]["partner"]
+			require.Equal(t, map[outbox.Status]int64{"pending": 3, "processing": 0, "published": 0, "failed": 0, "abandoned": 0}, main.Counts)
+			require.EqualValues(t, 2, partner.Counts[outbox.Pending])
+			require.EqualValues(t, 1, partner.Counts[outbox.Abandoned])
+			require.NotNil(t, main.OldestPendingSeconds)
+			require.Nil(t, main.LastError)
+			require.Contains(t, *partner.LastError, "leader")
+
+			r = waybill(t, "--dsn", dsn, "outbox", "stats")
+			require.Zero(t, r.code, r.stderr)
+			lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+			require.Len(t, lines, 3)
+			require.Regexp(t, `^PROVIDER +BROKER +PENDING +PROCESSING +PUBLISHED +FAILED +ABANDONED +OLDEST PENDING +LEASE OWNERS +LAST ERROR$`, lines[0])
+			require.Regexp(t, `^default +default +3 +0 +0 +0 +0 +\d+s +- +-$`, lines[1])
+			require.Regexp(t, `^default +partner +2 +0 +0 +0 +1 +\d+s +- +no  \[31mleader$`, lines[2], "without the terminal's control characters")
+		})
+	}
+}
+
+func openFor(t *testing.T, dsn string) uow.Provider {
+	t.Helper()
+	var p uow.Provider
+	var err error
+	if strings.Contains(dsn, "://") {
+		p, err = postgres.Open(t.Context(), postgres.Config{DSN: dsn})
+	} else {
+		p, err = sqlite.Open(t.Context(), sqlite.Config{Path: dsn})
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func TestConfig_SeveralProviders(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "waybill.yaml")
+	text := fmt.Sprintf(`domain: ordering
+providers:
+  default: {dialect: sqlite, path: %q}
+  archive: {dialect: sqlite, path: %q}
+brokers: {default: {kind: kafka, addresses: ["127.0.0.1:1"]}, partner: {kind: kafka, addresses: ["127.0.0.1:1"], topic_prefix: p.}}
+outbox: {external_brokers: [partner], partitions: 8}
+`, filepath.Join(dir, "a.db"), filepath.Join(dir, "b.db"))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+
+	r := waybill(t, "--config", file, "migrate", "--json")
+	require.Zero(t, r.code, r.stderr)
+	require.JSONEq(t, `{"providers": {"default": {"partitions": 8}, "archive": {"partitions": 8}}}`, r.stdout)
+
+	r = waybill(t, "--config", file, "--json", "outbox", "stats")
+	require.Zero(t, r.code, r.stderr)
+	var a answer
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &a))
+	for _, provider := range []string{"default", "archive"} {
+		require.Len(t, a.Providers[provider], 2, "the file's brokers, though no row was written yet")
+		require.Contains(t, a.Providers[provider]["partner"].Counts, outbox.Published)
+	}
+
+	// One that isn't migrated is null, and the other is shown all the same.
+	require.NoError(t, os.Remove(filepath.Join(dir, "b.db")))
+	r = waybill(t, "--config", file, "--json", "outbox", "stats")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stdout, `"archive": null`)
+	require.Contains(t, r.stdout, `"default": {`)
+	require.Contains(t, r.stderr, `provider "archive": tables of outbox are missing; run `+"`waybill migrate`")
+	require.NotContains(t, r.stderr, `"default"`)
+}
+
+func TestMigrate_AnotherPartitionCount(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "waybill.yaml")
+	text := fmt.Sprintf("domain: ordering\nproviders: {default: {dialect: sqlite, path: %q}}\noutbox: {partitions: 8}\n", filepath.Join(dir, "a.db"))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	require.Zero(t, waybill(t, "--config", file, "migrate").code)
+	t.Setenv("WAYBILL_OUTBOX_PARTITIONS", "16")
+	r := waybill(t, "--config", file, "migrate")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, "the database has 8 partitions, the configuration says 16")
+}
+
+// What people meet first is an error: each says what to do.
+func TestErrors(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	empty := filepath.Join(dir, "empty.db")
+	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: empty})
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+
+	newer := filepath.Join(dir, "newer.db")
+	p, err = sqlite.Open(t.Context(), sqlite.Config{Path: newer})
+	require.NoError(t, err)
+	require.NoError(t, engine.MigrateProvider(t.Context(), p, 0))
+	_, err = p.DB().ExecContext(t.Context(), "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('outbox', 1000, '2026-01-01')")
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"no command":               {nil, exitUsage, []string{`expected one of "migrate", "outbox"`, "waybill --help"}},
+		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected "stats"`}},
+		"an unknown command":       {[]string{"migrat"}, exitUsage, []string{"migrat", "did you mean"}},
+		"an unknown flag":          {[]string{"--dns", "x", "migrate"}, exitUsage, []string{"unknown flag --dns", "did you mean"}},
+		"no database":              {[]string{"migrate"}, exitUsage, []string{"which database?", "--config waybill.yaml", "--dsn"}},
+		"two databases":            {[]string{"--dsn", "a", "--config", "b", "migrate"}, exitUsage, []string{"give one of them"}},
+		"another kind of database": {[]string{"--dsn", "mysql://u:sekret@h/db", "migrate"}, exitUsage, []string{"mysql://", "postgres://"}},
+		"key=value pairs":          {[]string{"--dsn", "host=h password=sekret", "migrate"}, exitUsage, []string{"write key=value pairs as postgres://"}},
+		"a URL that is none":       {[]string{"--dsn", "postgres://u:sekret@h:port/db", "migrate"}, exitFailed, []string{"can't be understood"}},
+		"nobody there":             {[]string{"--dsn", "postgres://u:sekret@127.0.0.1:1/db", "migrate"}, exitFailed, []string{"no PostgreSQL answers at 127.0.0.1:1", "start it"}},
+		"no file":                  {[]string{"--dsn", filepath.Join(dir, "none.db"), "outbox", "stats"}, exitFailed, []string{"there is no SQLite file", "migrate"}},
+		"no directory":             {[]string{"--dsn", filepath.Join(dir, "none", "a.db"), "migrate"}, exitFailed, []string{"create it"}},
+		"no tables":                {[]string{"--dsn", empty, "outbox", "stats"}, exitFailed, []string{"tables of outbox are missing; run `waybill migrate`"}},
+		"tables of a newer build":  {[]string{"--dsn", newer, "outbox", "stats"}, exitFailed, []string{"tables of outbox are at version 1000", "deploy a newer build"}},
+		"migrate under those":      {[]string{"--dsn", newer, "migrate"}, exitFailed, []string{"deploy a newer build"}},
+		"no configuration":         {[]string{"--config", filepath.Join(dir, "none.yaml"), "migrate"}, exitFailed, []string{"none.yaml: no such file"}},
+		"an unknown key": {
+			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  wrokers: 3\n"), "migrate"},
+			exitFailed,
+			[]string{`typo.yaml:4: outbox.wrokers is not a known key; did you mean "workers"?`},
+		},
+		"an unknown key of a provider": {
+			[]string{"--config", write("pth.yaml", "providers:\n  default: {dialect: sqlite, pth: x}\n"), "migrate"},
+			exitFailed,
+			[]string{`pth.yaml:2: providers.default.pth is not a known key; did you mean "path"?`},
+		},
+		"an unknown dialect": {
+			[]string{"--config", write("mysql.yaml", "providers: {default: {dialect: mysql}}\n"), "migrate"},
+			exitFailed,
+			[]string{`providers.default.dialect is "mysql"; known here: postgres, sqlite`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := waybill(t, c.args...)
+			require.Equal(t, c.code, r.code, r.stderr)
+			require.Empty(t, r.stdout, "an error is not an answer")
+			for _, want := range c.want {
+				require.Contains(t, r.stderr, want)
+			}
+			require.True(t, strings.HasPrefix(r.stderr, "waybill: "), r.stderr)
+			require.NotContains(t, r.stderr, "sekret")
+		})
+	}
+}
+
+func TestErrors_OfPostgreSQL(t *testing.T) {
+	dsn := server(t)
+	r := waybill(t, "--dsn", dsn, "outbox", "stats")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, "tables of outbox are missing; run `waybill migrate`")
+
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	u.Path = "/nowhere"
+	r = waybill(t, "--dsn", u.String(), "migrate")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, `no database "nowhere": create it`)
+}
+
+// waybill.yaml in the working directory needs no flag.
+func TestConfig_OfTheWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "waybill.yaml"), []byte("providers: {default: {dialect: sqlite, path: ./a.db}}\n"), 0o600))
+	c := exec.CommandContext(t.Context(), binary, "migrate")
+	c.Dir = dir
+	text, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	require.FileExists(t, filepath.Join(dir, "a.db"))
+}
+
+func TestHelp(t *testing.T) {
+	r := waybill(t, "--help")
+	require.Zero(t, r.code)
+	require.Contains(t, r.stdout, "outbox stats")
+	require.Contains(t, r.stdout, "migrate")
+	require.Empty(t, r.stderr)
+}
