@@ -43,13 +43,14 @@ type key struct {
 }
 
 // keysOf lists the keys of a struct: the yaml tag, or the field's name in lower
-// case. It knows "-" and ",inline", as the YAML library does.
+// case. It knows "-" and ",inline", as the YAML library does, and leaves out what
+// can't be written in a file.
 func keysOf(t reflect.Type) []key {
 	var keys []key
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
-		case !f.IsExported() || name == "-":
+		case !f.IsExported() || name == "-" || slices.Contains(unwritable, f.Type.Kind()):
 		case options == "inline":
 			for _, k := range keysOf(f.Type) {
 				k.index = append([]int{f.Index[0]}, k.index...)
@@ -63,6 +64,8 @@ func keysOf(t reflect.Type) []key {
 	}
 	return keys
 }
+
+var unwritable = []reflect.Kind{reflect.Func, reflect.Chan, reflect.Pointer, reflect.Interface}
 
 // structure fills a struct from a mapping. Keys in others are somebody else's:
 // they are neither read nor refused.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
 	"reflect"
 	"sync"
 	"testing"
@@ -51,6 +52,12 @@ type providerConfig struct {
 	Pool struct {
 		Max int `yaml:"max"`
 	} `yaml:"pool"`
+	Common `yaml:",inline"`
+	Logger *slog.Logger // can't be written in a file
+}
+
+type Common struct {
+	Label string
 }
 
 func (p *fakeProvider) Name() string         { return p.name }
@@ -241,13 +248,14 @@ brokers: {default: {kind: memory}, down: {kind: memory, addresses: [x]}}
 func TestSettings_AreStrict(t *testing.T) {
 	f, err := Parse(write(t, `domain: ordering
 providers:
-  default: {dialect: sqlite, pth: x, wait: 0, pool: {maxx: 3}}
+  default: {dialect: sqlite, pth: x, wait: 0, pool: {maxx: 3}, logger: x}
 brokers:
   default: {kind: memory, topic_prefx: p., addresses: {}}
 `))
 	require.NoError(t, err)
 	_, err = f.Open(t.Context(), ordering, newWorld().Kinds)
 	require.ErrorContains(t, err, `waybill.yaml:3: providers.default.pth is not a known key; did you mean "path"?`)
+	require.ErrorContains(t, err, "providers.default.logger is not a known key")
 	require.ErrorContains(t, err, `providers.default.wait is 0, which would mean the default`)
 	require.ErrorContains(t, err, `providers.default.pool.maxx is not a known key; did you mean "max"?`)
 	require.ErrorContains(t, err, `waybill.yaml:5: brokers.default.topic_prefx is not a known key; did you mean "topic_prefix"?`)
@@ -276,12 +284,13 @@ func TestSettings_VariablesOverrideThem(t *testing.T) {
 func TestSettings_AliasesAndEmptyValues(t *testing.T) {
 	w := newWorld()
 	_, err := Load(t.Context(), write(t, `domain: ordering
-providers: {default: {dialect: sqlite, path: ~, dsn: &d "x?y"}}
+providers: {default: {dialect: sqlite, path: ~, label: l, dsn: &d "x?y"}}
 brokers: {default: {kind: memory, addresses: [*d]}}
 outbox:
 server: {addr: }
 `), ordering, w.Kinds)
 	require.NoError(t, err)
 	require.Empty(t, w.providers[0].cfg.Path)
+	require.Equal(t, "l", w.providers[0].cfg.Label, "of a struct within the struct")
 	require.Equal(t, []string{"x?y"}, w.brokers[0].cfg.Addresses)
 }

@@ -288,6 +288,17 @@ func TestParse_VariablesThatAreNoKeysAreIgnored(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestParse_AnEmptyVariableEmptiesText(t *testing.T) {
+	t.Setenv("WAYBILL_SERVER_ADDR", "")
+	f, err := Parse(write(t, smallest+"server: {addr: '127.0.0.1:9000'}\n"))
+	require.NoError(t, err)
+	require.Empty(t, f.Server.Addr, "no server")
+
+	t.Setenv("WAYBILL_OUTBOX_WORKERS", "")
+	_, err = Parse(write(t, smallest))
+	require.ErrorContains(t, err, `WAYBILL_OUTBOX_WORKERS: outbox.workers is "", which is not a whole number`)
+}
+
 func TestParse_VariablesOfEntries(t *testing.T) {
 	t.Setenv("WAYBILL_PROVIDERS_DEFAULT_DIALECT", "postgres")
 	t.Setenv("WAYBILL_BROKERS_PARTNER_TOPIC_PREFIX", "elsewhere.")
