@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -139,6 +142,46 @@ func TestStart_ABrokerThatIsDownIsWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, stats["partner"].Counts[outbox.Abandoned], "the outage cost nothing but time")
 	require.NotEmpty(t, b.logs.with("level=WARN", "the broker doesn't answer", "broker=partner"))
+}
+
+// bare is a broker without topics until somebody creates them.
+type bare struct {
+	*memory.Broker
+	refuse, created atomic.Bool
+}
+
+func (b *bare) EnsureTopics(ctx context.Context, topics ...string) error {
+	if b.refuse.Load() {
+		return errors.New("no leader yet")
+	}
+	b.created.Store(true)
+	return b.Broker.EnsureTopics(ctx, topics...)
+}
+
+func (b *bare) Publish(ctx context.Context, messages []broker.Message) error {
+	if !b.created.Load() {
+		return broker.Classify(broker.Permanent, errors.New("no such topic"))
+	}
+	return b.Broker.Publish(ctx, messages)
+}
+
+// What publishes to topics that could not be created would be abandoned.
+func TestStart_NothingIsPublishedBeforeItsTopicExists(t *testing.T) {
+	b := setup(t)
+	partner := &bare{Broker: b.partner}
+	partner.refuse.Store(true)
+	cfg := b.config()
+	cfg.Brokers["partner"] = partner
+	e := b.start(cfg)
+	b.sell(1)
+	eventually(t, func() bool {
+		var report outboxReport
+		require.Equal(t, 200, get(t, e, "/api/outbox", &report))
+		lane := report.Providers["default"]["partner"]
+		return *lane.Breaker != "closed" && lane.LastError != nil && strings.Contains(*lane.LastError, "no leader yet")
+	})
+	partner.refuse.Store(false)
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 1 })
 }
 
 // S3-08: one processor per provider, each with its own rows; a database that is
@@ -291,6 +334,26 @@ func TestStop_LetsHandlersFinish(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.EqualValues(t, 1, e.Subscriptions()["parcels"].Handled)
 	require.Zero(t, b.main.Unacknowledged("sales.sale", "parcels"))
+}
+
+func TestStop_LetsCallsFinish(t *testing.T) {
+	b := setup(t)
+	e := b.make(b.config())
+	require.NoError(t, e.Start(t.Context()))
+	release := b.partner.Stall()
+	b.sell(1)
+	eventually(t, func() bool { return len(b.partner.Calls()) == 1 })
+	ended := make(chan error, 1)
+	go func() { ended <- e.Stop(context.Background()) }()
+	var h health
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 503 && h.Status == "draining" })
+	require.Equal(t, 200, get(t, e, "/api/outbox", &outboxReport{}))
+	release()
+	require.NoError(t, <-ended)
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, stats["partner"].Counts[outbox.Published], "settled")
+	require.Len(t, b.partner.Messages("sales.sale"), 1)
 }
 
 // A handler that doesn't end is cut off, and leaves time to release partitions.
