@@ -31,6 +31,8 @@ var (
 const (
 	// openIn is how long Open tries to reach a server.
 	openIn = 10 * time.Second
+	// ensureIn is how long EnsureTopics waits for new topics to be ready.
+	ensureIn = 30 * time.Second
 	// idleProducers is how many producers are kept between calls.
 	idleProducers = 8
 )
@@ -161,7 +163,7 @@ func (b *Broker) put(p *producer) {
 }
 
 // EnsureTopics creates what is missing, with the configured number of
-// partitions, and waits until every partition has a leader.
+// partitions, and waits until every partition has a leader, at most 30 s.
 func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 	if len(topics) == 0 {
 		return nil
@@ -171,11 +173,15 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 		return err
 	}
 	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, ensureIn, fmt.Errorf("not ready within %v", ensureIn))
+	defer cancel()
 	cutter := newCutter(b.sarama)
 	defer cutter.cut()
 	defer context.AfterFunc(ctx, cutter.cut)()
 	conf := cutter.config(b.sarama)
 	conf.Metadata.Full = true // Without it sarama doesn't find the controller.
+	conf.Metadata.Retry.Max = 1
+	conf.Net.ReadTimeout = openIn
 	if err := b.ensure(ctx, conf, topics); err != nil {
 		if ctx.Err() != nil {
 			err = errors.Join(context.Cause(ctx), err)

@@ -227,6 +227,47 @@ func TestPublish_DoubtEndsWithTheNextCall(t *testing.T) {
 	require.Equal(t, []string{"0", "1", "2", "3"}, bodies(stored(t, name), "key"))
 }
 
+// The answer is lost, not the request: Kafka must not take the next call for the
+// same one.
+func TestPublish_DoubtIsNoDuplicate(t *testing.T) {
+	t.Parallel()
+	network := newNetwork()
+	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
+	ctx, cancel := context.WithCancel(bounded(t))
+	var sent atomic.Bool
+	network.on(func(request []byte) (bool, error) {
+		sent.Store(sent.Load() || produces(request))
+		return true, nil
+	}, func() error {
+		if sent.Load() {
+			cancel()
+			return errors.New("lost")
+		}
+		return nil
+	})
+	failed := failures(t, b.Publish(ctx, run(name, "key", 1, 2)))
+	require.Equal(t, broker.Unknown, broker.ClassOf(failed[0]), "%v", failed[0])
+	network.on(nil, nil)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 3, 2)))
+	require.Equal(t, []string{"0", "1", "2", "3", "4"}, bodies(stored(t, name), "key"))
+}
+
+// A connection that died while it rested is found out before the call is in
+// doubt.
+func TestPublish_RestedConnection(t *testing.T) {
+	t.Parallel()
+	network := newNetwork()
+	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
+	<-time.After(1100 * time.Millisecond) // It rests after a second.
+	network.on(func([]byte) (bool, error) { return false, nil }, nil)
+	failed := failures(t, b.Publish(bounded(t), run(name, "key", 1, 1)))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
+}
+
 // Nothing of a call whose context is over before is sent.
 func TestPublish_OverBefore(t *testing.T) {
 	t.Parallel()
