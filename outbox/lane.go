@@ -33,19 +33,15 @@ type lane struct {
 	lastError atomic.Pointer[string]
 }
 
-func newLane(p *Processor, cfg Lane) *lane {
+func newLane(p *Processor, cfg Lane, incarnation string) *lane {
 	l := &lane{Lane: cfg, p: p, target: cfg.Target}
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", p.cfg.Provider, cfg.Target)
 	if cfg.External {
 		l.name += "-external"
 	}
 	l.log = p.log.With("lane", l.name)
-	l.database = outage{log: l.log, what: "database"}
-	return l
-}
-
-func (l *lane) start(hard context.Context, incarnation string) {
-	for i := range l.p.cfg.Outbox.Workers {
+	l.database = outage{log: l.log, what: "the database"}
+	for i := range p.cfg.Outbox.Workers {
 		w := &worker{
 			lane: l, id: fmt.Sprintf("%s-%d", incarnation, i+1),
 			own:  ownership{leases: map[int]held{}},
@@ -53,6 +49,10 @@ func (l *lane) start(hard context.Context, incarnation string) {
 		}
 		l.workers = append(l.workers, w)
 	}
+	return l
+}
+
+func (l *lane) start(hard context.Context) {
 	for _, w := range l.workers {
 		l.working.Go(func() { w.run(hard) })
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
@@ -40,10 +41,12 @@ type Processor struct {
 	log   *slog.Logger
 	lanes map[string]*lane
 
-	mu      sync.Mutex
-	running bool
-	stop    chan struct{}      // closed: take no more rows
-	hard    context.CancelFunc // ends what is still out
+	mu      sync.Mutex // held by Start, and for the first of several Stops
+	started bool
+	running atomic.Bool
+	stop    chan struct{} // closed: take no more rows
+	stopped chan struct{} // closed: nothing runs any more
+	hard    context.CancelFunc
 	done    sync.WaitGroup
 }
 
@@ -59,9 +62,13 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 	if len(cfg.Lanes) == 0 {
 		errs = append(errs, errors.New("there is no lane; name at least one target broker"))
 	}
-	p := &Processor{log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{}}
+	p := &Processor{
+		log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{},
+		stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
 	p.cfg = cfg
+	incarnation := newIncarnation()
 	for _, l := range cfg.Lanes {
 		switch {
 		case l.Target == "" || l.Broker == nil:
@@ -69,7 +76,7 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 		case p.lanes[l.Target] != nil:
 			errs = append(errs, fmt.Errorf("lane %q is named twice", l.Target))
 		default:
-			p.lanes[l.Target] = newLane(p, l)
+			p.lanes[l.Target] = newLane(p, l, incarnation)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -83,7 +90,7 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 func (p *Processor) Start(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop != nil {
+	if p.started {
 		return fmt.Errorf("outbox: processor %q was started before", p.cfg.Provider)
 	}
 	for _, l := range p.lanes {
@@ -94,12 +101,17 @@ func (p *Processor) Start(ctx context.Context) error {
 		l.partitions = n
 	}
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p.stop, p.hard, p.running = make(chan struct{}), cancel, true
-	incarnation := newIncarnation()
+	p.hard, p.started = cancel, true
+	p.running.Store(true)
 	for _, l := range p.lanes {
-		l.start(hard, incarnation)
+		l.start(hard)
 	}
 	p.done.Go(func() { p.housekeeping(hard) })
+	go func() {
+		p.done.Wait()
+		cancel()
+		close(p.stopped)
+	}()
 	return nil
 }
 
@@ -123,24 +135,20 @@ func newIncarnation() string {
 // ctx's error; those leases then run out by themselves.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.running {
+	if !p.started {
+		p.mu.Unlock()
 		return nil
 	}
-	p.running = false
-	close(p.stop)
-	stopped := make(chan struct{})
-	go func() {
-		p.done.Wait()
-		close(stopped)
-	}()
-	defer p.hard()
+	if p.running.CompareAndSwap(true, false) {
+		close(p.stop)
+	}
+	p.mu.Unlock()
 	select {
-	case <-stopped:
+	case <-p.stopped:
 		return nil
 	case <-ctx.Done():
 		p.hard()
-		<-stopped
+		<-p.stopped
 		return fmt.Errorf("outbox: processor %q was stopped in the middle of its work: %w", p.cfg.Provider, ctx.Err())
 	}
 }
@@ -172,13 +180,10 @@ type LaneStatus struct {
 
 // Status is the state of every lane, by target broker.
 func (p *Processor) Status() map[string]LaneStatus {
-	p.mu.Lock()
-	running := p.running
-	p.mu.Unlock()
 	status := map[string]LaneStatus{}
 	for t, l := range p.lanes {
 		s := l.status()
-		s.Running = running
+		s.Running = p.running.Load()
 		status[t] = s
 	}
 	return status
