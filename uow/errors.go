@@ -13,6 +13,9 @@ var (
 	// ErrOtherManager is a Do of one manager inside a unit of another. On SQLite
 	// it would wait for itself, on PostgreSQL it would be a second transaction.
 	ErrOtherManager = errors.New("uow: a unit of work of another manager is in progress in this context; let a subscription carry the effect to the other context")
+
+	// errUnfinished dooms a unit of which a part ended by a panic.
+	errUnfinished = errors.New("uow: a part of the unit did not return")
 )
 
 // ConflictError is an aggregate that someone else saved since it was loaded, or
@@ -34,7 +37,7 @@ func (e *ConflictError) Error() string {
 type CommitUnknownError struct{ Err error }
 
 func (e *CommitUnknownError) Error() string {
-	return "uow: the connection was lost before the answer to COMMIT came, so the unit may or may not have happened: " + e.Err.Error()
+	return "uow: the answer to COMMIT did not come, so the unit may or may not have happened: " + e.Err.Error()
 }
 
 func (e *CommitUnknownError) Unwrap() error { return e.Err }

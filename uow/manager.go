@@ -25,6 +25,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -87,7 +88,11 @@ func New(cfg Config) (*Manager, error) {
 	}
 	cfg.Broker = cmp.Or(cfg.Broker, "default")
 	names := map[string]bool{}
-	for _, p := range cfg.Providers {
+	for i, p := range cfg.Providers {
+		if p == nil {
+			fail("uow.Config.Providers[%d] is nil: did postgres.Open or sqlite.Open return an error?", i)
+			continue
+		}
 		if names[p.Name()] {
 			fail("uow.Config.Providers: two are called %q; give one of them another Config.Name", p.Name())
 		}
@@ -111,6 +116,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if cfg.MaxMessageBytes < -1 {
 		fail("uow.Config.MaxMessageBytes is %d: give a positive size, 0 for 1 MiB, or -1 for no limit", cfg.MaxMessageBytes)
+	}
+	if cfg.MaxRetries < -1 {
+		fail("uow.Config.MaxRetries is %d: give a positive number, 0 for %d, or -1 for never", cfg.MaxRetries, defaultMaxRetries)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("uow: %w", err)
@@ -271,15 +279,12 @@ func Flush(ctx context.Context) error {
 // partitionCount is a database's partition count, read once.
 type partitionCount struct {
 	want int
-	mu   sync.Mutex
-	n    int
+	n    atomic.Int64
 }
 
 func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n > 0 {
-		return c.n, nil
+	if n := c.n.Load(); n > 0 {
+		return int(n), nil
 	}
 	n, err := outbox.Partitions(ctx, db)
 	if err != nil {
@@ -288,6 +293,6 @@ func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
 	if c.want > 0 && n != c.want {
 		return 0, &outbox.PartitionsError{Have: n, Want: c.want}
 	}
-	c.n = n
+	c.n.Store(int64(n))
 	return n, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -129,7 +130,15 @@ func (u *Unit) join(ctx context.Context, m *Manager, fn func(context.Context) er
 	if err := u.usable(); err != nil {
 		return err
 	}
-	if err := fn(ctx); err != nil {
+	returned := false
+	defer func() {
+		if !returned { // fn panicked, and whoever recovers must not commit half of it
+			_ = u.doom(errUnfinished)
+		}
+	}()
+	err := fn(ctx)
+	returned = true
+	if err != nil {
 		return u.doom(err)
 	}
 	return nil
@@ -155,11 +164,6 @@ func (u *Unit) run(ctx context.Context, fn func(context.Context) error) error {
 	}
 	committed = true
 	u.state = done
-	for _, p := range u.touched {
-		if len(p.targets) > 0 {
-			u.m.wake(p.provider.Name(), sortedKeys(p.targets))
-		}
-	}
 	for _, f := range u.after {
 		f(ctx)
 	}
@@ -456,9 +460,9 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	}
 	// In the order in which they were raised: ids are UUIDv7, which grow.
 	slices.SortStableFunc(events, func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) })
-	n, err := u.m.partitions[p.provider.Name()].get(ctx, p.provider.Reader())
+	n, err := u.partitions(ctx, p)
 	if err != nil {
-		return nil, fmt.Errorf("uow: provider %s: %w", p.provider.Name(), err)
+		return nil, fmt.Errorf("uow: outbox of provider %q: %w", p.provider.Name(), err)
 	}
 	rows, err := u.m.writer.Rows(events, n)
 	if err != nil {
@@ -471,6 +475,28 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})
 	}
 	return all, nil
+}
+
+// partitions is the database's partition count. If the transaction has begun it
+// is read there: units that each wait for a second connection of one pool can
+// wait for each other for ever.
+func (u *Unit) partitions(ctx context.Context, p *part) (int, error) {
+	count := u.m.partitions[p.provider.Name()]
+	if !p.session.Began() {
+		return count.get(ctx, p.provider.Reader())
+	}
+	if n := count.n.Load(); n > 0 {
+		return int(n), nil
+	}
+	db, err := p.session.DB(ctx)
+	if err != nil {
+		return 0, err
+	}
+	// PostgreSQL answers nothing more after a query of a missing table.
+	if missing, ok := errors.AsType[*migrate.SchemaError](outbox.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
+		return 0, missing
+	}
+	return count.get(ctx, db)
 }
 
 func (u *Unit) waiting(p *part) []*entry {
@@ -516,6 +542,9 @@ func (u *Unit) commit(ctx context.Context) error {
 		}
 		u.flushed(p)
 		u.settle(p)
+		if len(p.targets) > 0 {
+			u.m.wake(p.provider.Name(), sortedKeys(p.targets))
+		}
 		committed = append(committed, p.provider.Name())
 	}
 	return nil
