@@ -25,7 +25,8 @@ type message struct {
 
 	// Guarded by session.mu.
 	order      int64             // Of arrival.
-	deliveries []broker.Delivery // A broker may deliver it again while it is worked on.
+	deliveries []broker.Delivery // A broker may deliver it again before it is settled.
+	working    bool              // A lane has it.
 }
 
 // read understands a delivery as far as the inbox and the lanes need it.
@@ -40,12 +41,14 @@ func read(d broker.Delivery) *message {
 	return m
 }
 
-// lost says whether the broker took a delivery back.
-func lost(d broker.Delivery) bool {
-	select {
-	case <-d.Lost:
-		return true
-	default:
-		return false
+// lost says whether the broker took all of these back.
+func lost(deliveries ...broker.Delivery) bool {
+	for _, d := range deliveries {
+		select {
+		case <-d.Lost:
+		default:
+			return false
+		}
 	}
+	return true
 }

@@ -17,11 +17,12 @@ const (
 	maxHeld  = 8192     // Deliveries held, with those that wait behind a retry.
 	maxBytes = 64 << 20 // Their bodies.
 
-	steady      = time.Second      // Who joined so long ago and has not failed is well.
-	patience    = 10 * time.Second // How long to try to acknowledge before joining anew.
-	finishTime  = 10 * time.Second // What handlers get when the broker has failed.
-	abortTime   = 2 * time.Second  // What they get when their context is done.
-	leavingTime = 5 * time.Second  // What acknowledging, giving back and leaving may take.
+	steady      = time.Second           // Who joined so long ago and has not failed is well.
+	regroup     = 10 * time.Millisecond // After which a broker has told all that it took back.
+	patience    = 10 * time.Second      // How long to try to acknowledge before joining anew.
+	finishTime  = 10 * time.Second      // What handlers get when the broker has failed.
+	abortTime   = 2 * time.Second       // What they get when their context is done.
+	leavingTime = 5 * time.Second       // What acknowledging, giving back and leaving may take.
 )
 
 // session is a runner's work with one consumer.
@@ -35,11 +36,12 @@ type session struct {
 	r        *Runner
 	consumer broker.Consumer
 
-	work  context.Context // The handlers'.
-	abort context.CancelFunc
-	fail  context.CancelCauseFunc // Ends the intake.
-	quit  chan struct{}           // Closed: lanes take no more.
-	lanes sync.WaitGroup
+	intake context.Context // Done when no more is received.
+	fail   context.CancelCauseFunc
+	quit   chan struct{}   // Closed: lanes take no more.
+	work   context.Context // The handlers'.
+	abort  context.CancelFunc
+	lanes  sync.WaitGroup
 
 	ready chan *queue   // Never full: a queue is in it once, and holds a delivery.
 	acks  chan struct{} // There is something to acknowledge.
@@ -48,7 +50,7 @@ type session struct {
 
 	mu      sync.Mutex
 	order   int64
-	known   map[string]*message // Not settled, by id.
+	known   map[string]*message // Not settled, by id; the latest of those with the same.
 	queues  map[string]*queue   // By key.
 	settled []broker.Delivery   // To be acknowledged.
 	held    int                 // Deliveries, until they are acknowledged or lost.
@@ -72,9 +74,8 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	}
 	s.work, s.abort = context.WithCancel(r.work)
 	defer s.abort()
-	intake, fail := context.WithCancelCause(r.intake)
-	defer fail(nil)
-	s.fail = fail
+	s.intake, s.fail = context.WithCancelCause(r.intake)
+	defer s.fail(nil)
 	// What is done must get through to the broker when all else has ended.
 	leaving, stopLeaving := context.WithCancel(context.Background())
 	defer stopLeaving()
@@ -89,9 +90,10 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	}
 	r.running.Store(true)
 	well := time.AfterFunc(steady, r.brokerUp)
-	err := s.take(intake)
+	err := s.take(s.intake)
 	well.Stop()
 	r.running.Store(false)
+	s.fail(err)
 
 	stopped := r.intake.Err() != nil
 	s.finish(stopped)
@@ -147,8 +149,8 @@ func (s *session) room(ctx context.Context) (int, error) {
 }
 
 // hold notes deliveries, and returns the messages that are new here. One that is
-// held already gets the delivery in addition: its outcome goes for both, and its
-// handler doesn't see the duplicate.
+// held already gets the delivery in addition: its outcome goes for both, and no
+// handler sees the duplicate.
 func (s *session) hold(deliveries []broker.Delivery) []*message {
 	arrived := make([]*message, len(deliveries))
 	for i, d := range deliveries {
@@ -161,10 +163,12 @@ func (s *session) hold(deliveries []broker.Delivery) []*message {
 		s.held++
 		s.bytes += len(m.Body)
 		s.r.inFlight.Add(1)
-		if same := s.known[m.id]; same != nil {
+		if same := s.known[m.id]; same != nil && (same.working || !lost(same.deliveries...)) {
 			same.deliveries = append(same.deliveries, m.deliveries...)
 			continue
 		}
+		// One that was lost, and waits for its turn to be dropped, is not revived:
+		// what comes again has its place where it comes.
 		s.order++
 		m.order = s.order
 		s.known[m.id] = m
@@ -230,14 +234,13 @@ func (s *session) lane() {
 func (s *session) step(q *queue) {
 	s.mu.Lock()
 	m := q.messages[0]
-	s.dropLost(m)
-	if len(m.deliveries) == 0 {
-		delete(s.known, m.id)
-		s.next(q)
+	if s.dropLost(m); len(m.deliveries) == 0 {
+		s.sweep(q)
 		s.mu.Unlock()
 		return
 	}
 	taken := m.deliveries[0].Lost
+	m.working = true
 	s.mu.Unlock()
 
 	ctx, cancel := context.WithCancel(s.work)
@@ -255,6 +258,7 @@ func (s *session) step(q *queue) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	m.working = false
 	switch result {
 	case aborted:
 		// Stopped: it is given back with the rest. Lost: the next step sees to it.
@@ -264,13 +268,18 @@ func (s *session) step(q *queue) {
 	case undone:
 		s.ready <- q
 	case failed:
-		wait := s.r.failed(m, err)
-		s.waiting += len(q.messages)
-		q.retry = time.AfterFunc(wait, func() { s.resume(q) })
+		s.pause(q, s.r.failed(m, err))
 	default:
 		s.settle(m, result)
 		s.next(q)
 	}
+}
+
+// pause lets a queue wait. The lock is held.
+func (s *session) pause(q *queue, d time.Duration) {
+	s.waiting += len(q.messages)
+	q.retry = time.AfterFunc(d, func() { s.resume(q) })
+	signal(s.freed)
 }
 
 // resume ends the wait of a queue.
@@ -286,18 +295,43 @@ func (s *session) resume(q *queue) {
 // again, or have come. The lock is held.
 func (s *session) dropLost(m *message) {
 	before := len(m.deliveries)
-	m.deliveries = slices.DeleteFunc(m.deliveries, lost)
+	m.deliveries = slices.DeleteFunc(m.deliveries, func(d broker.Delivery) bool { return lost(d) })
 	if n := before - len(m.deliveries); n > 0 {
 		s.drop(n, n*len(m.Body))
 	}
 }
 
+// sweep drops what the broker took back from a queue, the first message among
+// it. What remains may be taken back too, and only not be told yet: going on at
+// once could put it before what comes again. The lock is held.
+func (s *session) sweep(q *queue) {
+	key := q.messages[0].key
+	q.messages = slices.DeleteFunc(q.messages, func(m *message) bool {
+		if s.dropLost(m); len(m.deliveries) > 0 {
+			return false
+		}
+		s.forget(m)
+		return true
+	})
+	if len(q.messages) == 0 {
+		delete(s.queues, key)
+		return
+	}
+	s.pause(q, regroup)
+}
+
 // settle leaves m to be acknowledged. The lock is held.
 func (s *session) settle(m *message, result outcome) {
-	delete(s.known, m.id)
+	s.forget(m)
 	s.settled = append(s.settled, m.deliveries...)
 	s.r.count(result, int64(len(m.deliveries)))
 	signal(s.acks)
+}
+
+func (s *session) forget(m *message) {
+	if s.known[m.id] == m {
+		delete(s.known, m.id)
+	}
 }
 
 // next goes on from the first message of a queue. The lock is held.
@@ -352,13 +386,16 @@ func (s *session) ack(ctx context.Context, batch []broker.Delivery) error {
 		err := s.consumer.Ack(ctx, batch...)
 		if err != nil {
 			// Nobody can acknowledge what was taken back.
-			batch = slices.DeleteFunc(batch, lost)
+			batch = slices.DeleteFunc(batch, func(d broker.Delivery) bool { return lost(d) })
 		}
 		if err == nil || len(batch) == 0 {
 			break
 		}
+		if s.intake.Err() != nil {
+			return err // too late to be patient
+		}
 		s.r.brokerDown(err)
-		if s.r.intake.Err() != nil || time.Since(begin) > patience || !sleep(ctx, delay(firstReconnect, lastReconnect, tries)) {
+		if time.Since(begin) > patience || !sleep(s.intake, delay(firstReconnect, lastReconnect, tries)) {
 			return err
 		}
 	}

@@ -1,0 +1,69 @@
+package subscription_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+type neverDeclared struct{}
+
+func TestMistakesAreReportedTogether(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	nothing := func(context.Context, OrderPlaced) error { return nil }
+	_, err := subscription.NewRunner(subscription.RunnerConfig{Stream: subscription.Stream{
+		Units:    w.units,
+		Provider: "archive",
+		Lanes:    -1,
+		Backoff:  -time.Second,
+		Handlers: []subscription.Handler{
+			subscription.On(nothing),
+			subscription.On(nothing),
+			subscription.On(func(context.Context, neverDeclared) error { return nil }),
+			subscription.On[OrderCancelled](nil),
+			{},
+		},
+	}})
+	for _, part := range []string{
+		"Name is missing",
+		"Category is missing",
+		`no provider "archive"`,
+		"Lanes is -1",
+		"Backoff is -1s",
+		"Handlers[1]: subscription_test.OrderPlaced has a handler already",
+		"Handlers[2]: domain shipping: subscription_test.neverDeclared is not declared",
+		"domain.Foreign",
+		"Handlers[3]: the function for subscription_test.OrderCancelled is nil",
+		"Handlers[4] is empty",
+		"RunnerConfig.Broker is missing",
+	} {
+		require.ErrorContains(t, err, part)
+	}
+
+	_, err = subscription.NewRunner(subscription.RunnerConfig{Stream: subscription.Stream{Name: "shipping", Category: category}, Broker: w.broker})
+	require.ErrorContains(t, err, "Units is missing")
+	require.ErrorContains(t, err, "Handlers is empty")
+	require.ErrorContains(t, err, `subscription "shipping"`)
+
+	s := w.streamOf(subscription.On(func(context.Context, ShipmentPrepared) error { return nil }))
+	_, err = subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
+	require.ErrorContains(t, err, "is an event of shipping::shipment and never comes by ordering::order")
+	s.Category = "shipping::shipment"
+	_, err = subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: memory.New(memory.Config{})})
+	require.NoError(t, err, "a context may subscribe to itself")
+}
+
+func TestDefaults(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	s := subscription.Stream{Category: category, Units: w.units}.WithDefaults()
+	require.Equal(t, "default", s.Broker)
+	require.Equal(t, w.provider.Name(), s.Provider)
+	require.Equal(t, 16, s.Lanes)
+	require.Equal(t, 100*time.Millisecond, s.Backoff)
+	require.Equal(t, topic, s.Topic())
+}
