@@ -1,0 +1,157 @@
+// Package watermill makes a broker of any Watermill publisher and subscriber, so
+// that every Pub/Sub of Watermill can be used: AMQP, Redis Streams, Google Cloud
+// Pub/Sub, SQL and others.
+//
+// A message is one Watermill message: ID is its UUID, Body its payload, Headers
+// its metadata, to which Key is added under [KeyHeader]. What such a broker
+// promises depends on the Pub/Sub and on how it was configured: it has the
+// capabilities that Config gives it, and without any it promises nothing.
+package watermill
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// KeyHeader is the metadata that holds Message.Key. A publisher that partitions
+// has to be told of it, as watermill-kafka is by NewWithPartitioningMarshaler.
+const KeyHeader = "waybill-key"
+
+// ErrClosed is the error of a broker or a consumer that was closed.
+var ErrClosed = errors.New("watermill: closed")
+
+var _ broker.Broker = (*Broker)(nil)
+
+// Config is a Pub/Sub and what is known of it.
+type Config struct {
+	// Publisher publishes. Whoever made it closes it, after the broker. Required.
+	Publisher message.Publisher
+	// Subscriber makes the subscriber of one member of a group. It is closed with
+	// its consumer. Required for Consume.
+	Subscriber func(group string) (message.Subscriber, error)
+	// EnsureTopics creates topics that are missing. Defaults to nothing, as most
+	// Pub/Subs create what is used.
+	EnsureTopics func(ctx context.Context, topics ...string) error
+	// Capabilities are what the Pub/Sub promises as it is configured. Defaults to
+	// none.
+	//
+	// Messages of one key are handed to Publisher one after the other, each when
+	// the one before it was accepted, and none behind a failure: Prefix holds if
+	// Publisher returns after the answer and then sends nothing more. KeyOrder
+	// also needs a subscriber that keeps the order, with one message of a key out
+	// at a time.
+	Capabilities broker.Capabilities
+	// Concurrency is how many keys of a call are published at once. Defaults to 16.
+	Concurrency int
+}
+
+// Broker is a Pub/Sub as a broker.
+type Broker struct {
+	conf Config
+
+	mu        sync.Mutex
+	closed    bool
+	calls     sync.WaitGroup // Messages that Publisher has.
+	consumers map[*consumer]struct{}
+}
+
+// New makes a broker of a Pub/Sub.
+func New(conf Config) (*Broker, error) {
+	var errs []error
+	if conf.Publisher == nil {
+		errs = append(errs, errors.New("watermill: Publisher is missing: give the message.Publisher to publish with"))
+	}
+	if conf.Concurrency < 0 {
+		errs = append(errs, fmt.Errorf("watermill: Concurrency is %d: use 1 or more", conf.Concurrency))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	conf.Concurrency = cmp.Or(conf.Concurrency, 16)
+	return &Broker{conf: conf, consumers: map[*consumer]struct{}{}}, nil
+}
+
+// Capabilities returns those of the Config.
+func (b *Broker) Capabilities() broker.Capabilities { return b.conf.Capabilities }
+
+// EnsureTopics calls Config.EnsureTopics.
+func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
+	if b.conf.EnsureTopics == nil || len(topics) == 0 {
+		return nil
+	}
+	if err := b.conf.EnsureTopics(ctx, topics...); err != nil {
+		return fmt.Errorf("watermill: topics: %w", err)
+	}
+	return nil
+}
+
+// Publish returns when Publisher has returned for each message, or when ctx is
+// done: Watermill knows no context, so what Publisher has by then goes on, and
+// is [broker.Unknown]. Errors keep the class that [broker.ClassOf] finds.
+func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	c := newCall(ctx, b, messages)
+	workers := min(b.conf.Concurrency, len(c.order))
+	c.working = workers
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return broker.Classify(broker.Unavailable, ErrClosed)
+	}
+	b.calls.Add(workers)
+	b.mu.Unlock()
+	for range workers {
+		go c.work()
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+	}
+	return c.err()
+}
+
+// Close waits until Publisher has returned from every call, closes the consumers
+// that are open, and waits for both as long as ctx allows.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	var open []*consumer
+	for c := range b.consumers {
+		open = append(open, c)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, c := range open {
+		errs = append(errs, c.Close(ctx))
+	}
+	errs = append(errs, within(ctx, func() error {
+		b.calls.Wait()
+		return nil
+	}))
+	return errors.Join(errs...)
+}
+
+// within calls what knows no context, and leaves it behind when ctx is done.
+func within(ctx context.Context, fn func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("watermill: %w", context.Cause(ctx))
+	}
+}
