@@ -24,7 +24,8 @@ type Publisher interface {
 	// says that none is known to be stored. [ClassOf] tells what an error means.
 	//
 	// Several messages of one key may be in one call only if the broker declares
-	// Capabilities.Prefix.
+	// Capabilities.Prefix. What is then held back, because one before it failed,
+	// is among the failures.
 	Publish(ctx context.Context, messages []Message) error
 }
 
@@ -35,7 +36,8 @@ type Consumer interface {
 	// returns ctx's error when ctx is done.
 	Receive(ctx context.Context, limit int) ([]Delivery, error)
 	// Ack settles deliveries whose effect is durable, in any order; the adapter
-	// turns them into what its broker has, such as a contiguous offset.
+	// turns them into what its broker has, such as a contiguous offset. After an
+	// error they may come again, and so may those that were lost.
 	Ack(ctx context.Context, deliveries ...Delivery) error
 	// Release gives deliveries back to be received again, by this consumer or
 	// another of its group.
@@ -74,10 +76,13 @@ type Capabilities struct {
 	// Without it, one call holds one message of a key.
 	Prefix bool
 	// KeyOrder: a group receives the messages of one key in the order in which
-	// they were published.
+	// they were published, also while members come and go. What comes again comes
+	// before what is later; only a message released while a later one of its key
+	// is still out comes after it.
 	KeyOrder bool
-	// Groups: members of one group share a topic's messages; every group gets
-	// all of them.
+	// Groups: every group gets all messages of a topic, and of its members one
+	// gets each. How they share, or whether one works while the others stand by,
+	// is the broker's.
 	Groups bool
 	// Redelivery: what a consumer did not acknowledge comes again.
 	Redelivery bool

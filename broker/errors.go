@@ -74,12 +74,15 @@ func ClassOf(err error) Class {
 }
 
 // PublishError is a call of which some messages were not stored, or are not
-// known to be.
+// known to be. It has no class of its own: each failure has one.
 type PublishError struct {
-	Failed map[int]error // By index into the call's messages.
+	Failed map[int]error // By index into the call's messages. Not empty.
 }
 
 func (e *PublishError) Error() string {
+	if len(e.Failed) == 0 {
+		return "broker: messages not stored, without saying which"
+	}
 	first := slices.Min(slices.Collect(maps.Keys(e.Failed)))
 	return fmt.Sprintf("broker: %d messages not stored, the first because: %v", len(e.Failed), e.Failed[first])
 }

@@ -21,16 +21,22 @@ const (
 	// maxHeld is how many messages a member has received and not acknowledged,
 	// at most.
 	maxHeld = 500
-	// pull is how long a member's request for messages stands. Asking again is
-	// also what keeps its place.
-	pull = 5 * time.Second
-	// absence is how long a member may be silent before another takes its place.
-	absence = 15 * time.Second
-	// ackWait is when the server gives out a message again that nobody works on.
-	ackWait = 30 * time.Second
 	// pinGroup is the one group of members that the server knows of.
 	pinGroup = "members"
 )
+
+// timing is how long the parts of consuming take. Tests have less patience.
+type timing struct {
+	// pull is how long a member's request for messages stands. Asking again is
+	// also what keeps its place.
+	pull time.Duration
+	// absence is how long a member may be silent before another takes its place.
+	absence time.Duration
+	// ackWait is when the server gives out a message again that nobody works on.
+	ackWait time.Duration
+}
+
+var usual = timing{pull: 5 * time.Second, absence: 15 * time.Second, ackWait: 30 * time.Second}
 
 // consumer is a member of a group. The server pins the group to one member: only
 // it receives. Its tenure begins with the first message under a new pin. If the
@@ -104,12 +110,12 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 		FilterSubject:  topic,
 		DeliverPolicy:  jetstream.DeliverAllPolicy,
 		AckPolicy:      jetstream.AckExplicitPolicy,
-		AckWait:        ackWait,
+		AckWait:        b.timing.ackWait,
 		MaxAckPending:  maxHeld,
 		MaxDeliver:     -1,
 		PriorityPolicy: jetstream.PriorityPolicyPinned,
 		PriorityGroups: []string{pinGroup},
-		PinnedTTL:      absence,
+		PinnedTTL:      b.timing.absence,
 	})
 	if err != nil {
 		return nil, err

@@ -63,6 +63,7 @@ func (c Config) validate() error {
 // until then calls fail as Unavailable.
 type Broker struct {
 	cfg      Config
+	timing   timing
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	requests *requests
@@ -88,17 +89,25 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 	if settings.Embedded != "" {
 		return nil, errors.New("nats: this program can't run the server itself: register embedded.FromSettings of broker/nats/embedded for kind nats, or replace embedded by url")
 	}
-	return Open(ctx, settings.Config)
+	b, err := Open(ctx, settings.Config)
+	if err != nil {
+		return nil, err // Not a nil *Broker, which would be a broker.
+	}
+	return b, nil
 }
 
 var _ broker.Opener = FromSettings
 
 // Open connects. Whoever opened a broker closes it.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
+	return open(ctx, cfg, usual)
+}
+
+func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
+	b := &Broker{cfg: cfg, timing: timing, requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
 	options := append([]nats.Option{nats.Name("waybill")}, cfg.Options...)
 	if cfg.Credentials != "" {
 		options = append(options, nats.UserCredentials(cfg.Credentials))
@@ -112,7 +121,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		nats.ReconnectBufSize(-1),
 		// A server that hangs is found within 15 s.
 		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(10*time.Second),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.requests.abort(err) }),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { b.requests.abort() }),
 		nats.ReconnectHandler(func(*nats.Conn) { b.announce() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.requests.deny(err) }),
 	)
@@ -161,6 +170,20 @@ func (b *Broker) announce() {
 	defer b.mu.Unlock()
 	close(b.reconnected)
 	b.reconnected = make(chan struct{})
+}
+
+// until is ctx, done also when event is closed, and when a request would long
+// have been answered.
+func (b *Broker) until(ctx context.Context, event <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, b.timing.pull)
+	go func() {
+		select {
+		case <-event:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // EnsureTopics creates a stream for each topic that no stream holds yet: on
@@ -242,7 +265,7 @@ func (b *Broker) Close(ctx context.Context) error {
 		errs = append(errs, c.Close(ctx))
 	}
 	b.nc.Close()
-	b.requests.abort(nats.ErrConnectionClosed)
+	b.requests.abort()
 	return errors.Join(errs...)
 }
 

@@ -2,11 +2,19 @@ package nats_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
@@ -16,52 +24,300 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is one that can be stopped and started again at the same address.
-type server struct {
+// host is a server that can be stopped and started again at the same address.
+type host struct {
 	cfg     embedded.Config
 	running *embedded.Broker
 	url     string
 }
 
-func newServer(t *testing.T) *server {
+func newHost(t *testing.T) *host {
 	t.Helper()
-	s := &server{cfg: embedded.Config{Dir: t.TempDir()}}
-	s.start(t)
-	t.Cleanup(func() { s.stop(t) })
-	return s
+	h := &host{cfg: embedded.Config{Dir: t.TempDir()}}
+	h.start(t)
+	t.Cleanup(func() { h.stop(t) })
+	return h
 }
 
-func (s *server) start(t *testing.T) {
+func (h *host) start(t *testing.T) {
 	t.Helper()
 	var err error
-	s.running, err = embedded.Open(t.Context(), s.cfg)
+	h.running, err = embedded.Open(context.Background(), h.cfg)
 	require.NoError(t, err)
-	s.url = s.running.URL()
-	_, err = fmt.Sscanf(s.url, "nats://127.0.0.1:%d", &s.cfg.Port)
+	h.url = h.running.URL()
+	_, err = fmt.Sscanf(h.url, "nats://127.0.0.1:%d", &h.cfg.Port)
 	require.NoError(t, err)
 }
 
-func (s *server) stop(t *testing.T) {
+func (h *host) stop(t *testing.T) {
 	t.Helper()
-	require.NoError(t, s.running.Close(context.Background()))
+	require.NoError(t, h.running.Close(context.Background()))
 }
 
-func (s *server) open(t *testing.T) broker.Broker {
+func (h *host) open(t *testing.T) broker.Broker {
 	t.Helper()
-	b, err := nats.Open(t.Context(), nats.Config{URL: s.url})
+	b, err := nats.Open(t.Context(), nats.Config{URL: h.url})
 	require.NoError(t, err)
 	return b
 }
 
+// quick opens a broker of little patience, and closes it after the test.
+func (h *host) quick(t *testing.T) *nats.Broker {
+	t.Helper()
+	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
+	return b
+}
+
+// dying opens one that the test kills.
+func (h *host) dying(t *testing.T) *nats.Broker {
+	t.Helper()
+	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.ErrorContains(t, b.Close(context.Background()), "leave the group") })
+	return b
+}
+
 func TestConformance(t *testing.T) {
-	s := newServer(t)
+	h := newHost(t)
 	brokertest.Run(t, brokertest.Harness{
-		Open: s.open,
+		Open: h.open,
 		Stop: func(t *testing.T) (start func()) {
-			s.stop(t)
-			return func() { s.start(t) }
+			h.stop(t)
+			return func() { h.start(t) }
 		},
 		TooLarge: 9 << 20,
 		Standby:  true,
 	})
+}
+
+const topic = "ordering.order"
+
+func message(key string, n int) broker.Message {
+	return broker.Message{ID: fmt.Sprintf("%s-%d", key, n), Topic: topic, Key: key, Body: []byte(fmt.Sprint(n))}
+}
+
+// failure is what Publish says of a message alone.
+func failure(t *testing.T, b broker.Broker, m broker.Message) error {
+	t.Helper()
+	err := b.Publish(t.Context(), []broker.Message{m})
+	if partly, ok := errors.AsType[*broker.PublishError](err); ok {
+		return partly.Failed[0]
+	}
+	return err
+}
+
+// S4-15: consumers can deduplicate by the broker's own message id.
+func TestNativeFields_S4_15(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	received := make(chan *natsgo.Msg, 1)
+	_, err := b.Conn().ChanSubscribe(topic, received)
+	require.NoError(t, err)
+	m := message("a", 1)
+	m.Headers = map[string]string{"type": "T", "content-type": "text/plain"}
+	require.NoError(t, b.Publish(t.Context(), []broker.Message{m}))
+	got := <-received
+	require.Equal(t, topic, got.Subject)
+	require.Equal(t, natsgo.Header{
+		"Nats-Msg-Id": {"a-1"}, "key": {"a"}, "type": {"T"}, "content-type": {"text/plain"},
+	}, got.Header)
+}
+
+func TestWhatCannotTravelIsPermanent(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	for name, change := range map[string]func(*broker.Message){
+		"no id":                  func(m *broker.Message) { m.ID = "" },
+		"no key":                 func(m *broker.Message) { m.Key = "" },
+		"topic with a wildcard":  func(m *broker.Message) { m.Topic = "ordering.*" },
+		"topic of the server":    func(m *broker.Message) { m.Topic = "$JS.API.STREAM.DELETE.x" },
+		"line break in the key":  func(m *broker.Message) { m.Key = "a\nNats-Rollup: all" },
+		"line break in the id":   func(m *broker.Message) { m.ID = "a\r\nNats-Rollup: all" },
+		"line break in a header": func(m *broker.Message) { m.Headers = map[string]string{"tenant": "a\r\nb"} },
+		"white space at the end": func(m *broker.Message) { m.Headers = map[string]string{"tenant": "a "} },
+		"header's name":          func(m *broker.Message) { m.Headers = map[string]string{"tenant id": "a"} },
+		"header that orders":     func(m *broker.Message) { m.Headers = map[string]string{"nats-rollup": "all"} },
+		"header that ends pulls": func(m *broker.Message) { m.Headers = map[string]string{"Status": "409"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := message("a", 1)
+			change(&m)
+			err := failure(t, b, m)
+			require.Error(t, err)
+			require.Equal(t, broker.Permanent, broker.ClassOf(err), "%v", err)
+		})
+	}
+}
+
+// F-28: a subject that no stream holds is refused, and not mistaken for an
+// outage, which would be waited for.
+func TestMissingStreamIsTransient_F28(t *testing.T) {
+	b := newHost(t).quick(t)
+	err := failure(t, b, message("a", 1))
+	require.ErrorContains(t, err, "no stream holds topic")
+	require.Equal(t, broker.Transient, broker.ClassOf(err))
+}
+
+func TestForbiddenSubjectIsPermanent(t *testing.T) {
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Users: []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: []string{"secret"}},
+		}}},
+	})
+	require.NoError(t, err)
+	s.Start()
+	defer func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}()
+	b, err := nats.Open(t.Context(), nats.Config{URL: strings.Replace(s.ClientURL(), "nats://", "nats://u:p@", 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	require.NoError(t, b.EnsureTopics(t.Context(), topic, "secret"))
+
+	denied := message("b", 1)
+	denied.Topic = "secret"
+	failed, ok := errors.AsType[*broker.PublishError](b.Publish(t.Context(), []broker.Message{message("a", 1), denied}))
+	require.True(t, ok)
+	require.Len(t, failed.Failed, 1)
+	require.Equal(t, broker.Permanent, broker.ClassOf(failed.Failed[1]))
+	require.ErrorContains(t, failed.Failed[1], "not authorised")
+}
+
+func TestUnknownWhenNobodyAnswers(t *testing.T) {
+	b := newHost(t).quick(t)
+	// A listener that doesn't answer stands for a stream that is stuck.
+	_, err := b.Conn().Subscribe(topic, func(*natsgo.Msg) {})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	failed, ok := errors.AsType[*broker.PublishError](b.Publish(ctx, []broker.Message{message("a", 1)}))
+	require.True(t, ok)
+	require.Equal(t, broker.Unknown, broker.ClassOf(failed.Failed[0]))
+	require.ErrorIs(t, failed.Failed[0], context.DeadlineExceeded)
+}
+
+func TestUnknownWhenTheConnectionBreaks(t *testing.T) {
+	h := newHost(t)
+	b := h.quick(t)
+	arrived := make(chan struct{})
+	_, err := b.Conn().Subscribe(topic, func(*natsgo.Msg) { close(arrived) })
+	require.NoError(t, err)
+	go func() {
+		<-arrived
+		_ = b.Conn().ForceReconnect()
+	}()
+	err = failure(t, b, message("a", 1))
+	require.Equal(t, broker.Unknown, broker.ClassOf(err))
+	require.ErrorContains(t, err, "the connection broke")
+}
+
+func TestForeignAnswerIsUnknown(t *testing.T) {
+	b := newHost(t).quick(t)
+	_, err := b.Conn().Subscribe(topic, func(m *natsgo.Msg) { _ = m.Respond([]byte("hello")) })
+	require.NoError(t, err)
+	err = failure(t, b, message("a", 1))
+	require.Equal(t, broker.Unknown, broker.ClassOf(err))
+	require.ErrorContains(t, err, "something other than JetStream")
+}
+
+func TestOpenWithoutServer(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	url := "nats://" + free.Addr().String()
+
+	// It takes the connection and says nothing.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = nats.Open(ctx, nats.Config{URL: url})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	require.NoError(t, free.Close())
+	_, err = nats.Open(t.Context(), nats.Config{URL: url})
+	require.Error(t, err)
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+}
+
+func TestConfigErrorsComeAtOnce(t *testing.T) {
+	_, err := nats.Open(t.Context(), nats.Config{Replicas: 9, MaxAge: -5})
+	for _, what := range []string{"url is missing", "replicas is 9", "max_age is -5ns"} {
+		require.ErrorContains(t, err, what)
+	}
+}
+
+// settings are what the configuration file says.
+type settings string
+
+func (s settings) Decode(into any) error {
+	d := yaml.NewDecoder(strings.NewReader(string(s)))
+	d.KnownFields(true)
+	return d.Decode(into)
+}
+
+func TestFromSettings(t *testing.T) {
+	h := newHost(t)
+	b, err := nats.FromSettings(t.Context(), settings("{url: '"+h.url+"', max_age: 48h}"))
+	require.NoError(t, err)
+	require.NoError(t, b.Close(t.Context()))
+	for file, remedy := range map[string]string{
+		"{embedded: ./data}": "register embedded.FromSettings",
+		"{}":                 "url is missing",
+		"{uri: 'nats://x'}":  "uri",
+	} {
+		b, err := nats.FromSettings(t.Context(), settings(file))
+		require.ErrorContains(t, err, remedy)
+		require.Nil(t, b)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	h := newHost(t)
+	b, err := nats.Open(t.Context(), nats.Config{URL: h.url, MaxAge: time.Minute})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	stream, err := js.Stream(t.Context(), "ordering_order")
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	require.Equal(t, []string{topic}, cfg.Subjects)
+	require.Equal(t, jetstream.FileStorage, cfg.Storage)
+	require.Equal(t, jetstream.LimitsPolicy, cfg.Retention)
+	require.Equal(t, time.Minute, cfg.MaxAge)
+	require.Equal(t, time.Minute, cfg.Duplicates, "no longer than messages are kept")
+
+	require.ErrorContains(t, b.EnsureTopics(t.Context(), "ordering_order"), "rename the topic")
+	require.ErrorContains(t, b.EnsureTopics(t.Context(), "ordering.>"), "no NATS subject")
+
+	// A stream of somebody's own may hold more than the topic.
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "all", Subjects: []string{"shipping.>"}})
+	require.NoError(t, err)
+	require.NoError(t, b.EnsureTopics(t.Context(), "shipping.shipment"))
+	_, err = js.Stream(t.Context(), "shipping_shipment")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+	for _, topic := range []string{"shipping.label", "shipping.shipment"} {
+		require.NoError(t, b.Publish(t.Context(), []broker.Message{{ID: topic, Topic: topic, Key: "a"}}))
+	}
+	c, err := b.Consume(t.Context(), "shipping.shipment", "group")
+	require.NoError(t, err)
+	got, err := c.Receive(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, got, 1)
+	require.Equal(t, "shipping.shipment", got[0].Topic)
+}
+
+func TestDedupWindow(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), "ordering_order")
+	require.NoError(t, err)
+	require.Equal(t, nats.DedupWindow, stream.CachedInfo().Config.Duplicates)
+	require.Zero(t, stream.CachedInfo().Config.MaxAge)
 }

@@ -146,7 +146,7 @@ func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Mess
 		return
 	}
 	// A server that is going down doesn't answer.
-	ctx, cancel := until(ctx, call.broken)
+	ctx, cancel := b.until(ctx, call.broken)
 	defer cancel()
 	reasons := map[string]error{}
 	for _, i := range unrouted {
@@ -159,19 +159,6 @@ func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Mess
 		}
 		results[i] = reasons[topic]
 	}
-}
-
-// until is ctx, done also when event is closed, and after a few seconds.
-func until(ctx context.Context, event <-chan struct{}) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, pull)
-	go func() {
-		select {
-		case <-event:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
 }
 
 // encode turns a message into NATS's own.

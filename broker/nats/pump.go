@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/waybill-go/waybill/broker"
 )
 
 // pump asks for messages until ctx is done. What it gets waits for Receive; how
@@ -65,7 +63,7 @@ func (c *consumer) standsBy() bool {
 // them any more. Two members may do so at once: the one that received already
 // sees its numbers begin again, and starts over.
 func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) error {
-	ctx, cancel := until(ctx, reconnected)
+	ctx, cancel := c.b.until(ctx, reconnected)
 	defer cancel()
 	info, err := c.js.Info(ctx)
 	if err != nil {
@@ -91,7 +89,7 @@ func (c *consumer) reset(ctx context.Context) error {
 // fetch takes in the messages of one request. It returns early when the
 // connection is replaced.
 func (c *consumer) fetch(ctx context.Context, reconnected <-chan struct{}) error {
-	request, cancel := until(ctx, reconnected)
+	request, cancel := c.b.until(ctx, reconnected)
 	defer cancel()
 	batch, err := c.js.Fetch(maxHeld, jetstream.FetchContext(request), jetstream.FetchPriorityGroup(pinGroup))
 	if err != nil {
@@ -104,7 +102,7 @@ func (c *consumer) fetch(ctx context.Context, reconnected <-chan struct{}) error
 		cancel() // What is on its way is worth nothing.
 		for range batch.Messages() {
 		}
-		again, cancel := until(ctx, reconnected)
+		again, cancel := c.b.until(ctx, reconnected)
 		defer cancel()
 		return c.reset(again)
 	}
@@ -160,7 +158,7 @@ func (c *consumer) take(m jetstream.Msg) bool {
 // keep tells the server that this member is at work on what it holds, so that it
 // isn't given out again however long that takes.
 func (c *consumer) keep(ctx context.Context) {
-	tick := time.NewTicker(ackWait / 3)
+	tick := time.NewTicker(c.b.timing.ackWait / 3)
 	defer tick.Stop()
 	for {
 		select {
@@ -180,5 +178,3 @@ func (c *consumer) keep(ctx context.Context) {
 		}
 	}
 }
-
-var _ broker.Consumer = (*consumer)(nil)

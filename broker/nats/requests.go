@@ -96,7 +96,7 @@ func (c *call) send(number int, m *nats.Msg) error {
 // abort ends the waiting of every call. A call that began on the next connection
 // may be among them, since the client reports from a queue: its outcome is then
 // unknown for nothing, which is safe.
-func (r *requests) abort(error) {
+func (r *requests) abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.calls {

@@ -1,0 +1,281 @@
+package nats_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/nats"
+)
+
+// publish stores messages n to m-1 of one key.
+func publish(t *testing.T, b broker.Broker, n, m int) {
+	t.Helper()
+	for ; n < m; n++ {
+		require.NoError(t, b.Publish(t.Context(), []broker.Message{message("a", n)}))
+	}
+}
+
+func join(t *testing.T, b broker.Broker) broker.Consumer {
+	t.Helper()
+	c, err := b.Consume(t.Context(), topic, "group")
+	require.NoError(t, err)
+	return c
+}
+
+func receive(t *testing.T, c broker.Consumer, n int) []broker.Delivery {
+	t.Helper()
+	var all []broker.Delivery
+	for len(all) < n {
+		got, err := c.Receive(t.Context(), n-len(all))
+		require.NoError(t, err)
+		all = append(all, got...)
+	}
+	return all
+}
+
+func requireBodies(t *testing.T, first int, got []broker.Delivery) {
+	t.Helper()
+	for i, d := range got {
+		require.Equal(t, fmt.Sprint(first+i), string(d.Body))
+	}
+}
+
+func requireLost(t *testing.T, deliveries ...broker.Delivery) {
+	t.Helper()
+	for _, d := range deliveries {
+		select {
+		case <-d.Lost:
+		case <-t.Context().Done():
+			require.FailNow(t, "a delivery that was taken back wasn't lost")
+		}
+	}
+}
+
+// A member that dies without a word leaves messages that the server takes for
+// being worked on. Its successor gets them first, and then the later ones.
+func TestSuccessorOfADeadMember(t *testing.T) {
+	h := newHost(t)
+	one, two := h.dying(t), h.quick(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, two, 0, 5)
+	dead := receive(t, join(t, one), 5)
+	successor := join(t, two)
+	one.Conn().Close()
+	publish(t, two, 5, 10)
+
+	got := receive(t, successor, 10)
+	requireBodies(t, 0, got)
+	require.Len(t, dead, 5)
+	require.NoError(t, successor.Ack(t.Context(), got...))
+}
+
+// The same without anything new to deliver: then no delivery tells the successor
+// that it is one.
+func TestSuccessorWithoutNewMessages(t *testing.T) {
+	h := newHost(t)
+	one, two := h.dying(t), h.quick(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, two, 0, 5)
+	receive(t, join(t, one), 5)
+	successor := join(t, two)
+	one.Conn().Close()
+	requireBodies(t, 0, receive(t, successor, 5))
+}
+
+// A member whose place was taken, because it had been silent for too long, is
+// told so.
+func TestDisplacedMemberIsTold(t *testing.T) {
+	h := newHost(t)
+	one, two := h.quick(t), h.quick(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, one, 0, 3)
+	displaced := join(t, one)
+	held := receive(t, displaced, 3)
+	successor := join(t, two)
+	js, err := jetstream.New(one.Conn())
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), "ordering_order")
+	require.NoError(t, err)
+	// The server may choose either of them next.
+	for lost := false; !lost; {
+		require.NoError(t, stream.UnpinConsumer(t.Context(), "group", "members"))
+		select {
+		case <-held[0].Lost:
+			lost = true
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	requireLost(t, held...)
+	require.NoError(t, displaced.Ack(t.Context(), held[2]), "it may have been in time")
+	require.NoError(t, displaced.Release(t.Context(), held[1]), "nothing is to be given back")
+	require.NoError(t, displaced.Close(t.Context()))
+	requireBodies(t, 0, receive(t, successor, 2))
+}
+
+// A delivery that got lost on its way mustn't be overtaken by the next.
+func TestLostDeliveryIsMissed(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 1)
+	c := join(t, b)
+	first := receive(t, c, 1)
+	require.NoError(t, c.Ack(t.Context(), first...))
+
+	// Somebody else takes the next one in this member's name.
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	consumer, err := js.Consumer(t.Context(), "ordering_order", "group")
+	require.NoError(t, err)
+	request, err := json.Marshal(map[string]any{
+		"batch": 1, "group": "members", "id": consumer.CachedInfo().PriorityGroups[0].PinnedClientID,
+	})
+	require.NoError(t, err)
+	stolen := make(chan *natsgo.Msg, 10)
+	_, err = b.Conn().ChanSubscribe("thief", stolen)
+	require.NoError(t, err)
+	for n := 1; ; {
+		require.NoError(t, b.Conn().PublishRequest("$JS.API.CONSUMER.MSG.NEXT.ordering_order."+"group", "thief", request))
+		publish(t, b, n, n+10)
+		n += 10
+		got := receive(t, c, 10)
+		requireBodies(t, n-10, got)
+		require.NoError(t, c.Ack(t.Context(), got...))
+		if len(stolen) > 0 {
+			break
+		}
+	}
+}
+
+// With the connection, deliveries and acknowledgements are lost. All that isn't
+// acknowledged comes again, at once and in order.
+func TestReconnect(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 10)
+	c := join(t, b)
+	held := receive(t, c, 5)
+	require.NoError(t, c.Ack(t.Context(), held[:2]...))
+	require.NoError(t, b.Conn().ForceReconnect())
+	requireLost(t, held[2:]...)
+	got := receive(t, c, 8)
+	requireBodies(t, 2, got)
+	require.NoError(t, c.Ack(t.Context(), got...))
+	require.NoError(t, c.Close(t.Context()))
+	publish(t, b, 10, 11)
+	requireBodies(t, 10, receive(t, join(t, b), 1))
+}
+
+// What a member holds isn't given out again, however long it takes.
+func TestLongWorkIsNotRedelivered(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 3)
+	c := join(t, b)
+	held := receive(t, c, 1) // The others wait in the member.
+	<-time.After(3 * nats.QuickAckWait)
+
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	consumer, err := js.Consumer(t.Context(), "ordering_order", "group")
+	require.NoError(t, err)
+	require.Zero(t, consumer.CachedInfo().NumRedelivered)
+	require.Equal(t, 3, consumer.CachedInfo().NumAckPending)
+	require.NoError(t, c.Ack(t.Context(), held...))
+	requireBodies(t, 1, receive(t, c, 2))
+}
+
+func TestReleasedComesFirst(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 6)
+	c := join(t, b)
+	held := receive(t, c, 4)
+	require.NoError(t, c.Release(t.Context(), held[3], held[1]))
+	require.NoError(t, c.Release(t.Context(), held[1]), "again, to no effect")
+	got := receive(t, c, 4)
+	for i, want := range []string{"1", "3", "4", "5"} {
+		require.Equal(t, want, string(got[i].Body))
+	}
+	require.Equal(t, 1, got[0].Redelivered)
+	require.Zero(t, got[2].Redelivered)
+}
+
+// A publisher that knows nothing of keys and ids is read all the same.
+func TestForeignPublisher(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	_, err = js.Publish(t.Context(), topic, []byte("plain"))
+	require.NoError(t, err)
+	_, err = js.PublishMsg(t.Context(), &natsgo.Msg{Subject: topic, Header: natsgo.Header{"id": {"own"}, "key": {"k"}}})
+	require.NoError(t, err)
+	got := receive(t, join(t, b), 2)
+	require.Equal(t, "ordering_order:1", got[0].ID)
+	require.Empty(t, got[0].Key)
+	require.Equal(t, "own", got[1].ID)
+	require.Equal(t, "k", got[1].Key)
+	require.Equal(t, map[string]string{"id": "own"}, got[1].Headers)
+}
+
+func TestConsumeWhatDoesNotExist(t *testing.T) {
+	b := newHost(t).quick(t)
+	_, err := b.Consume(t.Context(), "nowhere", "group")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+	_, err = b.Consume(t.Context(), topic, "")
+	require.ErrorContains(t, err, "a group is required")
+}
+
+// A consumer that an operator deleted doesn't come back by waiting.
+func TestReceiveSaysThatItsConsumerIsGone(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	c := join(t, b)
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteConsumer(t.Context(), "ordering_order", "group"))
+	_, err = c.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
+}
+
+func TestCloseEndsConsumers(t *testing.T) {
+	h := newHost(t)
+	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	require.NoError(t, err)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 1)
+	c := join(t, b)
+	held := receive(t, c, 1)
+	require.NoError(t, b.Close(t.Context()))
+	requireLost(t, held...)
+	_, err = c.Receive(t.Context(), 1)
+	require.ErrorContains(t, err, "closed")
+	require.NoError(t, c.Close(context.Background()))
+	_, err = b.Consume(t.Context(), topic, "group")
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(failure(t, b, message("a", 1))))
+}
+
+func TestDurableName(t *testing.T) {
+	require.Equal(t, "shipping", nats.DurableName("shipping"))
+	require.Regexp(t, `^partner_shipping-[0-9a-f]{8}$`, nats.DurableName("partner.shipping"))
+	require.NotEqual(t, nats.DurableName("a.b"), nats.DurableName("a/b"))
+	require.NotEqual(t, nats.DurableName("a.b"), nats.DurableName("a_b"))
+}
+
+func TestOldServersAreRefused(t *testing.T) {
+	for _, version := range []string{"2.14.0", "2.15.2", "3.0.0-beta", "dev"} {
+		require.NoError(t, nats.CheckVersion(version), version)
+	}
+	for _, version := range []string{"2.13.9", "2.9.1", "1.99.0"} {
+		require.ErrorContains(t, nats.CheckVersion(version), "2.14 or later", version)
+	}
+}
