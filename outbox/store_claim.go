@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,10 +62,11 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		return c, nil
 	}
 	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
-		partitions, err := s.lockOwn(ctx, tx, r)
+		below, err := s.lockOwn(ctx, tx, r)
 		if err != nil {
 			return err
 		}
+		partitions := slices.Sorted(maps.Keys(below))
 		c.Incomplete = len(partitions) < len(r.Leases)
 		if len(partitions) == 0 {
 			return nil
@@ -76,6 +78,9 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		c.Next = chosen.next
 		if len(chosen.seqs) == 0 {
 			return nil
+		}
+		if err := s.raise(ctx, tx, r.Target, chosen, below); err != nil {
+			return err
 		}
 		return s.mark(ctx, tx, r, chosen, &c)
 	})
@@ -99,21 +104,51 @@ func (s *Store) Peek(ctx context.Context, target string, leases []Lease) (found 
 	return len(chosen.seqs) > 0, chosen.next, err
 }
 
-func (s *Store) lockOwn(ctx context.Context, tx bun.Tx, r ClaimRequest) (partitions []int, err error) {
-	query := leaseValues(r.Leases) + " SELECT p.partition FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
+// lockOwn locks the worker's partitions and returns claimed_below of each.
+func (s *Store) lockOwn(ctx context.Context, tx bun.Tx, r ClaimRequest) (map[int]int64, error) {
+	query := leaseValues(r.Leases) + " SELECT p.partition, p.claimed_below FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
 		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now()
 	if !s.sqlite() {
 		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
 	}
-	return partitions, scanAll(ctx, tx, &partitions, query, r.Target, r.Worker)
+	below := map[int]int64{}
+	err := each(ctx, tx, query, func(scan func(...any) error) error {
+		var p int
+		var seq int64
+		err := scan(&p, &seq)
+		below[p] = seq
+		return err
+	}, r.Target, r.Worker)
+	return below, err
+}
+
+// claimedAhead is how far claimed_below runs ahead of the claims, so that it is
+// seldom written.
+const claimedAhead = 10000
+
+// raise keeps claimed_below above the rows that are about to be claimed.
+func (s *Store) raise(ctx context.Context, tx bun.Tx, target string, chosen choice, below map[int]int64) error {
+	var values []string
+	for p, seq := range chosen.highest {
+		if seq >= below[p] {
+			values = append(values, fmt.Sprintf("(%d, %d)", p, seq+claimedAhead))
+		}
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, "WITH v(partition, seq) AS (VALUES "+strings.Join(values, ", ")+") UPDATE outbox_partitions SET claimed_below = v.seq"+
+		" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition", target)
+	return err
 }
 
 // candidate is an unfinished row, without its payload.
 type candidate struct {
-	seq    int64
-	key    string
-	status Status
-	wait   float64 // seconds until it is due; 0 or less: due
+	seq       int64
+	partition int
+	key       string
+	status    Status
+	wait      float64 // seconds until it is due; 0 or less: due
 }
 
 // run collects the rows of a claim from candidates, which come in the order of
@@ -121,8 +156,7 @@ type candidate struct {
 type run struct {
 	limit   int
 	blocked map[string]bool
-	taken   map[string][]int64 // by key
-	failed  map[int64]bool     // taken rows that are retries
+	taken   map[string][]candidate // by key
 	n       int
 	next    float64 // smallest wait seen
 }
@@ -141,33 +175,34 @@ func (r *run) add(c candidate) {
 	case c.status == Abandoned, c.wait > 0: // held, or not due
 		r.blocked[c.key] = true
 	default:
-		r.taken[c.key] = append(r.taken[c.key], c.seq)
-		r.failed[c.seq] = c.status == Failed
+		r.taken[c.key] = append(r.taken[c.key], c)
 		r.n++
 	}
 }
 
 type choice struct {
-	seqs   []int64
-	failed []int64
-	next   time.Duration
+	seqs    []int64
+	failed  []int64       // those of them that are retries
+	highest map[int]int64 // of seqs, by partition
+	next    time.Duration
 }
 
 func (r *run) choice() choice {
-	var c choice
-	for _, seqs := range r.taken {
-		c.seqs = append(c.seqs, seqs...)
+	all := make([]candidate, 0, r.n)
+	for _, taken := range r.taken {
+		all = append(all, taken...)
 	}
-	slices.Sort(c.seqs)
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
+	c := choice{highest: map[int]int64{}, next: time.Duration(r.next * float64(time.Second))}
 	// Cut at the limit: what goes is the end of the order, so that each key keeps
 	// a leading run.
-	c.seqs = c.seqs[:min(len(c.seqs), r.limit)]
-	for _, seq := range c.seqs {
-		if r.failed[seq] {
-			c.failed = append(c.failed, seq)
+	for _, row := range all[:min(len(all), r.limit)] {
+		c.seqs = append(c.seqs, row.seq)
+		c.highest[row.partition] = row.seq
+		if row.status == Failed {
+			c.failed = append(c.failed, row.seq)
 		}
 	}
-	c.next = time.Duration(r.next * float64(time.Second))
 	return c
 }
 
@@ -178,7 +213,7 @@ const maxExcluded = 1000
 // choose pages through the unfinished rows until the limit is reached, so that
 // any number of rows behind blocked heads hides nothing.
 func (s *Store) choose(ctx context.Context, db bun.IDB, target string, partitions []int, limit int) (choice, error) {
-	r := &run{limit: limit, blocked: map[string]bool{}, taken: map[string][]int64{}, failed: map[int64]bool{}}
+	r := &run{limit: limit, blocked: map[string]bool{}, taken: map[string][]candidate{}}
 	page := max(limit, 100)
 	var after int64
 	for {
@@ -214,25 +249,19 @@ func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions 
 		if i > 0 {
 			q.WriteString(" UNION ALL ")
 		}
-		fmt.Fprintf(&q, "SELECT * FROM (SELECT seq, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d"+
+		fmt.Fprintf(&q, "SELECT * FROM (SELECT seq, partition, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d"+
 			" AND finished_at IS NULL AND seq > %d%s ORDER BY seq LIMIT %d) AS p%d", p, after, exclude, limit, p)
 	}
-	query := "SELECT seq, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") +
+	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") +
 		" FROM (" + q.String() + ") AS unfinished ORDER BY seq LIMIT " + fmt.Sprint(limit)
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	candidates := make([]candidate, 0, limit)
-	for rows.Next() {
+	err := each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
-		if err := rows.Scan(&c.seq, &c.key, &c.status, &c.wait); err != nil {
-			return nil, err
-		}
+		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait)
 		candidates = append(candidates, c)
-	}
-	return candidates, rows.Err()
+		return err
+	}, args...)
+	return candidates, err
 }
 
 // mark makes the chosen rows the worker's and reads them.
@@ -246,31 +275,24 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 			return err
 		}
 	}
-	rows, err := tx.QueryContext(ctx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = ?2,"+
+	c.Rows = make([]Claimed, 0, len(chosen.seqs))
+	err = each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = ?2,"+
 		" attempts = attempts + 1, max_attempts = ?3, last_attempt_at = "+s.now()+
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
 		" AND outbox.seq IN ("+list(chosen.seqs)+")"+
 		" RETURNING outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
 		" correlation_id, tenant_id, traceparent, payload, occurred_at, attempts, losses",
-		r.Target, r.Worker, c.ID, r.MaxAttempts)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	c.Rows = make([]Claimed, 0, len(chosen.seqs))
-	for rows.Next() {
-		row, err := scanClaimed(rows)
-		if err != nil {
+		func(scan func(...any) error) error {
+			row, err := scanClaimed(scan)
+			c.Rows = append(c.Rows, row)
 			return err
-		}
-		c.Rows = append(c.Rows, row)
-	}
+		}, r.Target, r.Worker, c.ID, r.MaxAttempts)
 	// RETURNING promises no order.
 	slices.SortFunc(c.Rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
-	return rows.Err()
+	return err
 }
 
-func scanClaimed(rows interface{ Scan(...any) error }) (Claimed, error) {
+func scanClaimed(scan func(...any) error) (Claimed, error) {
 	var (
 		c                                  Claimed
 		topic, correlation, tenant, trace  *string
@@ -278,7 +300,7 @@ func scanClaimed(rows interface{ Scan(...any) error }) (Claimed, error) {
 		occurred                           dbtime.Time
 	)
 	m := &c.Message
-	err := rows.Scan(&c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
+	err := scan(&c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
 		&correlation, &tenant, &trace, &m.Body, &occurred, &c.Attempts, &c.Losses)
 	if err != nil {
 		return c, err

@@ -76,7 +76,7 @@ func (s *Store) Find(ctx context.Context, f Filter) ([]Entry, error) {
 		where = append(where, "status = 'failed' AND finished_at IS NULL AND available_at <= "+s.now())
 	}
 	var found []Entry
-	err := s.each(ctx, "SELECT seq, id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type,"+
+	err := each(ctx, s.reader, "SELECT seq, id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type,"+
 		" aggregate_type, aggregate_id, aggregate_version, content_type, correlation_id, causation_id, tenant_id, traceparent, priority,"+
 		" status, attempts, max_attempts, available_at, last_attempt_at, last_error, failure_class, locked_by, locked_until,"+
 		" fence, claim_id, losses, held, occurred_at, created_at, published_at, expires_at"+

@@ -59,22 +59,16 @@ func (s *Store) Announce(ctx context.Context, db bun.IDB, target string, workers
 		if len(leases) == 0 {
 			return nil
 		}
-		rows, err := tx.QueryContext(ctx, leaseValues(leases)+
+		return each(ctx, tx, leaseValues(leases)+
 			" UPDATE outbox_partitions SET locked_until = "+until+
 			" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition AND outbox_partitions.fence = v.fence"+
-			" AND locked_by = v.worker RETURNING locked_by, outbox_partitions.partition, outbox_partitions.fence", target)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var l Lease
-			if err := rows.Scan(&l.Worker, &l.Partition, &l.Fence); err != nil {
+			" AND locked_by = v.worker RETURNING locked_by, outbox_partitions.partition, outbox_partitions.fence",
+			func(scan func(...any) error) error {
+				var l Lease
+				err := scan(&l.Worker, &l.Partition, &l.Fence)
+				kept = append(kept, l)
 				return err
-			}
-			kept = append(kept, l)
-		}
-		return rows.Err()
+			}, target)
 	})
 	return kept, err
 }
@@ -162,7 +156,7 @@ func (s *Store) Refence(ctx context.Context, target, worker string, ttl time.Dur
 
 // fence makes worker the owner of partitions, which tx has locked, and ends the
 // claims of older fences. This is the one place where a claim ends that nobody
-// settled.
+// settled. claimed_below keeps it from walking a backlog that nobody has touched.
 func (s *Store) fence(ctx context.Context, tx bun.Tx, target, worker string, partitions []int, ttl time.Duration) (leases []Lease, taken int, err error) {
 	slices.Sort(partitions)
 	for _, p := range partitions {
@@ -176,7 +170,8 @@ func (s *Store) fence(ctx context.Context, tx bun.Tx, target, worker string, par
 		" locked_until = "+dbtime.In(s.db.Dialect(), ttl)+" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition", target); err != nil {
 		return nil, 0, err
 	}
-	result, err := tx.ExecContext(ctx, s.locked("target_broker = ?0 AND partition IN ("+list(partitions)+") AND finished_at IS NULL AND status = 'processing'")+
+	result, err := tx.ExecContext(ctx, s.locked("target_broker = ?0 AND partition IN ("+list(partitions)+") AND finished_at IS NULL AND status = 'processing'"+
+		" AND seq < (SELECT max(claimed_below) FROM outbox_partitions WHERE target_broker = ?0 AND partition IN ("+list(partitions)+"))")+
 		" UPDATE outbox SET status = 'pending', losses = losses + 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
 		" WHERE seq IN (SELECT seq FROM locked)", target)
 	if err != nil {
@@ -213,20 +208,4 @@ func (s *Store) Release(ctx context.Context, target string, leases []Lease) erro
 func (s *Store) Leave(ctx context.Context, target string, workers []string) error {
 	_, err := s.db.ExecContext(ctx, "DELETE FROM outbox_workers WHERE target_broker = ? AND worker IN (?)", target, bun.List(workers))
 	return err
-}
-
-func scanAll[T any](ctx context.Context, db bun.IDB, into *[]T, query string, args ...any) error {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var v T
-		if err := rows.Scan(&v); err != nil {
-			return err
-		}
-		*into = append(*into, v)
-	}
-	return rows.Err()
 }

@@ -84,13 +84,17 @@ func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error)
 	return len(w.Outcomes) - int(settled), nil
 }
 
-func (s *Store) mine(w Settlement, seqs []int64) string {
-	return s.locked(fmt.Sprintf("seq IN (%s) AND claim_id = %d AND status = 'processing'", list(seqs), w.Claim))
+// mine is the guard of a write-back. It locks no rows beforehand, as takeover and
+// purge do to keep the order of seq: that costs half of a settle's time. The two
+// can only meet in a circle after a lease was lost; the database then ends one,
+// and both are tried again.
+func mine(w Settlement, seqs []int64) string {
+	return fmt.Sprintf("outbox.seq IN (%s) AND claim_id = %d AND outbox.status = 'processing'", list(seqs), w.Claim)
 }
 
 func (s *Store) settlePublished(ctx context.Context, tx bun.Tx, w Settlement, seqs []int64) (int64, error) {
 	if w.Retention.Delete {
-		result, err := tx.ExecContext(ctx, s.mine(w, seqs)+" DELETE FROM outbox WHERE seq IN (SELECT seq FROM locked)")
+		result, err := tx.ExecContext(ctx, "DELETE FROM outbox WHERE "+mine(w, seqs))
 		if err != nil {
 			return 0, err
 		}
@@ -102,11 +106,10 @@ func (s *Store) settlePublished(ctx context.Context, tx bun.Tx, w Settlement, se
 			" ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_deleted.n + excluded.n", w.Target, w.Claim%deletedSlots, n)
 		return n, err
 	}
-	result, err := tx.ExecContext(ctx, s.mine(w, seqs)+
-		" UPDATE outbox SET status = 'published', published_at = "+s.now()+", finished_at = "+s.now()+", expires_at = "+s.expires(w.Retention.Published)+","+
+	result, err := tx.ExecContext(ctx, "UPDATE outbox SET status = 'published', published_at = "+s.now()+", finished_at = "+s.now()+", expires_at = "+s.expires(w.Retention.Published)+","+
 		" last_error = NULL, failure_class = NULL,"+
 		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
-		" WHERE seq IN (SELECT seq FROM locked)")
+		" WHERE "+mine(w, seqs))
 	if err != nil {
 		return 0, err
 	}
@@ -152,15 +155,13 @@ func (s *Store) settleOthers(ctx context.Context, tx bun.Tx, w Settlement, outco
 		}
 		return "CAST(" + column + " AS timestamptz)"
 	}
-	locked := s.mine(w, seqs)
-	result, err := tx.ExecContext(ctx, locked+
-		", v(seq, status, class, error, due, finished, expires, unspent, held) AS (VALUES "+strings.Join(values, ", ")+")"+
+	result, err := tx.ExecContext(ctx, "WITH v(seq, status, class, error, due, finished, expires, unspent, held) AS (VALUES "+strings.Join(values, ", ")+")"+
 		" UPDATE outbox SET status = v.status, held = v.held, finished_at = "+cast("v.finished")+", expires_at = "+cast("v.expires")+","+
 		" available_at = COALESCE("+cast("v.due")+", available_at),"+
 		" attempts = attempts - losses - v.unspent, losses = 0,"+
 		" last_error = COALESCE(CAST(v.error AS text), last_error), failure_class = COALESCE(CAST(v.class AS text), failure_class),"+
 		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
-		" FROM v WHERE outbox.seq = v.seq AND outbox.seq IN (SELECT seq FROM locked)", args...)
+		" FROM v WHERE outbox.seq = v.seq AND "+mine(w, seqs), args...)
 	if err != nil {
 		return 0, err
 	}

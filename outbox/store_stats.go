@@ -29,7 +29,7 @@ func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) {
 		}
 		return t
 	}
-	err := s.each(ctx, "SELECT target_broker, status, count(*) FROM outbox GROUP BY target_broker, status"+
+	err := each(ctx, s.reader, "SELECT target_broker, status, count(*) FROM outbox GROUP BY target_broker, status"+
 		" UNION ALL SELECT target_broker, 'published', CAST(sum(n) AS bigint) FROM outbox_deleted GROUP BY target_broker",
 		func(scan func(...any) error) error {
 			var target string
@@ -44,7 +44,7 @@ func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.each(ctx, "SELECT target_broker, "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+
+	err = each(ctx, s.reader, "SELECT target_broker, "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+
 		" FROM outbox WHERE finished_at IS NULL AND status <> 'abandoned' GROUP BY target_broker",
 		func(scan func(...any) error) error {
 			var target string
@@ -61,7 +61,7 @@ func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.each(ctx, "SELECT target_broker, CASE WHEN locked_until > "+s.now()+" THEN locked_by END FROM outbox_partitions GROUP BY 1, 2 ORDER BY 1, 2",
+	err = each(ctx, s.reader, "SELECT target_broker, CASE WHEN locked_until > "+s.now()+" THEN locked_by END FROM outbox_partitions GROUP BY 1, 2 ORDER BY 1, 2",
 		func(scan func(...any) error) error {
 			var target string
 			var owner *string
@@ -78,7 +78,7 @@ func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.each(ctx, "SELECT target_broker, last_error FROM (SELECT target_broker, last_error, row_number() OVER"+
+	err = each(ctx, s.reader, "SELECT target_broker, last_error FROM (SELECT target_broker, last_error, row_number() OVER"+
 		" (PARTITION BY target_broker ORDER BY last_attempt_at DESC) AS nth FROM outbox"+
 		" WHERE status IN ('failed', 'abandoned') AND last_error IS NOT NULL) AS latest WHERE nth = 1",
 		func(scan func(...any) error) error {
@@ -95,19 +95,4 @@ func (s *Store) Stats(ctx context.Context) (map[string]Stats, error) {
 		return nil, err
 	}
 	return stats, nil
-}
-
-// each calls row for every row that a query returns.
-func (s *Store) each(ctx context.Context, query string, row func(scan func(...any) error) error, args ...any) error {
-	rows, err := s.reader.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }

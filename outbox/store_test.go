@@ -22,11 +22,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStore_SQLite(t *testing.T) { outboxtest.Run(t, openSQLite) }
+func TestStore_SQLite(t *testing.T) {
+	outboxtest.Run(t, func(t *testing.T) outboxtest.Database { return openSQLite(t) })
+}
 
-func TestStore_PostgreSQL(t *testing.T) { outboxtest.Run(t, openPostgres) }
+func TestStore_PostgreSQL(t *testing.T) {
+	outboxtest.Run(t, func(t *testing.T) outboxtest.Database { return openPostgres(t) })
+}
 
-func openSQLite(t *testing.T) outboxtest.Database {
+func openSQLite(t testing.TB) outboxtest.Database {
 	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "outbox.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
@@ -36,7 +40,7 @@ func openSQLite(t *testing.T) outboxtest.Database {
 var schemas atomic.Int64
 
 // openPostgres gives a test a schema of its own.
-func openPostgres(t *testing.T) outboxtest.Database {
+func openPostgres(t testing.TB) outboxtest.Database {
 	dsn := os.Getenv("WAYBILL_POSTGRES")
 	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
 	name := fmt.Sprintf("outbox_%d_%d", os.Getpid(), schemas.Add(1))
@@ -51,7 +55,7 @@ func openPostgres(t *testing.T) outboxtest.Database {
 }
 
 func each(t *testing.T, f func(t *testing.T, b *outboxtest.Bench)) {
-	for name, open := range map[string]func(*testing.T) outboxtest.Database{"SQLite": openSQLite, "PostgreSQL": openPostgres} {
+	for name, open := range map[string]func(testing.TB) outboxtest.Database{"SQLite": openSQLite, "PostgreSQL": openPostgres} {
 		t.Run(name, func(t *testing.T) { f(t, outboxtest.Open(t, open(t))) })
 	}
 }

@@ -102,6 +102,7 @@ CREATE TABLE outbox_partitions (
     locked_by     text,
     fence         bigint NOT NULL DEFAULT 0,
     locked_until  timestamptz,
+    claimed_below bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (target_broker, partition)
 ) WITH (fillfactor = 50);
 
@@ -114,6 +115,7 @@ CREATE TABLE outbox_workers (
     PRIMARY KEY (worker, target_broker)
 );
 
+COMMENT ON COLUMN outbox_partitions.claimed_below IS 'no row of this partition from this seq on was ever claimed';
 COMMENT ON TABLE outbox_workers IS 'Workers that are alive; a worker''s share is the partitions divided by their number.';
 
 CREATE TABLE outbox_settings (

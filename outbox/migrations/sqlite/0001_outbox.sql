@@ -64,6 +64,7 @@ CREATE TABLE outbox_partitions (
     locked_by     TEXT,
     fence         INTEGER NOT NULL DEFAULT 0,
     locked_until  TEXT,
+    claimed_below INTEGER NOT NULL DEFAULT 0, -- no row of this partition from this seq on was ever claimed
     PRIMARY KEY (target_broker, partition)
 ) WITHOUT ROWID;
 
