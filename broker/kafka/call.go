@@ -298,7 +298,9 @@ func (c *call) giveUp(why error, all bool) {
 		if b == nil || b.open && !all {
 			continue
 		}
-		b.err = errors.Join(why, b.err)
+		if !errors.Is(b.err, why) {
+			b.err = errors.Join(why, b.err)
+		}
 		switch {
 		case b.open:
 			c.end(l, broker.Unknown)

@@ -26,26 +26,42 @@ type cluster struct {
 	seeds []string
 
 	mu      sync.Mutex
-	servers map[int32]string   // Address by id.
-	topics  map[string][]int32 // The leaders' ids by partition, -1 for none.
+	servers map[int32]string // Address by id.
+	topics  map[string]layout
+}
+
+// layout is what is known of a topic.
+type layout struct {
+	leaders []int32 // Ids by partition, -1 for none.
+	asked   time.Time
 }
 
 func newCluster(conf *sarama.Config, seeds []string) *cluster {
-	return &cluster{conf: conf, seeds: seeds, servers: map[int32]string{}, topics: map[string][]int32{}}
+	return &cluster{conf: conf, seeds: seeds, servers: map[int32]string{}, topics: map[string]layout{}}
 }
 
 // leaders are those of topic's partitions; nil if the topic isn't known.
 func (c *cluster) leaders(topic string) []int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.topics[topic]
+	return c.topics[topic].leaders
+}
+
+// stale says that it is time to ask again: partitions may have been added.
+func (c *cluster) stale(topics []string) bool {
+	often := c.conf.Metadata.RefreshFrequency
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return often > 0 && slices.ContainsFunc(topics, func(topic string) bool {
+		return time.Since(c.topics[topic].asked) > often
+	})
 }
 
 // leader is the address of the server that leads a partition now, or empty.
 func (c *cluster) leader(tp topicPartition) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	leaders := c.topics[tp.topic]
+	leaders := c.topics[tp.topic].leaders
 	if int(tp.partition) >= len(leaders) {
 		return ""
 	}
@@ -66,8 +82,8 @@ func (c *cluster) addresses() []string {
 	return known
 }
 
-// ask finds out over l about topics; none asks for servers only. A topic that
-// the server refuses is in the map.
+// ask finds out over l about topics, and about all servers. A topic that the
+// server refuses is in the map.
 func (c *cluster) ask(ctx context.Context, l *link, topics []string) (map[string]sarama.KError, error) {
 	request := sarama.NewMetadataRequest(c.conf.Version, topics)
 	request.AllowAutoTopicCreation = false
@@ -105,7 +121,7 @@ func (c *cluster) ask(ctx context.Context, l *link, topics []string) (map[string
 			}
 		}
 		if len(leaders) > 0 {
-			c.topics[topic.Name] = leaders
+			c.topics[topic.Name] = layout{leaders, time.Now()}
 		}
 	}
 	return refused, nil

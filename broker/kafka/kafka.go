@@ -78,7 +78,7 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 	defer cancel()
 	p := newProducer(b.cluster)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		if _, err = p.refresh(ctx, nil); err == nil {
+		if err = p.any(ctx, func(context.Context, *link) error { return nil }); err == nil {
 			break
 		}
 		if late := sleep(ctx, wait); late != nil {

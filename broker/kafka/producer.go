@@ -101,15 +101,18 @@ func (p *producer) prepare(ctx context.Context, c *call) error {
 }
 
 // wake asks over every link that rested: if it died unnoticed, that shows before
-// the call is in doubt.
+// the call is in doubt. What fails here is found out again where it matters.
 func (p *producer) wake(ctx context.Context, topics []string) {
 	for _, l := range p.byAddr {
 		if l.closed() || !l.rested() {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, answerIn)
-		_, _ = p.cluster.ask(bounded, l, topics) // A dead link is replaced when it is needed.
+		_, _ = p.cluster.ask(bounded, l, topics)
 		cancel()
+	}
+	if p.cluster.stale(topics) {
+		_, _ = p.refresh(ctx, topics)
 	}
 }
 
@@ -176,7 +179,7 @@ func (p *producer) drive(ctx context.Context, c *call) {
 		p.exchange(ctx, round)
 		var moved, failed, elsewhere bool
 		for _, a := range round {
-			switch p.settle(c, a) {
+			switch p.settle(ctx, c, a) {
 			case moveOn:
 				moved = true
 			case tryAgain:
@@ -221,7 +224,8 @@ func (p *producer) reach(ctx context.Context, c *call, progress time.Time, fn fu
 		_ = fn(ctx) // The next round shows.
 		return nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, progress.Add(patience), fmt.Errorf("kafka: given up after %v", patience))
+	left := max(patience-time.Since(progress), time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, fmt.Errorf("kafka: given up after %v", patience))
 	defer cancel()
 	err := fn(ctx)
 	if err != nil {
@@ -336,11 +340,13 @@ const (
 )
 
 // settle takes in what came of an attempt.
-func (p *producer) settle(c *call, a *attempt) verdict {
+func (p *producer) settle(ctx context.Context, c *call, a *attempt) verdict {
 	l, b := a.lane, a.lane.batch
 	b.sent = b.sent || a.left
 	if a.err != nil {
-		b.err = a.err
+		if b.err == nil || ctx.Err() == nil {
+			b.err = a.err // Else an earlier error says more.
+		}
 		b.open = b.open || a.left
 		if _, ok := errors.AsType[sarama.PacketEncodingError](a.err); ok && !b.open {
 			c.end(l, broker.Permanent)
