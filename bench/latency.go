@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	latencyWriters = 4
+	latencyTime    = 10 * time.Second
+)
+
+var percentiles = []string{"p50", "p99", "max"}
+
+// stopwatch notes for each key when its unit's commit returned and when the
+// broker had acknowledged its message.
+type stopwatch struct {
+	mu        sync.Mutex
+	committed map[string]time.Time
+	answered  map[string]time.Time // by target and key
+	twice     int
+}
+
+func newStopwatch() *stopwatch {
+	return &stopwatch{committed: map[string]time.Time{}, answered: map[string]time.Time{}}
+}
+
+func (s *stopwatch) commit(key string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.committed[key] = at
+}
+
+func (s *stopwatch) answer(target string, messages []broker.Message, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range messages {
+		if _, again := s.answered[target+m.Key]; again {
+			s.twice++
+		}
+		s.answered[target+m.Key] = at
+	}
+}
+
+// percentiles of what was committed in the given time, in milliseconds. Every
+// commit must have been answered, once by each target.
+func (s *stopwatch) percentiles(from, to time.Time) (map[string]float64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.twice > 0 || len(s.answered) != 2*len(s.committed) {
+		return nil, fmt.Errorf("%d units had %d answers, %d of them for the second time", len(s.committed), len(s.answered), s.twice)
+	}
+	var took []float64
+	for key, begin := range s.committed {
+		if begin.Before(from) || !begin.Before(to) {
+			continue
+		}
+		for _, target := range []string{internal, external} {
+			// The wake-up is given before the commit returns to the caller: the
+			// answer can be there first.
+			took = append(took, max(0, s.answered[target+key].Sub(begin).Seconds()*1000))
+		}
+	}
+	if len(took) == 0 {
+		return nil, errors.New("nothing was committed")
+	}
+	slices.Sort(took)
+	at := func(p float64) float64 { return took[int(p*float64(len(took)-1))] }
+	return map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1)}, nil
+}
+
+func (s *stopwatch) missing() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return 2*len(s.committed) - len(s.answered)
+}
+
+// watched is a broker whose answers are noted.
+type watched struct {
+	broker.Broker
+	target string
+	watch  *stopwatch
+}
+
+func (b watched) Publish(ctx context.Context, messages []broker.Message) error {
+	err := b.Broker.Publish(ctx, messages)
+	if err == nil {
+		b.watch.answer(b.target, messages, time.Now())
+	}
+	return err
+}
+
+// latency is the time from the return of a commit to Kafka's acknowledgement of
+// each of its two messages, at a fixed rate of units per second.
+func latency(perSecond int) func(context.Context, *world) (map[string]float64, error) {
+	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
+		brokers, end, err := w.brokers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		if err := w.empty(ctx); err != nil {
+			return nil, err
+		}
+		watch := newStopwatch()
+		for target, b := range brokers {
+			brokers[target] = watched{b, target, watch}
+		}
+		writer := func() error {
+			p := newPaper()
+			if err := w.papers.Save(ctx, p); err != nil {
+				return err
+			}
+			watch.commit(p.ID(), time.Now())
+			return nil
+		}
+		err = w.running(ctx, brokers, func() error {
+			got, err = paced(ctx, watch, perSecond, slices.Repeat([]func() error{writer}, latencyWriters))
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return got, w.delivered(ctx, len(watch.committed))
+	}
+}
+
+// latencyByHand publishes right after the commit, without an outbox: the least
+// that any relay could take, at the price of losing messages in a crash.
+func latencyByHand(perSecond int) func(context.Context, *world) (map[string]float64, error) {
+	return func(ctx context.Context, w *world) (map[string]float64, error) {
+		brokers, end, err := w.brokers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		if err := w.empty(ctx); err != nil {
+			return nil, err
+		}
+		watch := newStopwatch()
+		var writers []func() error
+		for range latencyWriters {
+			c, err := pgx.Connect(ctx, w.dsn)
+			if err != nil {
+				return nil, err
+			}
+			defer c.Close(context.WithoutCancel(ctx))
+			h, err := newByHand(ctx, w, c)
+			if err != nil {
+				return nil, err
+			}
+			writers = append(writers, func() error {
+				f := newFiled(text())
+				if err := h.save(ctx, f); err != nil {
+					return err
+				}
+				watch.commit(f.id, time.Now())
+				var both sync.WaitGroup
+				errs := make([]error, 2)
+				for i, target := range []string{internal, external} {
+					both.Go(func() {
+						m := []broker.Message{{ID: f.id, Topic: topic, Key: f.id, Body: h.bodies[i]}}
+						if errs[i] = brokers[target].Publish(ctx, m); errs[i] == nil {
+							watch.answer(target, m, time.Now())
+						}
+					})
+				}
+				both.Wait()
+				return errors.Join(errs...)
+			})
+		}
+		got, err := paced(ctx, watch, perSecond, writers)
+		if err != nil {
+			return nil, err
+		}
+		return got, w.delivered(ctx, len(watch.committed))
+	}
+}
+
+// paced lets writers take turns at a fixed rate, whether or not the one before
+// has finished, and measures after a warm-up.
+func paced(ctx context.Context, watch *stopwatch, perSecond int, writers []func() error) (map[string]float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin := time.Now()
+	from := begin.Add(2 * warmUp)
+	to := from.Add(latencyTime)
+	step := time.Second / time.Duration(perSecond)
+	errs := make([]error, len(writers))
+	var working sync.WaitGroup
+	for i, write := range writers {
+		working.Go(func() {
+			for n := i; errs[i] == nil; n += len(writers) {
+				at := begin.Add(time.Duration(n) * step)
+				if !at.Before(to) || ctx.Err() != nil {
+					return
+				}
+				pause(ctx, time.Until(at))
+				if errs[i] = write(); errs[i] != nil {
+					cancel()
+				}
+			}
+		})
+	}
+	working.Wait()
+	for deadline := time.Now().Add(30 * time.Second); watch.missing() > 0 && ctx.Err() == nil && time.Now().Before(deadline); {
+		pause(ctx, 10*time.Millisecond)
+	}
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return nil, err
+	}
+	if late := time.Since(to); late > 5*time.Second {
+		return nil, fmt.Errorf("%d units/s are more than this machine does: it was %v late", perSecond, late)
+	}
+	return watch.percentiles(from, to)
+}
+
+// delivered says whether both topics hold as many messages as there were units,
+// none twice.
+func (w *world) delivered(ctx context.Context, units int) error {
+	for _, target := range []string{internal, external} {
+		records, err := w.read(ctx, w.prefix(target)+topic)
+		if err != nil {
+			return err
+		}
+		keys := map[string]bool{}
+		for _, r := range records {
+			keys[string(r.Key)] = true
+		}
+		if len(records) != units || len(keys) != units {
+			return fmt.Errorf("%d units gave %d messages of %d keys to %s", units, len(records), len(keys), target)
+		}
+	}
+	return nil
+}

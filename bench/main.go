@@ -1,0 +1,157 @@
+// Command bench measures Waybill beside the limit: the same work written by hand
+// for exactly this case, on the same servers, in the same run.
+//
+//	cd bench && go run . [--scenario NAME] [--runs N] [--json]
+//
+// It starts the servers (scripts/services) unless WAYBILL_POSTGRES and
+// WAYBILL_KAFKA name some, works in a database and under topics of its own, and
+// removes both at the end. Every run is verified by counting what it stored or
+// by reading what it published; one that doesn't add up is an error.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"strings"
+)
+
+// scenario is one thing to measure. A run returns what it measured, by name; the
+// first of metrics is the one that ratios are made of.
+type scenario struct {
+	name    string
+	unit    string
+	metrics []string
+	waybill func(context.Context, *world) (map[string]float64, error)
+	limit   func(context.Context, *world) (map[string]float64, error)
+}
+
+func scenarios() []scenario {
+	rate := []string{"rate"}
+	return []scenario{
+		{"save-1", "units/s", rate, save(1), saveByHand(1)},
+		{"save-8", "units/s", rate, save(8), saveByHand(8)},
+		{"latency-100", "ms", percentiles, latency(100), latencyByHand(100)},
+		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000)},
+		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000)},
+		{"drain-50", "events/s", rate, drain(50), drainByHand(50)},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
+	all := scenarios()
+	var names []string
+	for _, s := range all {
+		names = append(names, s.name)
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(log)
+	only := flags.String("scenario", "", "one of "+strings.Join(names, ", ")+", or several with commas between; default all")
+	runs := flags.Int("runs", 3, "how often each is run; the table has the least, the median and the most")
+	asJSON := flags.Bool("json", false, "a line of JSON per scenario, and nothing else on standard output")
+	profile := flags.String("cpuprofile", "", "write a CPU profile of Waybill's runs to this file")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || *runs < 1 {
+		return fmt.Errorf("no arguments, please, and --runs of at least 1: %q", args)
+	}
+	chosen, err := choose(all, *only)
+	if err != nil {
+		return err
+	}
+
+	w, err := open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }()
+	for _, s := range chosen {
+		r, err := s.run(ctx, w, *runs, *profile)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if *asJSON {
+			err = r.json(out)
+		} else {
+			err = r.text(out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func choose(all []scenario, only string) ([]scenario, error) {
+	if only == "" {
+		return all, nil
+	}
+	var chosen []scenario
+	for name := range strings.SplitSeq(only, ",") {
+		found := false
+		for _, s := range all {
+			if s.name == name {
+				chosen, found = append(chosen, s), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("there is no scenario %q; see --help", name)
+		}
+	}
+	return chosen, nil
+}
+
+// run takes turns, so that whatever else the machine does meets both.
+func (s scenario) run(ctx context.Context, w *world, runs int, profile string) (result, error) {
+	r := result{scenario: s, waybill: map[string][]float64{}, limit: map[string][]float64{}}
+	for n := range runs {
+		w.log("%s, run %d of %d: Waybill", s.name, n+1, runs)
+		got, err := profiled(ctx, w, profile, s.waybill)
+		if err != nil {
+			return r, err
+		}
+		r.add(r.waybill, got)
+		w.log("%s, run %d of %d: by hand", s.name, n+1, runs)
+		if got, err = s.limit(ctx, w); err != nil {
+			return r, fmt.Errorf("by hand: %w", err)
+		}
+		r.add(r.limit, got)
+	}
+	return r, nil
+}
+
+// profiled keeps the profile of the last run.
+func profiled(ctx context.Context, w *world, path string, do func(context.Context, *world) (map[string]float64, error)) (map[string]float64, error) {
+	if path == "" {
+		return do(ctx, w)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, cmp.Or(f.Close(), err)
+	}
+	got, err := do(ctx, w)
+	pprof.StopCPUProfile()
+	return got, cmp.Or(err, f.Close())
+}

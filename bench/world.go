@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+// The brokers of a unit's two rows. Both are the same Kafka, with topics of
+// their own.
+const (
+	internal = "default"
+	external = "partner"
+)
+
+// world is what scenarios share: a database of its own and a Kafka.
+type world struct {
+	out   io.Writer
+	name  string // of the database, and prefix of every topic
+	admin string // URL of the server's own database
+	dsn   string
+	kafka string
+	sql   *pgx.Conn
+
+	provider uow.Provider
+	units    *uow.Manager
+	papers   *repository.Repository[*Paper]
+	topics   int
+}
+
+func open(ctx context.Context, log io.Writer) (_ *world, err error) {
+	w := &world{out: log}
+	if err := w.services(ctx); err != nil {
+		return nil, err
+	}
+	var random [4]byte
+	_, _ = rand.Read(random[:])
+	w.name = "bench_" + hex.EncodeToString(random[:])
+	at, err := url.Parse(w.admin)
+	if err != nil {
+		return nil, errors.New("WAYBILL_POSTGRES is not a URL such as postgres://user@127.0.0.1:5432/database")
+	}
+	at.Path = "/" + w.name
+	w.dsn = at.String()
+	if err := w.administer(ctx, "CREATE DATABASE "+w.name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if w.sql, err = pgx.Connect(ctx, w.dsn); err != nil {
+		return nil, err
+	}
+	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: w.dsn}); err != nil {
+		return nil, err
+	}
+	w.units, err = uow.New(uow.Config{
+		Domain:    desk,
+		Providers: []uow.Provider{w.provider},
+		External:  []outbox.Target{{Broker: external}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.papers = repository.New[*Paper](w.units)
+	return w, engine.Migrate(ctx, w.units)
+}
+
+func (w *world) close(ctx context.Context) error {
+	var errs []error
+	if w.provider != nil {
+		errs = append(errs, w.provider.Close())
+	}
+	if w.sql != nil {
+		errs = append(errs, w.sql.Close(ctx))
+	}
+	return errors.Join(append(errs, w.administer(ctx, "DROP DATABASE "+w.name+" WITH (FORCE)"), w.deleteTopics(ctx))...)
+}
+
+// services finds the servers, or starts those that the environment doesn't name.
+func (w *world) services(ctx context.Context) error {
+	w.admin, w.kafka = os.Getenv("WAYBILL_POSTGRES"), os.Getenv("WAYBILL_KAFKA")
+	if w.admin != "" && w.kafka != "" {
+		return nil
+	}
+	up := exec.CommandContext(ctx, "../scripts/services", "up")
+	up.Stderr = w.out
+	exports, err := up.Output()
+	if err != nil {
+		return fmt.Errorf("../scripts/services up: %w; run this in the folder bench, or set WAYBILL_POSTGRES and WAYBILL_KAFKA", err)
+	}
+	for export := range strings.Lines(string(exports)) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(export), "export "), "=")
+		switch {
+		case name == "WAYBILL_POSTGRES" && w.admin == "":
+			w.admin = value
+		case name == "WAYBILL_KAFKA" && w.kafka == "":
+			w.kafka = value
+		}
+	}
+	if w.admin == "" || w.kafka == "" {
+		return errors.New("../scripts/services up names no PostgreSQL or no Kafka; set WAYBILL_POSTGRES and WAYBILL_KAFKA")
+	}
+	return nil
+}
+
+func (w *world) administer(ctx context.Context, statement string) error {
+	c, err := pgx.Connect(ctx, w.admin)
+	if err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, statement)
+	return errors.Join(err, c.Close(ctx))
+}
+
+func (w *world) log(format string, args ...any) {
+	fmt.Fprintf(w.out, format+"\n", args...)
+}
+
+// empty leaves the tables as new, and takes the checkpoint that the last run has
+// earned, so that the next one doesn't pay for it.
+func (w *world) empty(ctx context.Context) error {
+	for _, statement := range []string{"TRUNCATE outbox, documents", "VACUUM (ANALYZE) outbox, documents", "CHECKPOINT"} {
+		if _, err := w.sql.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// brokers are the internal and the external one, under new topics, and the end
+// of the connection that they share.
+func (w *world) brokers(ctx context.Context) (map[string]broker.Broker, func(), error) {
+	k, err := kafka.Open(ctx, kafka.Config{Addresses: []string{w.kafka}})
+	if err != nil {
+		return nil, nil, err
+	}
+	w.topics++
+	all := map[string]broker.Broker{}
+	for _, target := range []string{internal, external} {
+		all[target] = broker.Prefixed(k, w.prefix(target))
+		if err := all[target].EnsureTopics(ctx, topic); err != nil {
+			return nil, nil, errors.Join(err, k.Close(ctx))
+		}
+	}
+	return all, func() { _ = k.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+// prefix of the topics of this run.
+func (w *world) prefix(target string) string {
+	return fmt.Sprintf("%s.%d.%s.", w.name, w.topics, target)
+}
+
+// running runs an engine with its default settings while do works.
+func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, do func() error) (err error) {
+	e, err := engine.New(engine.Config{
+		Units:   []*uow.Manager{w.units},
+		Brokers: brokers,
+		Logger:  slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Stop(context.WithoutCancel(ctx))) }()
+	return do()
+}
+
+func (w *world) deleteTopics(ctx context.Context) error {
+	if w.topics == 0 {
+		return nil
+	}
+	c, err := kgo.NewClient(kgo.SeedBrokers(w.kafka))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var names []string
+	for w.topics > 0 {
+		names = append(names, w.prefix(internal)+topic, w.prefix(external)+topic)
+		w.topics--
+	}
+	_, err = kadm.NewClient(c).DeleteTopics(ctx, names...)
+	return err
+}
