@@ -525,9 +525,9 @@ func TestDB(t *testing.T) {
 
 		a := newAccount("a")
 		a.Deposit(1)
-		var leaked context.Context
+		units := make(chan context.Context, 1)
 		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
-			leaked = ctx
+			units <- ctx
 			require.NoError(t, w.save(ctx, a))
 			db, err := uow.DB(ctx)
 			require.NoError(t, err)
@@ -545,6 +545,7 @@ func TestDB(t *testing.T) {
 		require.Equal(t, []string{"account-a@1", "account-by-hand@1"}, w.things(t))
 		require.Len(t, w.events(t), 1)
 
+		leaked := <-units
 		_, err = uow.DB(leaked)
 		require.ErrorIs(t, err, uow.ErrDone)
 		require.ErrorIs(t, w.save(leaked, a), uow.ErrDone)

@@ -178,3 +178,20 @@ func TestFromSettings(t *testing.T) {
 	_, err = postgres.FromSettings(t.Context(), "books", settings("dsn: [1]"))
 	require.Error(t, err)
 }
+
+func TestCloseWaitsForUnits(t *testing.T) {
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn(t)})
+	require.NoError(t, err)
+	s := p.Session()
+	_, err = s.DB(t.Context())
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- p.Close() }()
+	select {
+	case err := <-closed:
+		require.Fail(t, "it did not wait", "%v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	require.NoError(t, s.Rollback(t.Context()))
+	require.NoError(t, <-closed)
+}

@@ -10,6 +10,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,6 +29,7 @@ const (
 	defaultName     = "default"
 	defaultMaxConns = 16
 	connectTimeout  = 10 * time.Second
+	closeTimeout    = 10 * time.Second
 )
 
 // Config says which database.
@@ -39,7 +41,8 @@ type Config struct {
 	// Required.
 	DSN string
 	// Schema holds the tables: it is the search_path of every connection. Open
-	// creates it if it does not exist. Defaults to the role's own search_path.
+	// creates it if it does not exist. Defaults to the role's own search_path,
+	// which is the one to set where a pooler refuses search_path at the start.
 	Schema string
 	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16.
 	MaxConns int
@@ -112,6 +115,9 @@ func (cfg Config) pool() (*pgxpool.Config, error) {
 	if t := c.ConnectTimeout; t == 0 || t > connectTimeout {
 		c.ConnectTimeout = connectTimeout
 	}
+	// A server whose machine is gone says nothing more: half a minute will tell.
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	c.DialFunc = dialer.DialContext
 	// bun writes each argument into the SQL, so that a prepared statement would
 	// never be used twice.
 	c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
@@ -177,9 +183,18 @@ func (p *provider) Retryable(err error) bool {
 	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
 }
 
-// Close waits for the units of work in progress.
+// Close waits for the units of work in progress, for ten seconds at most.
 func (p *provider) Close() error {
 	err := p.db.Close()
-	p.pool.Close()
-	return err
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		p.pool.Close()
+	}()
+	select {
+	case <-closed:
+		return err
+	case <-time.After(closeTimeout):
+		return errors.Join(err, fmt.Errorf("postgres: provider %q: %d connections are still in use after %v: end the units of work before", p.name, p.pool.Stat().AcquiredConns(), closeTimeout))
+	}
 }

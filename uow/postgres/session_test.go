@@ -53,7 +53,7 @@ func noneInUse(t *testing.T, p uow.Provider) {
 	require.Eventually(t, func() bool { return postgres.Pool(p).Stat().AcquiredConns() == 0 }, 10*time.Second, 5*time.Millisecond)
 }
 
-// F-10: a whole unit is one round trip, also one that is refused.
+// A whole unit is one round trip, also one that is refused.
 func TestRoundTrips(t *testing.T) {
 	p, x := openThrough(t)
 	things(t, p)
@@ -93,7 +93,7 @@ func TestLazy(t *testing.T) {
 	require.Equal(t, before, postgres.Pool(p).Stat().AcquireCount(), "no statement, no connection")
 }
 
-// D15: whether the request or the answer was lost can't be told apart from here.
+// F-55: whether the request or the answer was lost can't be told apart from here.
 func TestCommitUnknown(t *testing.T) {
 	for name, begun := range map[string]bool{"at once": false, "begun": true} {
 		for _, f := range []fault{cutBefore, cutAfter, hangBefore} {
@@ -187,6 +187,7 @@ func TestBackendTerminated(t *testing.T) {
 			things(t, p)
 			require.NoError(t, p.Session().Commit(t.Context(), []uow.Statement{insert("locked")}))
 			holder := p.Session()
+			t.Cleanup(func() { _ = holder.Rollback(context.Background()) })
 			require.NoError(t, holder.Send(t.Context(), []uow.Statement{increment("locked")}))
 			var marker string
 			require.NoError(t, p.Reader().NewRaw("SELECT current_schema()").Scan(t.Context(), &marker))

@@ -8,7 +8,7 @@ func networkFS(dir string) string {
 	if syscall.Statfs(dir, &st) != nil {
 		return ""
 	}
-	switch uint32(st.Type) { //nolint:gosec // the kernel's magic numbers have 32 bits
+	switch uint32(st.Type) { // the kernel's magic numbers have 32 bits
 	case 0x6969:
 		return "NFS"
 	case 0x517b, 0xff534d42, 0xfe534d42:

@@ -98,7 +98,7 @@ func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
 		}
 		res, err := s.tx.Tx.ExecContext(ctx, string(query))
 		if err != nil {
-			return explain(err)
+			return explain(ctx, err)
 		}
 		if st.Rows < 0 {
 			continue
@@ -165,7 +165,10 @@ func (s *session) release() {
 // statement or on a full disk.
 func rolledBack(err error) bool { return strings.Contains(err.Error(), "no transaction is active") }
 
-func explain(err error) error {
+func explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("sqlite: %w: %w", cause, err)
+	}
 	if strings.Contains(err.Error(), "no such table") {
 		return fmt.Errorf("sqlite: a table is missing; run engine.Migrate or `waybill migrate` for Waybill's own, and your migrations for yours: %w", err)
 	}

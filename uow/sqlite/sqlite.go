@@ -162,7 +162,7 @@ func (p *provider) Session() uow.Session { return &session{p: p} }
 
 func (p *provider) Retryable(err error) bool { return is(err, codeBusy) || is(err, codeLocked) }
 
-// Close waits for the transaction in progress.
+// Close lets a transaction in progress end; its connection is closed then.
 func (p *provider) Close() error {
 	return errors.Join(p.reader.Close(), p.db.Close())
 }

@@ -172,7 +172,7 @@ func TestInterruptedTransaction(t *testing.T) {
 		{Query: bun.SafeQuery("INSERT INTO things VALUES ('a', 1)"), Rows: -1},
 		{Query: bun.SafeQuery("INSERT INTO things WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT 'x' || n, n FROM c"), Rows: -1},
 	})
-	require.Error(t, err)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, s.Rollback(t.Context()))
 	require.NoError(t, p.Session().Commit(t.Context(), []uow.Statement{{Query: bun.SafeQuery("INSERT INTO things VALUES ('b', 1)"), Rows: -1}}))
 	var ids []string

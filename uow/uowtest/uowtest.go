@@ -63,9 +63,9 @@ type fixture struct {
 	p uow.Provider
 }
 
-func (f *fixture) exec(t *testing.T, query string, args ...any) {
+func (f *fixture) exec(t *testing.T, query string) {
 	t.Helper()
-	_, err := f.p.DB().ExecContext(t.Context(), query, args...)
+	_, err := f.p.DB().ExecContext(t.Context(), query)
 	require.NoError(t, err)
 }
 
@@ -364,17 +364,21 @@ func testSwallowedError(t *testing.T, f *fixture) {
 }
 
 func testCancelledBefore(t *testing.T, f *fixture) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
 	everyWay(t, func(t *testing.T, way func(context.Context, uow.Session, []uow.Statement) error) {
 		s := f.p.Session()
-		err := way(ctx, s, []uow.Statement{insert("a", 1)})
+		err := way(ended(t), s, []uow.Statement{insert("a", 1)})
 		require.ErrorIs(t, err, context.Canceled)
 		_, unknown := errors.AsType[*uow.CommitUnknownError](err)
 		require.False(t, unknown, "nothing was sent")
 		require.NoError(t, s.Rollback(t.Context()))
 		require.Empty(t, f.stored(t))
 	})
+}
+
+func ended(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 func testCancelledWithin(t *testing.T, f *fixture) {
@@ -465,6 +469,7 @@ func testWaitingCommit(t *testing.T, f *fixture) {
 	f.exec(t, "INSERT INTO things VALUES ('a', 1)")
 	everyWay(t, func(t *testing.T, way func(context.Context, uow.Session, []uow.Statement) error) {
 		first := f.p.Session()
+		t.Cleanup(func() { _ = first.Rollback(context.Background()) })
 		require.NoError(t, first.Send(t.Context(), []uow.Statement{statement(1, errors.New("missed"), "UPDATE things SET n = n + 1 WHERE id = 'a'")}))
 		ctx, cancel := context.WithCancel(t.Context())
 		second := f.p.Session()
