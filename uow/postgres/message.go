@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,9 @@ func message(gen schema.QueryGen, statements []uow.Statement) (string, error) {
 		if s.Rows >= 0 {
 			b = fmt.Appendf(b, "\nRETURNING 1) SELECT CASE count(*) WHEN %d THEN 0 ELSE ('%s%d ' || count(*))::int END FROM w", s.Rows, missed, i)
 		}
+	}
+	if bytes.IndexByte(b, 0) >= 0 {
+		return "", errors.New("postgres: a statement has a NUL byte, which PostgreSQL can't store as text: leave it out, or use bytea")
 	}
 	return string(b), nil
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -95,6 +96,9 @@ func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
 		query, err := st.Query.AppendQuery(s.p.db.QueryGen(), nil)
 		if err != nil {
 			return fmt.Errorf("sqlite: statement %d: %w", i, err)
+		}
+		if bytes.IndexByte(query, 0) >= 0 { // SQLite would read no further
+			return errors.New("sqlite: a statement has a NUL byte, which can't be stored as text: leave it out, or use a BLOB")
 		}
 		res, err := s.tx.Tx.ExecContext(ctx, string(query))
 		if err != nil {

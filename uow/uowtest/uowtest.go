@@ -36,6 +36,7 @@ func Run(t *testing.T, h Harness) {
 		"FailedStatement":             testFailedStatement,
 		"MissingTable":                testMissingTable,
 		"StatementsMayEndInComments":  testComments,
+		"NULIsRefused":                testNUL,
 		"Rollback":                    testRollback,
 		"EndedSession":                testEndedSession,
 		"ReadsSeeTheTransaction":      testReads,
@@ -250,6 +251,14 @@ func testComments(t *testing.T, f *fixture) {
 			statement(1, errors.New("missed"), "UPDATE things SET n = 2 -- all of it"),
 		}))
 		require.Equal(t, "a=2", f.stored(t))
+	})
+}
+
+func testNUL(t *testing.T, f *fixture) {
+	everyWay(t, func(t *testing.T, way func(context.Context, uow.Session, []uow.Statement) error) {
+		err := f.fails(t, way, insert("a", 1), statement(-1, nil, "INSERT INTO things (id, n) VALUES (?, 1) -- \x00", "b"), insert("c", 1))
+		require.ErrorContains(t, err, "NUL")
+		require.Empty(t, f.stored(t))
 	})
 }
 

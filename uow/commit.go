@@ -1,0 +1,170 @@
+package uow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func (u *Unit) flush(ctx context.Context) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	for _, p := range u.touched {
+		if err := u.flushPart(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *Unit) flushPart(ctx context.Context, p *part) error {
+	statements, err := u.statements(ctx, p)
+	if err != nil {
+		return u.doom(err)
+	}
+	if len(statements) > 0 {
+		if err := p.session.Send(ctx, statements); err != nil {
+			return u.doom(err)
+		}
+	}
+	u.flushed(p)
+	return nil
+}
+
+// statements is what waits for a provider: guards, then the aggregates' state,
+// then the outbox rows.
+//
+// The rows come last because the lock on an aggregate's row orders its writers:
+// with the rows first, two writers of one aggregate would draw their seq in one
+// order and commit in the other. Aggregates are in the order of type and id, so
+// that two units that touch the same ones don't lock each other out.
+func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
+	all := slices.Clone(p.guards)
+	var events []outbox.Event
+	for _, e := range u.waiting(p) {
+		all = append(all, e.writes...)
+		events = append(events, e.events...)
+	}
+	if len(events) == 0 || u.m.cfg.NoOutbox {
+		return all, nil
+	}
+	// In the order in which they were raised: ids are UUIDv7, which grow.
+	slices.SortStableFunc(events, func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) })
+	n, err := u.partitions(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("uow: outbox of provider %q: %w", p.provider.Name(), err)
+	}
+	rows, err := u.m.writer.Rows(events, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		p.targets[r.TargetBroker] = true
+	}
+	if len(rows) > 0 {
+		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})
+	}
+	return all, nil
+}
+
+// partitions is the database's partition count. If the transaction has begun it
+// is read there: units that each wait for a second connection of one pool can
+// wait for each other for ever.
+func (u *Unit) partitions(ctx context.Context, p *part) (int, error) {
+	count := u.m.partitions[p.provider.Name()]
+	if !p.session.Began() {
+		return count.get(ctx, p.provider.Reader())
+	}
+	if n := count.n.Load(); n > 0 {
+		return int(n), nil
+	}
+	db, err := p.session.DB(ctx)
+	if err != nil {
+		return 0, err
+	}
+	// PostgreSQL answers nothing more after a query of a missing table.
+	if missing, ok := errors.AsType[*migrate.SchemaError](outbox.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
+		return 0, missing
+	}
+	return count.get(ctx, db)
+}
+
+func (u *Unit) waiting(p *part) []*entry {
+	var waiting []*entry
+	for _, e := range u.entries {
+		if e.saved && e.provider == p.provider.Name() {
+			waiting = append(waiting, e)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *entry) int {
+		return cmp.Or(strings.Compare(a.typ.Category, b.typ.Category), strings.Compare(a.root.ID, b.root.ID))
+	})
+	return waiting
+}
+
+// flushed notes that what waited has been sent.
+func (u *Unit) flushed(p *part) {
+	p.guards = nil
+	for _, e := range u.waiting(p) {
+		e.base++
+		e.saved, e.flushed = false, true
+		e.events, e.writes = nil, nil
+	}
+}
+
+func (u *Unit) commit(ctx context.Context) error {
+	for _, e := range u.entries {
+		if len(e.root.Raised) > e.taken {
+			return &UnsavedError{Type: e.typ.Name, ID: e.root.ID, Event: fmt.Sprintf("%T", e.root.Raised[e.taken].Event)}
+		}
+	}
+	var committed []string
+	for _, p := range u.touched {
+		statements, err := u.statements(ctx, p)
+		if err == nil {
+			err = p.session.Commit(ctx, statements)
+		}
+		if err != nil {
+			if len(committed) > 0 {
+				return &PartialCommitError{Committed: committed, Failed: p.provider.Name(), Err: err}
+			}
+			return err
+		}
+		u.flushed(p)
+		u.settle(p)
+		if len(p.targets) > 0 {
+			u.m.wake(p.provider.Name(), sortedKeys(p.targets))
+		}
+		committed = append(committed, p.provider.Name())
+	}
+	return nil
+}
+
+// settle tells the aggregates of a provider that they are stored. Until then
+// they keep version and events, so that a failed save can be tried again.
+func (u *Unit) settle(p *part) {
+	for _, e := range u.entries {
+		if !e.flushed || e.provider != p.provider.Name() {
+			continue
+		}
+		e.root.Version = e.base
+		e.root.Raised = slices.Clone(e.root.Raised[e.taken:])
+		e.taken = 0
+	}
+}
+
+func sortedKeys(m map[string]bool) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

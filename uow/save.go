@@ -1,0 +1,176 @@
+package uow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/rootstate"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Change is an aggregate to be written.
+type Change struct {
+	Aggregate domain.AggregateRoot
+	Type      *domain.AggregateType
+	Expected  int64 // The version that must be stored now; 0: the aggregate must not exist.
+	Version   int64 // The version that it gets.
+	Events    []outbox.Event
+	Removed   bool
+}
+
+// Conflict is what a statement's Else has to be when another version is stored.
+func (c Change) Conflict() error {
+	return &ConflictError{Type: c.Type.Name, ID: c.Aggregate.ID(), Expected: c.Expected}
+}
+
+// Persister is a repository's part of a flush: it turns a change into
+// statements and doesn't run them. The state is the one at the time of the call.
+type Persister interface {
+	Provider() string // "" is the default.
+	Persist(c Change) ([]Statement, error)
+}
+
+// Loaded notes an aggregate that a repository has read. If the unit holds that
+// identity already, it returns the instance that the unit has.
+func (u *Unit) Loaded(a domain.AggregateRoot, provider string) (domain.AggregateRoot, error) {
+	if err := u.usable(); err != nil {
+		return nil, err
+	}
+	t, err := u.m.cfg.Domain.AggregateTypeOf(a)
+	if err != nil {
+		return nil, err
+	}
+	root := rootstate.Of(a)
+	key := entryKey{t.Category, root.ID}
+	if e, ok := u.entries[key]; ok {
+		return e.aggregate, nil
+	}
+	u.entries[key] = &entry{aggregate: a, root: root, typ: t, provider: provider, base: root.Version, loaded: true}
+	return a, nil
+}
+
+// Identity returns the instance of an aggregate that the unit already holds.
+func (u *Unit) Identity(category, id string) (domain.AggregateRoot, bool) {
+	e, ok := u.entries[entryKey{category, id}]
+	if !ok || e.removed {
+		return nil, false
+	}
+	return e.aggregate, true
+}
+
+// Save notes that a is to be written by p at the next flush, in the state that
+// it has now. It validates the aggregate and encodes its events, once each. An
+// aggregate that is saved twice before a flush is written once.
+func (u *Unit) Save(ctx context.Context, a domain.AggregateRoot, p Persister) error {
+	return u.save(ctx, a, p, false)
+}
+
+// Remove notes that a is to be deleted by p at the next flush. Events that it
+// raised are stored as those of any other change.
+func (u *Unit) Remove(ctx context.Context, a domain.AggregateRoot, p Persister) error {
+	return u.save(ctx, a, p, true)
+}
+
+func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, remove bool) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	t, err := u.m.cfg.Domain.AggregateTypeOf(a)
+	if err != nil {
+		return u.doom(err)
+	}
+	root := rootstate.Of(a)
+	if root.ID == "" {
+		return u.doom(fmt.Errorf("uow: a %s without an identity can't be saved; start it with domain.NewRoot() or domain.RootWithID(id)", t.Name))
+	}
+	if before, ok := u.seen[a]; ok && len(root.Raised) > before {
+		return u.doom(&RerunError{Type: t.Name, ID: root.ID})
+	}
+	if v, ok := a.(domain.Validator); ok && !remove {
+		if err := v.Validate(); err != nil {
+			return u.doom(&InvalidError{Type: t.Name, ID: root.ID, Err: err})
+		}
+	}
+	part, err := u.part(p.Provider())
+	if err != nil {
+		return u.doom(err)
+	}
+	key := entryKey{t.Category, root.ID}
+	e := u.entries[key]
+	switch {
+	case e == nil:
+		e = &entry{aggregate: a, root: root, typ: t, base: root.Version}
+		u.entries[key] = e
+	case e.aggregate != a:
+		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned", t.Name, root.ID))
+	}
+	e.provider = part.provider.Name()
+	version := e.base + 1
+	for _, r := range root.Raised[e.taken:] {
+		event, err := u.event(ctx, e, r, version)
+		if err != nil {
+			return u.doom(err)
+		}
+		e.events = append(e.events, event)
+		e.taken++
+	}
+	e.writes, err = p.Persist(Change{Aggregate: a, Type: t, Expected: e.base, Version: version, Events: e.events, Removed: remove})
+	if err != nil {
+		return u.doom(fmt.Errorf("uow: %s %s can't be stored: %w", t.Name, root.ID, err))
+	}
+	e.saved, e.removed = true, remove
+	return nil
+}
+
+// event gives a raised event its bytes and everything that is known about it.
+func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version int64) (outbox.Event, error) {
+	et, data, err := u.m.cfg.Domain.Encode(r.Event)
+	if err != nil {
+		return outbox.Event{}, fmt.Errorf("uow: event %T of %s %s can't be stored: %w", r.Event, e.typ.Name, e.root.ID, err)
+	}
+	if et.Category != e.typ.Category {
+		return outbox.Event{}, fmt.Errorf("uow: %s %s raised %s, which is declared for another aggregate; declare domain.Event[%T]() under domain.Aggregate %q", e.typ.Name, e.root.ID, et.WireName(), r.Event, e.typ.Name)
+	}
+	origin := domain.OriginFrom(ctx)
+	if origin.CorrelationID == "" {
+		if u.correlation == "" {
+			u.correlation = uuid.Must(uuid.NewV7()).String()
+		}
+		origin.CorrelationID = u.correlation
+	}
+	return outbox.Event{
+		Metadata: domain.Metadata{
+			Origin:      origin,
+			ID:          r.ID,
+			Type:        et.WireName(),
+			Time:        r.At.UTC(),
+			Stream:      e.typ.Category + "-" + e.root.ID,
+			Category:    e.typ.Category,
+			Context:     u.m.cfg.Domain.Name(),
+			Aggregate:   e.typ.Name,
+			AggregateID: e.root.ID,
+			Version:     version,
+			Sequence:    fmt.Sprintf("%d.%d", version, len(e.events)+1),
+			Priority:    domain.PriorityFrom(ctx),
+		},
+		Data: data,
+	}, nil
+}
+
+// Guard adds a statement that is sent before all others of the next flush, such
+// as an inbox row: whoever loses the race for it waits there and then fails,
+// before it has changed anything.
+func (u *Unit) Guard(provider string, s Statement) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	p, err := u.part(provider)
+	if err != nil {
+		return err
+	}
+	p.guards = append(p.guards, s)
+	return nil
+}
