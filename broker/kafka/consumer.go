@@ -43,6 +43,7 @@ type consumer struct {
 	ctx    context.Context // Done when closing.
 	stop   context.CancelFunc
 	done   chan struct{} // Closed when the membership has ended.
+	left   error         // What came of leaving; after done.
 	wake   chan struct{} // Holds one: there may be something to deliver.
 
 	mu         sync.Mutex
@@ -117,7 +118,7 @@ func (c *consumer) join(g sarama.ConsumerGroup) error {
 		}
 	})
 	defer errs.Wait()
-	defer g.Close()
+	defer func() { c.left = g.Close() }()
 	for wait := firstWait; c.ctx.Err() == nil; {
 		// The same member comes again, so that the group needn't wait until an old
 		// one has timed out.
@@ -340,13 +341,13 @@ func (c *consumer) Close(ctx context.Context) error {
 		c.cutter.drop()
 	}
 	<-c.done
-	var err error
-	if !stop() {
-		err = broker.Classify(broker.Unknown, errors.New("kafka: left the group without Kafka's answer: what was acknowledged last may be delivered again"))
-	}
+	stop()
 	c.cutter.cut()
 	c.broker.mu.Lock()
 	delete(c.broker.consumers, c)
 	c.broker.mu.Unlock()
-	return err
+	if c.left != nil {
+		return broker.Classify(broker.Unknown, fmt.Errorf("kafka: left the group without Kafka's answer, what was acknowledged last may be delivered again: %w", c.left))
+	}
+	return nil
 }
