@@ -130,7 +130,7 @@ func TestBusyFileIsRetryable(t *testing.T) {
 	require.False(t, two.Retryable(errors.New("database is locked")))
 }
 
-// Two processes on one file wait for each other, and neither fails.
+// F-62: two processes on one file wait for each other, and neither fails.
 func TestTwoProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	providers := []uow.Provider{open(t, path), open(t, path)}
