@@ -1,0 +1,67 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	conformanceRow = regexp.MustCompile(`(?m)^\| ([ADSF][0-9-]+) \| (.+) \| (.+) \|$`)
+	testName       = regexp.MustCompile("`(Test[^`]+)`")
+)
+
+// Every row of docs/conformance.md names tests that exist, in files that name
+// the id.
+func TestConformance_NamesTestsThatExist(t *testing.T) {
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(path, "outboxtest/suite.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
+		return err
+	}))
+	text, err := os.ReadFile(filepath.Join(root, "docs/conformance.md"))
+	require.NoError(t, err)
+	rows := conformanceRow.FindAllStringSubmatch(string(text), -1)
+	require.NotEmpty(t, rows)
+	seen := map[string]bool{}
+	for _, row := range rows {
+		id, tests := row[1], testName.FindAllStringSubmatch(row[3], -1)
+		require.False(t, seen[id], "%s stands twice", id)
+		seen[id] = true
+		if strings.HasPrefix(row[3], "n/a: ") {
+			continue
+		}
+		require.NotEmpty(t, tests, "%s has no test", id)
+		named := false
+		for _, test := range tests {
+			declaration := "func " + test[1] + "("
+			if _, sub, ok := strings.Cut(test[1], "TestStore/"); ok {
+				declaration = `test("` + sub + `"`
+			}
+			exists := false
+			for _, source := range files {
+				if strings.Contains(source, declaration) {
+					exists = true
+					named = named || mentions(source, id)
+				}
+			}
+			require.True(t, exists, "%s names %s, which is nowhere", id, test[1])
+		}
+		require.True(t, named, "no file of the tests of %s names it", id)
+	}
+}
+
+// mentions says whether a source has an id, as S3-01, S3_01 or S301.
+func mentions(source, id string) bool {
+	variants := []string{id, strings.ReplaceAll(id, "-", "_"), strings.ReplaceAll(id, "-", "")}
+	return regexp.MustCompile(`(\b|_)(` + strings.Join(variants, "|") + `)(\b|_)`).MatchString(source)
+}
