@@ -17,6 +17,7 @@ type altered struct {
 	broker.Broker
 	ack     func([]broker.Delivery) []broker.Delivery
 	receive func(broker.Delivery) broker.Delivery
+	release func([]broker.Delivery)
 }
 
 type alteredConsumer struct {
@@ -44,6 +45,13 @@ func (c *alteredConsumer) Ack(ctx context.Context, deliveries ...broker.Delivery
 		deliveries = c.ack(deliveries)
 	}
 	return c.Consumer.Ack(ctx, deliveries...)
+}
+
+func (c *alteredConsumer) Release(ctx context.Context, deliveries ...broker.Delivery) error {
+	if c.release != nil {
+		c.release(deliveries)
+	}
+	return c.Consumer.Release(ctx, deliveries...)
 }
 
 // faulty is a provider that can be down, and whose commits can be tampered with.

@@ -60,8 +60,6 @@ func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
 		return result, nil
 	case errors.Is(err, errDuplicate):
 		return duplicate, nil
-	case ctx.Err() != nil:
-		return aborted, nil
 	}
 	// The inbox knows more than the error does: another consumer may have been
 	// faster and be the reason of the failure, or a commit whose answer was lost
@@ -149,7 +147,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 	switch {
 	case err == nil:
 		return handled, nil
-	case !hopeless, errors.Is(err, errDuplicate), ctx.Err() != nil:
+	case !hopeless, ctx.Err() != nil:
 		return failed, err
 	}
 	return r.park(ctx, m, parked, err, m.failures+1)

@@ -28,8 +28,13 @@ func TestStopLetsHandlersFinish(t *testing.T) {
 		}))
 		s.Lanes = 2
 		w.publish(orders(10)...)
-		r, stop := w.start(s, w.broker)
-		w.until(func() bool { return begun.Load() == 2 }, "two handlers run")
+		var released []string
+		r, stop := w.start(s, &altered{Broker: w.broker, release: func(deliveries []broker.Delivery) {
+			for _, d := range deliveries {
+				released = append(released, d.Key)
+			}
+		}})
+		w.until(func() bool { return begun.Load() == 2 && r.Status().InFlight == 10 }, "two handlers run")
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
@@ -41,6 +46,7 @@ func TestStopLetsHandlersFinish(t *testing.T) {
 		require.EqualValues(t, 2, begun.Load())
 		require.EqualValues(t, 2, r.Status().Handled)
 		require.Equal(t, 8, w.broker.Unacknowledged(topic, "shipping"), "what is done is acknowledged")
+		require.Equal(t, []string{"o-2", "o-3", "o-4", "o-5", "o-6", "o-7", "o-8", "o-9"}, released, "and the rest given back, in order")
 
 		again, stop := w.start(w.stream(), w.broker)
 		w.until(w.acknowledged("shipping"), "the rest was given back")
@@ -242,6 +248,31 @@ func TestBrokerOutageUnderHandlers(t *testing.T) {
 	require.Equal(t, 10, w.allEffects())
 	require.Zero(t, r.Status().Duplicates, "a short outage costs nothing")
 	require.Len(t, w.logs.lines("the broker fails"), 1)
+}
+
+func TestStopDuringAnOutage(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	in, release := make(chan struct{}, 10), make(chan struct{})
+	s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+		in <- struct{}{}
+		<-release
+		return effect(ctx, e)
+	}))
+	w.publish(orders(10)...)
+	_, stop := w.start(s, w.broker)
+	for range 10 {
+		<-in
+	}
+	w.broker.SetOutage(true)
+	close(release)
+	stop()
+	require.Equal(t, 10, w.allEffects())
+	w.broker.SetOutage(false)
+	again, stop := w.start(w.stream(), w.broker)
+	w.until(w.acknowledged("shipping"), "what could not be acknowledged comes again")
+	stop()
+	require.EqualValues(t, 10, again.Status().Duplicates)
+	require.Equal(t, 10, w.allEffects())
 }
 
 // A consumer that fails is replaced, and what it had lent comes again.

@@ -101,7 +101,6 @@ type world struct {
 	units    *uow.Manager
 	broker   *memory.Broker
 	logs     *logs
-	version  atomic.Int64
 }
 
 func newWorld(t testing.TB, p uow.Provider) *world {
