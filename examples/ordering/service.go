@@ -1,0 +1,148 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/examples/ordering/ordering"
+	"github.com/waybill-go/waybill/examples/ordering/shipping"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+const (
+	// lease is short, so that a run after a crash goes on within seconds.
+	lease = 5 * time.Second
+	// Together below the 30 s that a supervisor usually grants.
+	stopTimeout  = 20 * time.Second
+	closeTimeout = 5 * time.Second
+)
+
+// kinds are the databases and brokers that a file may name.
+func (p program) kinds() config.Kinds {
+	return config.Kinds{
+		Providers: map[string]config.OpenProvider{"postgres": postgres.FromSettings, "sqlite": sqlite.FromSettings},
+		Brokers: map[string]broker.Opener{
+			"kafka": kafka.FromSettings,
+			"nats": func(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+				b, err := embedded.FromSettings(ctx, s)
+				if own, ok := b.(*embedded.Broker); ok && own.URL() != "" {
+					fmt.Fprintf(p.stderr, "NATS listens on %s\n", own.URL())
+				}
+				return b, err
+			},
+		},
+	}
+}
+
+// file reads the configuration.
+func (p program) file() (*config.File, error) {
+	f, err := config.Parse(p.config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; give --config FILE before the command", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.Outbox.Lease = cmp.Or(f.Outbox.Lease, max(lease, 2*f.Outbox.PublishTimeout))
+	return f, nil
+}
+
+// databases are the two contexts without their brokers: to write, to look and to
+// migrate. Whoever asks for them calls done.
+func (p program) databases(ctx context.Context) (orders, shipments *uow.Manager, done func(), err error) {
+	f, err := p.file()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s, err := f.OpenDatabases(ctx, ordering.Domain, p.kinds())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	shipments, err = s.UnitsFor(shipping.Domain)
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, closed(ctx, s))
+	}
+	return s.Units, shipments, func() { _ = closed(ctx, s) }, nil
+}
+
+// closed closes, also if ctx is done.
+func closed(ctx context.Context, s interface{ Close(context.Context) error }) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return s.Close(ctx)
+}
+
+func (p program) migrate(ctx context.Context, args []string) error {
+	if err := parse(newFlags(), args); err != nil {
+		return err
+	}
+	orders, shipments, done, err := p.databases(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return engine.Migrate(ctx, orders, shipments)
+}
+
+func (p program) serve(ctx context.Context, args []string) error {
+	flags := newFlags()
+	workers := flags.Int("workers", 0, "")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	if *workers < 0 {
+		return usagef("--workers is %d: at least 1, or 0 for what the file says", *workers)
+	}
+	f, err := p.file()
+	if err != nil {
+		return err
+	}
+	f.Outbox.Workers = cmp.Or(*workers, f.Outbox.Workers)
+	err = p.serveFile(ctx, f)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // told to stop while it was starting
+	}
+	return err
+}
+
+// serveFile runs the engine until ctx is done.
+func (p program) serveFile(ctx context.Context, f *config.File) (err error) {
+	s, err := f.Open(ctx, ordering.Domain, p.kinds())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closed(ctx, s)) }()
+	shipments, err := s.UnitsFor(shipping.Domain)
+	if err != nil {
+		return err
+	}
+	orders := shipping.Orders(shipments)
+	orders.Broker = f.Broker
+
+	s.Engine.Units = append(s.Engine.Units, shipments)
+	s.Engine.Subscriptions = []subscription.Stream{orders}
+	s.Engine.StopTimeout = stopTimeout
+	eng, err := engine.New(s.Engine)
+	if err != nil {
+		return err
+	}
+	if err := eng.Start(ctx); err != nil {
+		return err
+	}
+	if addr := eng.Addr(); addr != "" {
+		fmt.Fprintf(p.stderr, "HTTP listens on http://%s\n", addr)
+	}
+	return eng.Run(ctx)
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// pause is between two looks for a topic that doesn't exist yet.
+const pause = 500 * time.Millisecond
+
+// readKafka reads all partitions of a topic until ctx is done.
+func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, print func([]byte)) error {
+	client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	partitions, err := awaitTopic(ctx, client, topic, stderr)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	consumer, err := sarama.NewConsumerFromClient(client)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = consumer.Close() }()
+
+	messages := make(chan *sarama.ConsumerMessage)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, n := range partitions {
+		partition, err := consumer.ConsumePartition(topic, n, sarama.OffsetOldest)
+		if err != nil {
+			return fmt.Errorf("partition %d of %s: %w", n, topic, err)
+		}
+		defer partition.AsyncClose()
+		reading.Go(func() {
+			for m := range partition.Messages() {
+				select {
+				case messages <- m:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	for {
+		select {
+		case m := <-messages:
+			print(m.Value)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// awaitTopic returns the partitions of a topic as soon as it exists.
+func awaitTopic(ctx context.Context, client sarama.Client, topic string, stderr io.Writer) ([]int32, error) {
+	for tries := 0; ; tries++ {
+		err := client.RefreshMetadata(topic)
+		if err == nil {
+			return client.Partitions(topic)
+		}
+		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) && !errors.Is(err, sarama.ErrLeaderNotAvailable) {
+			return nil, err
+		}
+		if tries == 0 {
+			fmt.Fprintf(stderr, "partner: there is no topic %s yet\n", topic)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// readNATS reads the stream that holds a subject until ctx is done.
+func readNATS(ctx context.Context, url, subject string, stderr io.Writer, print func([]byte)) error {
+	connection, err := nats.Connect(url, nats.Name("partner"), nats.MaxReconnects(-1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	defer connection.Close()
+	streams, err := jetstream.New(connection)
+	if err != nil {
+		return err
+	}
+	name, err := awaitStream(ctx, streams, subject, stderr)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	consumer, err := streams.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return err
+	}
+	consuming, err := consumer.Consume(func(m jetstream.Msg) { print(m.Data()) })
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	consuming.Stop()
+	<-consuming.Closed()
+	return nil
+}
+
+// awaitStream returns the stream of a subject as soon as there is one.
+func awaitStream(ctx context.Context, streams jetstream.JetStream, subject string, stderr io.Writer) (string, error) {
+	for tries := 0; ; tries++ {
+		name, err := streams.StreamNameBySubject(ctx, subject)
+		switch {
+		case err == nil:
+			return name, nil
+		case ctx.Err() != nil:
+			return "", nil
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return "", err
+		}
+		if tries == 0 {
+			fmt.Fprintf(stderr, "partner: there is no stream with subject %s yet\n", subject)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return "", nil
+		}
+	}
+}
