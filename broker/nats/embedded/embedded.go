@@ -76,6 +76,8 @@ type Broker struct {
 
 var _ broker.Broker = (*Broker)(nil)
 
+var errTaken = errors.New("another server has it: stop that process, connect to it with url, or choose another directory")
+
 // Open starts a server that keeps its data in a directory, and connects to it.
 // It fails if another process has the directory.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {

@@ -1,4 +1,4 @@
-//go:build !windows
+//go:build unix
 
 package embedded
 
@@ -21,7 +21,7 @@ func acquire(path string) (*lock, error) {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("another server has it: stop that process, connect to it with url, or choose another directory")
+			return nil, errTaken
 		}
 		return nil, fmt.Errorf("lock: %w", err)
 	}
