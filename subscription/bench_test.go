@@ -50,9 +50,7 @@ func benchmark(b *testing.B, p uow.Provider, handler func(*world) func(context.C
 	b.ResetTimer()
 	begin := time.Now()
 	r, stop := w.start(s, w.broker)
-	for w.broker.Unacknowledged(topic, "bench") > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	require.Eventually(b, w.acknowledged("bench"), time.Hour, time.Millisecond)
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/time.Since(begin).Seconds(), "messages/s")
 	stop()

@@ -67,7 +67,7 @@ func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
 	has, down, asking := r.lookUp(ctx, []string{m.id})
 	switch {
 	case asking != nil:
-		return aborted, nil
+		return aborted, asking
 	case has[m.id]:
 		if _, unknown := errors.AsType[*uow.CommitUnknownError](err); unknown {
 			return handled, nil
@@ -112,9 +112,12 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		return r.park(ctx, m, undecodable, m.bad, 0)
 	}
 	known := r.stream.Units.Domain()
+	if !known.Knows(m.meta.Type) {
+		return ignored, nil
+	}
 	t, err := known.EventNamed(m.meta.Type)
 	if err != nil {
-		return ignored, nil
+		return failed, err
 	}
 	handler, ok := r.handlers[t]
 	if !ok {

@@ -240,7 +240,7 @@ func TestWhatDatabasesRefuseIsParkedAllTheSame(t *testing.T) {
 		_, stop = w.start(s, w.broker)
 		w.until(w.acknowledged("shipping"), "it is acknowledged")
 		stop()
-		require.Equal(t, 2048, len([]rune(w.parked()[0].Error)))
+		require.Len(t, []rune(w.parked()[0].Error), 2048)
 	})
 }
 

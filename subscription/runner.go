@@ -94,7 +94,7 @@ func (r *Runner) Start(ctx context.Context) error {
 		return fmt.Errorf("subscription %q: a runner runs once; make another with NewRunner", r.stream.Name)
 	}
 	r.started = true
-	go r.run()
+	go r.run() //nolint:contextcheck // it goes on after Start
 	return nil
 }
 

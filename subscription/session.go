@@ -395,7 +395,8 @@ func (s *session) ack(ctx context.Context, batch []broker.Delivery) error {
 			return err // too late to be patient
 		}
 		s.r.brokerDown(err)
-		if time.Since(begin) > patience || !sleep(s.intake, delay(firstReconnect, lastReconnect, tries)) {
+		wait := delay(firstReconnect, lastReconnect, tries)
+		if time.Since(begin) > patience || !sleep(s.intake, wait) { //nolint:contextcheck // ctx outlives the intake
 			return err
 		}
 	}

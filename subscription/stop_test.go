@@ -103,13 +103,12 @@ func TestStopIsBounded(t *testing.T) {
 // A handler that doesn't listen can't hold Stop, and its late work is undone.
 func TestStopDoesNotWaitForTheDeaf(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
-		in, release, out := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		in, release, out := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			defer close(out)
 			close(in)
 			<-release
-			err := effect(ctx, e)
-			out <- err
-			return err
+			return effect(ctx, e)
 		}))
 		w.publish(placed("o", ""))
 		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
