@@ -28,9 +28,10 @@ type Config struct {
 	// to lz4.
 	Compression string `yaml:"compression"`
 	// MaxMessageBytes is the largest message that is sent: body, key, headers and
-	// some 100 bytes more, before compression. Raise the server's
-	// message.max.bytes or the topic's max.message.bytes with it. Defaults to
-	// 1048588, as Kafka's own limit.
+	// some 100 bytes more, before compression. Topics that EnsureTopics creates
+	// take as much; for others raise max.message.bytes of the topic, which is
+	// 1048588 by default. Defaults to 1114112, which is 1 MiB of body and 64 KiB for
+	// the rest.
 	MaxMessageBytes int `yaml:"max_message_bytes"`
 	// PublishTimeout bounds a call of Publish, beside its context. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
@@ -56,7 +57,7 @@ func (c Config) withDefaults() Config {
 	c.Partitions = cmp.Or(c.Partitions, 8)
 	c.ReplicationFactor = cmp.Or(c.ReplicationFactor, -1)
 	c.Compression = cmp.Or(c.Compression, "lz4")
-	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 1048588)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 1<<20+64<<10)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 30*time.Second)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c

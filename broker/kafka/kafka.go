@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"strconv"
 	"sync"
 	"time"
 
@@ -197,7 +198,11 @@ func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []strin
 		return err
 	}
 	defer admin.Close()
-	detail := &sarama.TopicDetail{NumPartitions: int32(b.conf.Partitions), ReplicationFactor: int16(b.conf.ReplicationFactor)}
+	largest := strconv.Itoa(b.conf.MaxMessageBytes)
+	detail := &sarama.TopicDetail{
+		NumPartitions: int32(b.conf.Partitions), ReplicationFactor: int16(b.conf.ReplicationFactor),
+		ConfigEntries: map[string]*string{"max.message.bytes": &largest},
+	}
 	created := map[string]bool{}
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		known, err := admin.DescribeTopics(topics)

@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"strings"
@@ -185,4 +186,16 @@ func TestClose_EndsCalls(t *testing.T) {
 	failed := failures(t, <-result)
 	require.ErrorIs(t, failed[0], kafka.ErrClosed)
 	require.Equal(t, broker.Unknown, broker.ClassOf(failed[0]))
+}
+
+// A body as large as the outbox lets through fits a topic of our making, with
+// key and headers.
+func TestEnsureTopics_TakesTheLargestBodyOfAnOutbox(t *testing.T) {
+	b := open(t, nil)
+	name := topic(t, b)
+	body := make([]byte, 1<<20)
+	_, _ = rand.Read(body)
+	require.NoError(t, b.Publish(t.Context(), []broker.Message{{
+		ID: "1", Topic: name, Key: "k", Body: body, Headers: map[string]string{"type": "Ordering.OrderPlaced.v1"},
+	}}))
 }
