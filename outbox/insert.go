@@ -80,6 +80,61 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	return b, nil
 }
 
+// maxPrepared is how many rows a prepared statement has at most: there is one
+// per number of rows, on every connection.
+const maxPrepared = 16
+
+// columns is how many a row has in insertInto.
+const columns = 20
+
+// prepared are the statements by their number of rows.
+var prepared = func() (texts [maxPrepared + 1]string) {
+	for n := 1; n <= maxPrepared; n++ {
+		b := []byte(insertInto)
+		for i := range n * columns {
+			switch {
+			case i > 0 && i%columns == 0:
+				b = append(b, "), ("...)
+			case i > 0:
+				b = append(b, ", "...)
+			default:
+				b = append(b, '(')
+			}
+			b = strconv.AppendInt(append(b, '$'), int64(i+1), 10)
+		}
+		texts[n] = string(append(b, ')'))
+	}
+	return texts
+}()
+
+// Prepared returns the statement for PostgreSQL to prepare, and its values: see
+// uow/postgres. It is empty for more rows than a unit of work usually has.
+func (rows insert) Prepared() (query string, values []any, err error) {
+	if len(rows) == 0 || len(rows) > maxPrepared {
+		return "", nil, nil
+	}
+	values = make([]any, 0, len(rows)*columns+1)
+	for i := range rows {
+		r := &rows[i]
+		if err := r.checkText(); err != nil {
+			return "", nil, err
+		}
+		values = append(values, r.ID, r.MessageID, r.TargetBroker, r.Stream, r.StreamCategory, textOrNil(r.Topic),
+			r.PartitionKey, strconv.Itoa(r.Partition), r.MessageType, r.AggregateType, r.AggregateID,
+			strconv.FormatInt(r.AggregateVersion, 10), r.Payload, r.ContentType, textOrNil(r.CorrelationID),
+			textOrNil(r.CausationID), textOrNil(r.TenantID), textOrNil(r.Traceparent), strconv.Itoa(r.Priority),
+			r.OccurredAt.UTC().Format(timeLayout))
+	}
+	return prepared[len(rows)], values, nil
+}
+
+func textOrNil(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
 func (r *Row) checkText() error {
 	for _, f := range [...]struct{ name, value string }{
 		{"id", r.ID},

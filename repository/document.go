@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/uow"
@@ -61,6 +63,8 @@ var _ store[domain.AggregateRoot] = documents[domain.AggregateRoot]{}
 const (
 	insertDocument = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 	updateDocument = "UPDATE documents SET version = ?, state = ? WHERE category = ? AND id = ? AND version = ?"
+	insertPrepared = "INSERT INTO documents (category, id, version, state) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+	updatePrepared = "UPDATE documents SET version = $1, state = $2 WHERE category = $3 AND id = $4 AND version = $5"
 	selectDocument = "SELECT id, version, state FROM documents WHERE category = ? AND id IN (?)"
 )
 
@@ -84,11 +88,29 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	}
 	s := uow.Statement{Rows: 1, Else: conflict(c)}
 	if c.Expected == 0 {
-		s.Query = bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state)
+		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state), insertPrepared}
 	} else {
-		s.Query = bun.SafeQuery(updateDocument, c.Version, state, c.Type.Category, id, c.Expected)
+		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, c.Type.Category, id, c.Expected), updatePrepared}
 	}
 	return []uow.Statement{s}, nil
+}
+
+// documentWrite can also be sent as a prepared statement: see uow/postgres.
+type documentWrite struct {
+	schema.QueryWithArgs
+	prepared string
+}
+
+// Prepared returns the query and its values as text.
+func (w documentWrite) Prepared() (query string, values []any, err error) {
+	values = make([]any, len(w.Args), len(w.Args)+1)
+	for i, arg := range w.Args {
+		if n, ok := arg.(int64); ok {
+			arg = strconv.FormatInt(n, 10)
+		}
+		values[i] = arg
+	}
+	return w.prepared, values, nil
 }
 
 func (d documents[A]) again(int64) uow.Persister { return d }

@@ -185,12 +185,17 @@ func removal[A counter](t *testing.T, k kind[A]) {
 		created := make(chan error, 1)
 		require.NoError(t, k.db.units.Do(ctx, func(inner context.Context) error {
 			require.NoError(t, k.repo.Remove(inner, a))
-			require.NoError(t, uow.Flush(inner)) // locks what there was
+			db, err := uow.DB(inner) // sends it, which locks what there was
+			require.NoError(t, err)
+			var holder int
+			if k.db.provider.DB().Dialect().Name() == dialect.PG {
+				require.NoError(t, db.NewRaw("SELECT pg_backend_pid()").Scan(inner, &holder))
+			}
 			go func() { created <- k.repo.Save(ctx, k.made(id)) }()
 			if k.db.provider.DB().Dialect().Name() == dialect.PG {
 				require.Eventually(t, func() bool {
 					waiting, err := k.db.provider.Reader().NewSelect().Table("pg_stat_activity").
-						Where("wait_event_type = 'Lock'").Where("query LIKE ?", "%INSERT%"+id+"%").Count(ctx)
+						Where("? = ANY (pg_blocking_pids(pid))", holder).Count(ctx)
 					return err == nil && waiting == 1 || len(created) == 1 // a history conflicts at once
 				}, 10*time.Second, 5*time.Millisecond)
 			}

@@ -20,6 +20,8 @@ const (
 	invalidAuthorization = "28000"
 	undefinedDatabase    = "3D000"
 	tooManyConnections   = "53300"
+	unknownStatement     = "26000"
+	duplicateStatement   = "42P05"
 )
 
 // explain says what is wrong with a server, user or database, and what helps.

@@ -22,6 +22,8 @@ const answerTimeout = 2 * time.Second
 // missed begins the text that a guard fails to read as a number.
 const missed = "waybill missed "
 
+var errNUL = errors.New("postgres: a statement has a NUL byte, which PostgreSQL can't store as text: leave it out, or use bytea")
+
 // message puts statements into one message of the simple protocol. Outside a
 // transaction PostgreSQL runs it as one, which commits with the answer to the
 // last statement.
@@ -51,7 +53,7 @@ func message(gen schema.QueryGen, statements []uow.Statement) (string, error) {
 		}
 	}
 	if bytes.IndexByte(b, 0) >= 0 {
-		return "", errors.New("postgres: a statement has a NUL byte, which PostgreSQL can't store as text: leave it out, or use bytea")
+		return "", errNUL
 	}
 	return string(b), nil
 }
@@ -69,10 +71,10 @@ func run(ctx context.Context, conn *pgx.Conn, query string) (answered int, err e
 	return answered, results.Close()
 }
 
-// runPatiently runs a message that commits. If ctx ends before the answer has
+// runPatiently runs what commits. If ctx ends before the answer has
 // come, it asks the server to stop and waits a little longer, because "it may
 // or may not have happened" is the worst of answers.
-func runPatiently(ctx context.Context, conn *pgx.Conn, query string) (answered int, err error) {
+func runPatiently(ctx context.Context, conn *pgx.Conn, run func(context.Context, *pgx.Conn) (int, error)) (answered int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, &unsentError{err}
 	}
@@ -87,7 +89,7 @@ func runPatiently(ctx context.Context, conn *pgx.Conn, query string) (answered i
 		<-wait.Done()
 		cancel()
 	})
-	answered, err = run(patient, conn, query)
+	answered, err = run(patient, conn)
 	if !stop() {
 		cancel()
 		<-asked

@@ -1,7 +1,9 @@
 // Package postgres is the provider for PostgreSQL 13 and newer, on pgx.
 //
 // It speaks PostgreSQL's simple protocol: every statement carries its arguments
-// in its text, nothing is prepared, and poolers in transaction mode work.
+// in its text. Only the statements of a unit that is committed in one trip are
+// prepared, where they allow it. Poolers in transaction mode work: one that
+// doesn't know prepared statements is noticed, and nothing is prepared any more.
 package postgres
 
 import (
@@ -11,6 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -151,6 +155,9 @@ type provider struct {
 	name string
 	pool *pgxpool.Pool
 	db   *bun.DB
+
+	texts      sync.Map    // of prepared statements
+	unprepared atomic.Bool // A pooler stands in between: prepare nothing.
 }
 
 var _ uow.Provider = (*provider)(nil)

@@ -15,9 +15,10 @@ import (
 
 // session is one transaction.
 //
-// If all of it is known at Commit, it is one simple-protocol message of several
-// statements, which PostgreSQL runs as one transaction and answers at once:
-// one round trip, and after a failure nothing is left to roll back. Otherwise
+// If all of it is known at Commit, it is one pipeline of prepared statements, or
+// one simple-protocol message of several statements. Either is one transaction
+// that PostgreSQL answers at once: one round trip, and after a failure nothing is
+// left to roll back. Otherwise
 // it is a bun.Tx on a pinned connection. bun's interface wants the real thing,
 // and a transaction of ours on top of a bun.Conn would be ended by the
 // application's RunInTx.
@@ -144,9 +145,15 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 		s.ended = true
 		return nil
 	}
-	query, err := message(s.p.db.QueryGen(), statements)
+	requests, err := s.p.pipeline(statements)
 	if err != nil {
 		return err
+	}
+	query := ""
+	if requests == nil {
+		if query, err = message(s.p.db.QueryGen(), statements); err != nil {
+			return err
+		}
 	}
 	conn, err := s.p.pool.Acquire(ctx)
 	if err != nil {
@@ -154,7 +161,23 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 	}
 	defer conn.Release() // closes it, unless it is idle and in no transaction
 	s.ended = true
-	answered, err := runPatiently(ctx, conn.Conn(), query)
+	answered := 0
+	if requests != nil {
+		answered, err = runPatiently(ctx, conn.Conn(), func(ctx context.Context, c *pgx.Conn) (int, error) {
+			return runPipeline(ctx, c, requests)
+		})
+		if pooled(err) { // nothing of it has happened
+			s.p.unprepared.Store(true)
+			if query, err = message(s.p.db.QueryGen(), statements); err != nil {
+				return err
+			}
+		}
+	}
+	if query != "" {
+		answered, err = runPatiently(ctx, conn.Conn(), func(ctx context.Context, c *pgx.Conn) (int, error) {
+			return run(ctx, c, query)
+		})
+	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}

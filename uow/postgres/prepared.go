@@ -1,0 +1,167 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+// preparable is the query of a statement whose text is always the same, but for
+// its values. To parse and plan it costs PostgreSQL more than to run it.
+type preparable interface {
+	// Prepared returns the query with $1, $2 … for its values. Each of them is a
+	// string, which has the value as text, a []byte, which is a bytea, or nil. An
+	// empty query asks to be sent by AppendQuery this time.
+	Prepared() (query string, values []any, err error)
+}
+
+// request is one statement of a pipeline.
+type request struct {
+	name, query string
+	values      [][]byte
+	formats     []int16
+}
+
+// pipeline turns statements into requests; none if one of them can't be prepared.
+func (p *provider) pipeline(statements []uow.Statement) ([]request, error) {
+	if p.unprepared.Load() {
+		return nil, nil
+	}
+	requests := make([]request, 0, len(statements))
+	for i, s := range statements {
+		query, ok := s.Query.(preparable)
+		if !ok {
+			return nil, nil
+		}
+		text, values, err := query.Prepared()
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("postgres: statement %d: %w", i, err)
+		case text == "":
+			return nil, nil
+		case s.Rows >= 0 && s.Else == nil:
+			return nil, fmt.Errorf("postgres: statement %d demands %d rows and has no Else", i, s.Rows)
+		case s.Rows >= 0:
+			values = append(values, missed+strconv.Itoa(i)+" ")
+		}
+		r, err := p.prepared(text, s.Rows, len(values)).with(values)
+		if err != nil {
+			return nil, err
+		}
+		requests = append(requests, r)
+	}
+	return requests, nil
+}
+
+// prepared gives a query its guard (see message) and its name. The name is made
+// of the text: behind a pooler another program's statements are met, and must
+// never be taken for one's own.
+func (p *provider) prepared(text string, rows int64, values int) request {
+	type key struct {
+		text string
+		rows int64
+	}
+	if known, ok := p.texts.Load(key{text, rows}); ok {
+		return known.(request)
+	}
+	query := text
+	if rows >= 0 {
+		query = fmt.Sprintf("WITH w AS (\n%s\nRETURNING 1) SELECT CASE count(*) WHEN %d THEN 0 ELSE ($%d::text || count(*))::int END FROM w", text, rows, values)
+	}
+	sum := sha256.Sum256([]byte(query))
+	r := request{name: "waybill_" + hex.EncodeToString(sum[:16]), query: query}
+	p.texts.Store(key{text, rows}, r)
+	return r
+}
+
+func (r request) with(values []any) (request, error) {
+	r.values, r.formats = make([][]byte, len(values)), make([]int16, len(values))
+	for i, v := range values {
+		switch v := v.(type) {
+		case nil:
+		case string:
+			if strings.IndexByte(v, 0) >= 0 {
+				return r, errNUL
+			}
+			r.values[i] = []byte(v)
+		case []byte:
+			if v == nil {
+				v = []byte{} // nil would be NULL
+			}
+			r.values[i], r.formats[i] = v, pgx.BinaryFormatCode
+		default:
+			return r, fmt.Errorf("postgres: a value is a %T, and not a string, bytes or nil", v)
+		}
+	}
+	return r, nil
+}
+
+// preparedOn is the key under which a connection keeps the names of its
+// statements.
+const preparedOn = "waybill"
+
+// runPipeline sends requests in one trip and as one transaction, which commits
+// behind the last of them. What the connection doesn't know yet is prepared on
+// the way. answered is as in run.
+func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answered int, err error) {
+	known, ok := conn.PgConn().CustomData()[preparedOn].(map[string]bool)
+	if !ok {
+		known = map[string]bool{}
+		conn.PgConn().CustomData()[preparedOn] = known
+	}
+	pipe := conn.PgConn().StartPipeline(ctx)
+	var preparing []string
+	for _, r := range requests {
+		if !known[r.name] {
+			pipe.SendPrepare(r.name, r.query, nil)
+			preparing = append(preparing, r.name)
+			known[r.name] = true // for the next of the same
+		}
+		pipe.SendQueryPrepared(r.name, r.values, r.formats, nil)
+	}
+	err = pipe.Sync()
+	prepared := 0
+	for err == nil {
+		var results any
+		results, err = pipe.GetResults()
+		switch results := results.(type) {
+		case *pgconn.StatementDescription:
+			prepared++
+			continue
+		case *pgconn.ResultReader:
+			if _, err = results.Close(); err == nil {
+				answered++
+			}
+			continue
+		case *pgconn.PipelineSync:
+			continue
+		}
+		break
+	}
+	// A statement stays prepared even if its transaction fails, and behind the
+	// failure none is prepared.
+	for _, name := range preparing[prepared:] {
+		delete(known, name)
+	}
+	closing := pipe.Close()
+	if err == nil {
+		err = closing
+	}
+	return answered, err
+}
+
+// pooled says that err comes from a pooler between here and PostgreSQL, which
+// gives transactions to connections that know other statements.
+func pooled(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == unknownStatement || pg.Code == duplicateStatement)
+}
