@@ -113,8 +113,6 @@ func (w documentWrite) Prepared() (query string, values []any, err error) {
 	return w.prepared, values, nil
 }
 
-func (d documents[A]) again(int64) uow.Persister { return d }
-
 func (d documents[A]) unchanged(A) bool { return false }
 
 func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all []stored[A], err error) {

@@ -87,8 +87,6 @@ func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	return []uow.Statement{{Query: in, Rows: int64(rows), Else: conflict(c)}}, nil
 }
 
-func (e events[A]) again(int64) uow.Persister { return e }
-
 func (e events[A]) unchanged(a A) bool {
 	root := rootstate.Of(a)
 	return root.Version > 0 && len(root.Raised) == 0

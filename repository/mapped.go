@@ -149,27 +149,7 @@ func findChild(table *schema.Table, row reflect.Value, slice any) (child, error)
 	return child{}, fmt.Errorf("no has-many relation of %s is what it points to: tag the field `bun:\"rel:has-many,join:id=<column of the child>\"`", table.Type)
 }
 
-// Persist implements [uow.Persister].
-func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
-	return m.persist(c, c.Expected == 0)
-}
-
-func (m mapped[A, R]) again(removedAt int64) uow.Persister {
-	return mappedAgain[A, R]{m, removedAt}
-}
-
 func (m mapped[A, R]) unchanged(A) bool { return false }
-
-// mappedAgain is for an aggregate that was removed at a version: until it is
-// written, what has that version is not a row but a document without state.
-type mappedAgain[A domain.AggregateRoot, R any] struct {
-	mapped[A, R]
-	removedAt int64
-}
-
-func (m mappedAgain[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
-	return m.persist(c, c.Expected == m.removedAt)
-}
 
 const (
 	insertRemoved = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING"
@@ -179,9 +159,11 @@ const (
 	selectRemoved = "SELECT id, version FROM documents WHERE category = ? AND id IN (?) AND state IS NULL"
 )
 
-// persist writes the row first in any case: whoever is second waits for its lock
-// and then sees what the first has done, to the row and to what was removed.
-func (m mapped[A, R]) persist(c uow.Change, create bool) ([]uow.Statement, error) {
+// Persist implements [uow.Persister]. It writes the row first in any case:
+// whoever is second waits for its lock and then sees what the first has done, to
+// the row and to what was removed.
+func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
+	create := c.Expected == 0 || c.Recreated
 	id := c.Aggregate.ID()
 	if err := checkID(id); err != nil {
 		return nil, err

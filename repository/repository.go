@@ -53,9 +53,6 @@ type store[A domain.AggregateRoot] interface {
 	uow.Persister
 	// load reads what is known of ids, in any order.
 	load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error)
-	// again is the Persister of an aggregate that is created again: when it is
-	// written with the version at which it was removed as the expected one.
-	again(removedAt int64) uow.Persister
 	// unchanged says that to save a would store nothing.
 	unchanged(a A) bool
 }
@@ -174,9 +171,9 @@ func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *
 // outbox. A version that someone else has overtaken is a [*uow.ConflictError],
 // at the latest when the unit commits.
 func (r *Repository[A]) Save(ctx context.Context, a A) error {
-	return r.write(ctx, a, func(ctx context.Context, u *uow.Unit, p uow.Persister) error {
+	return r.write(ctx, func(ctx context.Context, u *uow.Unit) error {
 		if r.store.unchanged(a) {
-			held, err := u.Loaded(a, p.Provider())
+			held, err := u.Loaded(a, r.store.Provider())
 			if err != nil {
 				return err
 			}
@@ -184,7 +181,7 @@ func (r *Repository[A]) Save(ctx context.Context, a A) error {
 				return nil
 			}
 		}
-		return u.Save(ctx, a, p)
+		return u.Save(ctx, a, r.store)
 	})
 }
 
@@ -206,8 +203,8 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 // Remove deletes a; events it raised are still published. Its identity and last
 // version stay, and so does the history of an event-sourced aggregate.
 func (r *Repository[A]) Remove(ctx context.Context, a A) error {
-	return r.write(ctx, a, func(ctx context.Context, u *uow.Unit, p uow.Persister) error {
-		return u.Remove(ctx, a, p)
+	return r.write(ctx, func(ctx context.Context, u *uow.Unit) error {
+		return u.Remove(ctx, a, r.store)
 	})
 }
 
@@ -241,7 +238,8 @@ func (r *Repository[A]) db(ctx context.Context, u *uow.Unit) (bun.IDB, error) {
 // removed, be it only in this unit.
 func (r *Repository[A]) enter(u *uow.Unit, s stored[A]) (a A, ok bool, err error) {
 	if s.removed {
-		return a, false, r.remember(u, s.id, s.version)
+		u.Gone(r.typ.Category, s.id, s.version)
+		return a, false, nil
 	}
 	held, err := u.Loaded(s.aggregate, r.store.Provider())
 	if err != nil {
@@ -253,47 +251,16 @@ func (r *Repository[A]) enter(u *uow.Unit, s stored[A]) (a A, ok bool, err error
 	return held.(A), true, nil
 }
 
-// write runs fn in the unit of ctx or in one of its own, with the Persister that
-// is right for a.
-func (r *Repository[A]) write(ctx context.Context, a A, fn func(context.Context, *uow.Unit, uow.Persister) error) error {
+// write runs fn in the unit of ctx or in one of its own.
+func (r *Repository[A]) write(ctx context.Context, fn func(context.Context, *uow.Unit) error) error {
 	return r.units.Do(ctx, func(ctx context.Context) error {
 		u, err := uow.From(ctx)
 		if err != nil {
 			return err
 		}
-		root := rootstate.Of(a)
-		removedAt, ok := r.remembered(u, root.ID)
-		if !ok || root.Version != 0 && root.Version != removedAt {
-			return fn(ctx, u, r.store)
-		}
-		before := root.Version
-		root.Version = removedAt
-		if err := fn(ctx, u, r.store.again(removedAt)); err != nil {
-			root.Version = before
-			return err
-		}
-		return nil
+		return fn(ctx, u)
 	})
 }
-
-// remember notes in the unit that an identity was removed, and at which version:
-// as one more aggregate, under an identity that none can have.
-func (r *Repository[A]) remember(u *uow.Unit, id string, version int64) error {
-	gone := r.typ.New()
-	*rootstate.Of(gone) = rootstate.State{ID: removedID(id), Version: version}
-	_, err := u.Loaded(gone, r.store.Provider())
-	return err
-}
-
-func (r *Repository[A]) remembered(u *uow.Unit, id string) (version int64, ok bool) {
-	gone, ok := u.Identity(r.typ.Category, removedID(id))
-	if !ok {
-		return 0, false
-	}
-	return gone.Version(), true
-}
-
-func removedID(id string) string { return id + "\x00removed" }
 
 // checkID refuses what a database can't store as text.
 func checkID(id string) error {

@@ -100,10 +100,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	targets := map[string]bool{cfg.Broker: true}
 	for _, t := range cfg.External {
-		switch {
-		case t.Broker == "":
-			fail("uow.Config.External: a target has no Broker: name the broker as the engine knows it")
-		case targets[t.Broker]:
+		if t.Broker != "" && targets[t.Broker] {
 			fail("uow.Config.External: broker %q is named twice, or is the context's own", t.Broker)
 		}
 		targets[t.Broker] = true

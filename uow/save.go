@@ -19,6 +19,9 @@ type Change struct {
 	Version   int64 // The version that it gets.
 	Events    []outbox.Event
 	Removed   bool
+	// Recreated: what is stored now, at version Expected, is that an aggregate of
+	// this identity was removed; see [Unit.Gone].
+	Recreated bool
 }
 
 // Conflict is what a statement's Else has to be when another version is stored.
@@ -60,6 +63,11 @@ func (u *Unit) Identity(category, id string) (domain.AggregateRoot, bool) {
 	}
 	return e.aggregate, true
 }
+
+// Gone notes that a repository looked an identity up and found that its
+// aggregate was removed at a version. One that is created under it in this unit
+// goes on from there.
+func (u *Unit) Gone(category, id string, version int64) { u.gone[entryKey{category, id}] = version }
 
 // Save notes that a is to be written by p at the next flush, in the state that
 // it has now. It validates the aggregate and encodes its events, once each. An
@@ -103,9 +111,12 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	switch {
 	case e == nil:
 		e = &entry{aggregate: a, root: root, typ: t, base: root.Version}
+		if removedAt, ok := u.gone[key]; ok && root.Version == 0 {
+			e.base, e.recreated = removedAt, true
+		}
 		u.entries[key] = e
 	case e.aggregate != a:
-		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned", t.Name, root.ID))
+		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned, or create it again in another unit than the one that removes it", t.Name, root.ID))
 	}
 	e.provider = part.provider.Name()
 	version := e.base + 1
@@ -117,7 +128,9 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 		e.events = append(e.events, event)
 		e.taken++
 	}
-	e.writes, err = p.Persist(Change{Aggregate: a, Type: t, Expected: e.base, Version: version, Events: e.events, Removed: remove})
+	e.writes, err = p.Persist(Change{
+		Aggregate: a, Type: t, Expected: e.base, Version: version, Events: e.events, Removed: remove, Recreated: e.recreated && !e.flushed,
+	})
 	if err != nil {
 		return u.doom(fmt.Errorf("uow: %s %s can't be stored: %w", t.Name, root.ID, err))
 	}

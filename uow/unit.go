@@ -24,7 +24,8 @@ type Unit struct {
 
 	correlation string // of events whose context names none
 	entries     map[entryKey]*entry
-	touched     []*part // providers in the order of their first use
+	gone        map[entryKey]int64 // removed, at a version
+	touched     []*part            // providers in the order of their first use
 	after       []func(ctx context.Context)
 }
 
@@ -48,6 +49,7 @@ type entry struct {
 	provider  string
 	base      int64 // the version in the database, after what was flushed
 	loaded    bool
+	recreated bool // base is the version at which one of its identity was removed
 	saved     bool // since the last flush
 	taken     int  // how many of root.Raised are in events, or were flushed
 	events    []outbox.Event
@@ -74,7 +76,7 @@ func From(ctx context.Context) (*Unit, error) {
 }
 
 func newUnit(m *Manager, o options, seen map[domain.AggregateRoot]int) *Unit {
-	return &Unit{m: m, opts: o, seen: seen, entries: map[entryKey]*entry{}}
+	return &Unit{m: m, opts: o, seen: seen, entries: map[entryKey]*entry{}, gone: map[entryKey]int64{}}
 }
 
 func (u *Unit) usable() error {
@@ -163,7 +165,7 @@ func (u *Unit) retryable(err error) bool {
 	if conflict, ok := errors.AsType[*ConflictError](err); ok {
 		for _, e := range u.entries {
 			if e.typ.Name == conflict.Type && e.root.ID == conflict.ID {
-				return e.loaded
+				return e.loaded || e.recreated
 			}
 		}
 		return false
