@@ -305,7 +305,7 @@ func TestNew_AllMistakesAtOnce(t *testing.T) {
 		External:   []outbox.Target{{}, {Broker: "kafka"}, {Broker: "partner", Events: []string{"Nothing"}}},
 		Partitions: -1, MaxMessageBytes: -2, MaxRetries: -2,
 	})
-	for _, s := range []string{`two are called "books"`, "Providers[2] is nil", "has no Broker", `"kafka" is named twice`, "Nothing", "Partitions is -1", "MaxMessageBytes is -2", "MaxRetries is -2"} {
+	for _, s := range []string{`two are called "books"`, "Providers[2] is nil", "has no name: set Broker", `"kafka" is named twice`, "Nothing", "Partitions is -1", "MaxMessageBytes is -2", "MaxRetries is -2"} {
 		require.ErrorContains(t, err, s)
 	}
 
