@@ -2,11 +2,9 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -19,34 +17,51 @@ type link struct {
 	name   string
 	topics []string
 
-	ensured atomic.Bool
-	mu      sync.Mutex // one call of EnsureTopics at a time
-	usable  *cached[error]
+	mu      sync.Mutex
+	ensured bool
+	running *attempt // at EnsureTopics, if there is one
+
+	usable *cached[error]
+}
+
+// attempt is a call whose result all get that come while it is out.
+type attempt struct {
+	done chan struct{}
+	err  error
 }
 
 func (l *link) add(topics ...string) {
 	l.topics = slices.Compact(slices.Sorted(slices.Values(append(l.topics, topics...))))
 }
 
-var errEnsuring = errors.New("its topics are being created")
-
 // ensure creates the topics that are missing, until it succeeded once.
 func (l *link) ensure(ctx context.Context) error {
-	if l.ensured.Load() || len(l.topics) == 0 {
+	l.mu.Lock()
+	if l.ensured || len(l.topics) == 0 {
+		l.mu.Unlock()
 		return nil
 	}
-	if !l.mu.TryLock() {
-		return errEnsuring
+	a := l.running
+	if a != nil {
+		l.mu.Unlock()
+		select {
+		case <-a.done:
+			return a.err
+		case <-ctx.Done():
+			return fmt.Errorf("its topics are being created: %w", context.Cause(ctx))
+		}
 	}
-	defer l.mu.Unlock()
-	if l.ensured.Load() {
-		return nil
-	}
+	a = &attempt{done: make(chan struct{})}
+	l.running = a
+	l.mu.Unlock()
 	if err := l.EnsureTopics(ctx, l.topics...); err != nil {
-		return fmt.Errorf("create topics %q: %w", l.topics, err)
+		a.err = fmt.Errorf("create topics %q: %w", l.topics, err)
 	}
-	l.ensured.Store(true)
-	return nil
+	l.mu.Lock()
+	l.ensured, l.running = a.err == nil, nil
+	l.mu.Unlock()
+	close(a.done)
+	return a.err
 }
 
 func (l *link) Publish(ctx context.Context, messages []broker.Message) error {
