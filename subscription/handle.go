@@ -54,6 +54,7 @@ func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
 	if m.failures > 0 {
 		r.retries.Add(1)
 	}
+	outages := r.databaseOutage.changes.Load()
 	result, err := r.try(ctx, m)
 	switch {
 	case err == nil:
@@ -63,8 +64,9 @@ func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
 	}
 	// The inbox knows more than the error does: another consumer may have been
 	// faster and be the reason of the failure, or a commit whose answer was lost
-	// may have happened. And if it can't be asked, the failure is the database's.
-	has, down, asking := r.lookUp(ctx, []string{m.id})
+	// may have happened. And if there was an outage meanwhile, the failure is the
+	// database's.
+	has, asking := r.lookUp(ctx, []string{m.id})
 	switch {
 	case asking != nil:
 		return aborted, asking
@@ -73,7 +75,7 @@ func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
 			return handled, nil
 		}
 		return duplicate, nil
-	case down:
+	case r.databaseOutage.changes.Load() != outages:
 		return undone, nil
 	}
 	return failed, err
@@ -194,22 +196,21 @@ func (r *Runner) park(ctx context.Context, m *message, why reason, cause error, 
 	return setAside, nil
 }
 
-// lookUp is inboxHas, but waits while the database can't say; down tells that
-// it had to. It gives up only when ctx is done.
-func (r *Runner) lookUp(ctx context.Context, ids []string) (has map[string]bool, down bool, err error) {
+// lookUp is inboxHas, but waits while the database can't say. It gives up only
+// when ctx is done.
+func (r *Runner) lookUp(ctx context.Context, ids []string) (map[string]bool, error) {
 	for tries := 1; ; tries++ {
 		has, err := inboxHas(ctx, r.provider.Reader(), r.stream.Name, ids)
 		if err == nil {
 			r.databaseUp()
-			return has, down, nil
+			return has, nil
 		}
 		if ctx.Err() != nil {
-			return nil, down, err
+			return nil, err
 		}
-		down = true
 		r.databaseDown(err)
 		if !sleep(ctx, delay(firstReconnect, lastReconnect, tries)) {
-			return nil, down, err
+			return nil, err
 		}
 	}
 }

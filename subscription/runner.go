@@ -216,14 +216,19 @@ func (r *Runner) note(err error) {
 // outage remembers when something stopped to answer, so that one line tells of
 // its begin and one of its end.
 type outage struct {
-	since atomic.Pointer[time.Time]
+	since   atomic.Pointer[time.Time]
+	changes atomic.Int64 // Begins and ends.
 }
 
 func (o *outage) on() bool { return o.since.Load() != nil }
 
 func (o *outage) begin() bool {
 	now := time.Now()
-	return o.since.CompareAndSwap(nil, &now)
+	if !o.since.CompareAndSwap(nil, &now) {
+		return false
+	}
+	o.changes.Add(1)
+	return true
 }
 
 func (o *outage) end() (lasted time.Duration, over bool) {
@@ -231,6 +236,7 @@ func (o *outage) end() (lasted time.Duration, over bool) {
 	if since == nil || !o.since.CompareAndSwap(since, nil) {
 		return 0, false
 	}
+	o.changes.Add(1)
 	return time.Since(*since).Round(time.Millisecond), true
 }
 

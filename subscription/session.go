@@ -188,7 +188,7 @@ func (s *session) accept(ctx context.Context, fresh []*message) error {
 	}
 	// The look-up comes after hold: a message that was settled between the two
 	// would have got the new delivery, and one settled before is in the inbox.
-	has, _, err := s.r.lookUp(ctx, ids)
+	has, err := s.r.lookUp(ctx, ids)
 	if err != nil {
 		return err
 	}

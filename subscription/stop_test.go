@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestStopIsBounded(t *testing.T) {
 				return how(ctx.Err())
 			}))
 			w.publish(placed("o", ""))
-			r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
+			r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker, Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			require.NoError(t, r.Start(t.Context()))
 			<-in
@@ -111,7 +112,7 @@ func TestStopDoesNotWaitForTheDeaf(t *testing.T) {
 			return effect(ctx, e)
 		}))
 		w.publish(placed("o", ""))
-		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
+		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		require.NoError(t, r.Start(t.Context()))
 		<-in
