@@ -232,7 +232,7 @@ type (
 	baseRoot      struct{ domain.Root }
 
 	Generic[T any] struct{ Value T }
-	Größe          struct{ Value int }
+	Größe          struct{ Value int } //nolint:asciicheck // what is refused
 	text           string
 	hidden         struct{ orderID string }
 	pointerJSON    struct{ A int }

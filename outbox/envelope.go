@@ -29,7 +29,7 @@ const (
 // whatever differs, so a field that is added to the internal one can't leak.
 
 // appendInternal appends the body for the context's own broker. extensions is
-// JSON, as from appendExtensions.
+// JSON, as from encodeExtensions.
 func appendInternal(b []byte, e *Event, extensions []byte) []byte {
 	b = appendHeaders(b, e)
 	b = append(b, `,"envelope":{"specversion":"1.0","checksum":"`...)
@@ -98,10 +98,10 @@ func appendEnd(b, extensions []byte) []byte {
 	return append(b, `}}`...)
 }
 
-// appendExtensions appends those extensions that may be there, sorted by name,
-// the tenant among them.
-func appendExtensions(b []byte, o domain.Origin, names []string, allowed func(string) bool) []byte {
-	b = append(b, '{')
+// encodeExtensions is the object of those extensions that may be there, sorted by
+// name, the tenant among them.
+func encodeExtensions(o domain.Origin, names []string, allowed func(string) bool) []byte {
+	b := []byte{'{'}
 	first := true
 	for _, name := range names {
 		if !allowed(name) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,11 +24,11 @@ var updateEnvelopes = flag.Bool("update-envelopes", false, "write the golden env
 func everything(string) bool { return true }
 
 func internalBody(e Event) []byte {
-	return appendInternal(nil, &e, appendExtensions(nil, e.Origin, extensionNames(e.Origin), everything))
+	return appendInternal(nil, &e, encodeExtensions(e.Origin, extensionNames(e.Origin), everything))
 }
 
 func externalBody(e Event, t Target) []byte {
-	return appendExternal(nil, &e, appendExtensions(nil, e.Origin, extensionNames(e.Origin), t.allows))
+	return appendExternal(nil, &e, encodeExtensions(e.Origin, extensionNames(e.Origin), t.allows))
 }
 
 func plainEvent() Event {
@@ -183,9 +184,7 @@ func contractBodies(t *testing.T, e Event, version int) (internal, external stri
 		e.Context, "EVENT", e.Aggregate, e.AggregateID, e.Category, version, e.Sequence, textOrNull(e.CorrelationID), textOrNull(e.CausationID),
 	}
 	user := map[string]string{}
-	for k, v := range e.Extensions {
-		user[k] = v
-	}
+	maps.Copy(user, e.Extensions)
 	var ext contractExternal
 	ext.Data, ext.Metadata.Headers, ext.Metadata.Domain, ext.Metadata.Extensions = e.Data, head, dom, user
 	ext.Metadata.Envelope.Specversion = "1.0"
@@ -379,7 +378,7 @@ func BenchmarkEnvelopes(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		names := extensionNames(e.Origin)
-		extensions := appendExtensions(nil, e.Origin, names, everything)
+		extensions := encodeExtensions(e.Origin, names, everything)
 		size := bodySize(&e, len(extensions))
 		appendInternal(make([]byte, 0, size), &e, extensions)
 		appendExternal(make([]byte, 0, size), &e, extensions)

@@ -40,7 +40,7 @@ func newLane(p *Processor, cfg Lane, incarnation string) *lane {
 		l.name += "-external"
 	}
 	l.log = p.log.With("lane", l.name)
-	l.database = outage{log: l.log, what: "the database"}
+	l.database = outage{log: l.log}
 	for i := range p.cfg.Outbox.Workers {
 		w := &worker{
 			lane: l, id: fmt.Sprintf("%s-%d", incarnation, i+1),
@@ -266,10 +266,9 @@ func (k *keeper) leave(ctx context.Context) {
 	}
 }
 
-// outage logs one line when something begins to fail and one when it ends.
+// outage logs one line when the database begins to fail and one when it ends.
 type outage struct {
 	log   *slog.Logger
-	what  string
 	mu    sync.Mutex
 	since time.Time
 }
@@ -283,9 +282,9 @@ func (o *outage) note(ctx context.Context, err error) {
 	switch {
 	case err != nil && o.since.IsZero():
 		o.since = time.Now()
-		o.log.Warn(o.what+" does not answer as it should; trying until it does", "error", err)
+		o.log.Warn("the database does not answer as it should; trying until it does", "error", err)
 	case err == nil && !o.since.IsZero():
-		o.log.Info(o.what+" answers again", "after", time.Since(o.since).Round(time.Millisecond))
+		o.log.Info("the database answers again", "after", time.Since(o.since).Round(time.Millisecond))
 		o.since = time.Time{}
 	}
 }

@@ -530,7 +530,7 @@ func TestProcessor_S4_03_PublishesOnlyWhatIsCommitted(t *testing.T) {
 		m.FailWhere(func(msg broker.Message) error {
 			found, err := b.Find(context.Background(), outbox.Filter{MessageID: msg.ID})
 			if err != nil || len(found) != 1 || found[0].Status != outbox.Processing {
-				return broker.Classify(broker.Permanent, fmt.Errorf("published too early: %v %v", found, err))
+				return broker.Classify(broker.Permanent, fmt.Errorf("published too early: %v %w", found, err))
 			}
 			return nil
 		})

@@ -5,6 +5,7 @@ import "slices"
 // Status is where a row is in its life.
 type Status string
 
+// The statuses of a row.
 const (
 	Pending    Status = "pending"    // waits to be published
 	Processing Status = "processing" // a worker has claimed it

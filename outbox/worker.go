@@ -159,7 +159,7 @@ func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int
 	errs := w.publish(hard, claim.Rows)
 	l.inFlight.Add(-int64(len(claim.Rows)))
 	if hard.Err() != nil {
-		return len(claim.Rows), 0, nil
+		return len(claim.Rows), 0, nil //nolint:nilerr // what was called to an end is left to the next owner
 	}
 	v := verdict{cfg: l.p.cfg.Outbox, random: rand.Float64, outage: l.breaker.next()}
 	outcomes, unanswered, first := v.judge(claim.Rows, errs)
@@ -217,8 +217,9 @@ func (w *worker) refence(hard context.Context) error {
 // row that is absent from the answer is stored.
 func (w *worker) publish(hard context.Context, rows []Claimed) map[int]error {
 	errs := map[int]error{}
-	ctx, sendable := w.bounded(hard, rows, errs)
-	defer ctx.cancel()
+	sendable, deadline := w.sendable(rows, errs)
+	ctx, cancel := context.WithDeadline(hard, deadline)
+	defer cancel()
 	if w.lane.Broker.Capabilities().Prefix {
 		w.call(ctx, rows, sendable, errs)
 		return errs
@@ -252,17 +253,12 @@ func (w *worker) publish(hard context.Context, rows []Claimed) map[int]error {
 	return errs
 }
 
-type boundedContext struct {
-	context.Context
-	cancel context.CancelFunc
-}
-
-// bounded ends a call before the first of its leases may end, and leaves out
-// rows whose lease is gone already.
-func (w *worker) bounded(hard context.Context, rows []Claimed, errs map[int]error) (boundedContext, []int) {
+// sendable are the rows, by index, whose lease may be relied on, and until when
+// their calls must have ended: before the first of the leases may end.
+func (w *worker) sendable(rows []Claimed, errs map[int]error) (indexes []int, deadline time.Time) {
 	now := time.Now()
-	deadline := now.Add(w.lane.p.cfg.Outbox.PublishTimeout)
-	sendable := make([]int, 0, len(rows))
+	deadline = now.Add(w.lane.p.cfg.Outbox.PublishTimeout)
+	indexes = make([]int, 0, len(rows))
 	for i, row := range rows {
 		until, ok := w.own.deadline(row.Partition)
 		if !ok || !now.Before(until) {
@@ -272,10 +268,9 @@ func (w *worker) bounded(hard context.Context, rows []Claimed, errs map[int]erro
 		if until.Before(deadline) {
 			deadline = until
 		}
-		sendable = append(sendable, i)
+		indexes = append(indexes, i)
 	}
-	ctx, cancel := context.WithDeadline(hard, deadline)
-	return boundedContext{ctx, cancel}, sendable
+	return indexes, deadline
 }
 
 // call is one call of the broker.

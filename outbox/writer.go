@@ -86,7 +86,7 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 	}
 
 	names := extensionNames(e.Origin)
-	extensions := appendExtensions(nil, e.Origin, names, func(string) bool { return true })
+	extensions := encodeExtensions(e.Origin, names, func(string) bool { return true })
 	size := bodySize(e, len(extensions))
 	if err := add(w.Internal, "", e.TenantID, appendInternal(make([]byte, 0, size), e, extensions)); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 		if !target.wants(t) {
 			continue
 		}
-		v := variant{extensions: appendExtensions(nil, e.Origin, names, target.allows)}
+		v := variant{extensions: encodeExtensions(e.Origin, names, target.allows)}
 		for _, b := range built {
 			if bytes.Equal(b.extensions, v.extensions) {
 				v = b

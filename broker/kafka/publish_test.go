@@ -52,6 +52,7 @@ func TestPublish_RefusedBeforeSending(t *testing.T) {
 		"a header that is huge": func(m *broker.Message) { m.Headers["x"] = string(make([]byte, 2<<20)) },
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			key := uuid.NewString()
 			call := append(run(name, key, 1, 3), message(name, "other", what))
 			spoil(&call[1])

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -246,7 +245,7 @@ func TestScenarios_FailWhenTheyMust(t *testing.T) {
 		got := failuresOf(c.test)
 		require.Len(t, got, len(c.want), "%s: %v", name, got)
 		for i, want := range c.want {
-			require.True(t, strings.Contains(got[i], want), "%s: %q", name, got[i])
+			require.Contains(t, got[i], want, name)
 		}
 	}
 }
