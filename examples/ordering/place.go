@@ -46,11 +46,11 @@ func (p program) place(ctx context.Context, args []string) error {
 
 	orders, shipments, done, err := p.databases(ctx)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer done()
 	if err := engine.Check(ctx, orders, shipments); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	begin := time.Now()
 	w := &writing{

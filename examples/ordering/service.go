@@ -110,9 +110,13 @@ func (p program) serve(ctx context.Context, args []string) error {
 		return err
 	}
 	f.Outbox.Workers = cmp.Or(*workers, f.Outbox.Workers)
-	err = p.serveFile(ctx, f)
+	return unlessStopped(ctx, p.serveFile(ctx, f))
+}
+
+// unlessStopped is err, but nil if it comes of being told to stop.
+func unlessStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil // told to stop while it was starting
+		return nil
 	}
 	return err
 }

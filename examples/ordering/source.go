@@ -4,10 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"iter"
 	"math/rand/v2"
@@ -101,6 +102,8 @@ func newOrderFile(r io.Reader, path string, stderr io.Writer) (*orderFile, error
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%s: %w", path, err)
+	case !utf8.ValidString(f.name):
+		return nil, fmt.Errorf("the name %q is not UTF-8, and orders are called by it: rename the file", f.name)
 	case first == "":
 		return nil, fmt.Errorf("%s is empty: its first line must be %s", path, header)
 	case strings.TrimRight(strings.TrimPrefix(first, "\ufeff"), "\r\n") != header:
@@ -120,7 +123,7 @@ func (f *orderFile) orders(part, parts int) iter.Seq[job] {
 				if wrong != nil {
 					f.bad++
 					fmt.Fprintf(f.stderr, "%s, line %d: %v\n", f.name, number, wrong)
-				} else if int(hash(j.customer)%uint64(parts)) == part-1 && !yield(j) {
+				} else if inPart(j.customer, part, parts) && !yield(j) {
 					return
 				}
 			}
@@ -176,9 +179,22 @@ func (f *orderFile) order(line []byte, number int) (job, error) {
 	}}, nil
 }
 
-// hash spreads customers over parts and writers, in every process the same way.
-func hash(customer string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(customer)) // never fails
-	return h.Sum64()
+// spread gives a customer two numbers: one for its part and one for its writer.
+// They are the same in every process, and have nothing to do with each other:
+// the customers of one part are to have different writers.
+func spread(customer string) (part, writer uint64) {
+	sum := sha256.Sum256([]byte(customer))
+	return binary.BigEndian.Uint64(sum[:8]), binary.BigEndian.Uint64(sum[8:16])
+}
+
+// inPart says whether a customer is in a part, the first being 1.
+func inPart(customer string, part, parts int) bool {
+	n, _ := spread(customer)
+	return int(n%uint64(parts)) == part-1
+}
+
+// writerOf is the writer of all orders of a customer.
+func writerOf(customer string, writers int) int {
+	_, n := spread(customer)
+	return int(n % uint64(writers))
 }

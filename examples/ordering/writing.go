@@ -65,10 +65,12 @@ func (w *writing) run(ctx context.Context, jobs iter.Seq[job]) error {
 		queues[i] = make(chan job, 16)
 		group.Go(func() error {
 			for j := range queues[i] {
-				if running.Err() != nil {
+				select {
+				case <-running.Done():
 					return nil
+				default:
 				}
-				if err := w.do(running, j); err != nil && !errors.Is(err, errStopped) {
+				if err := w.do(running, j); err != nil {
 					return err
 				}
 			}
@@ -77,8 +79,7 @@ func (w *writing) run(ctx context.Context, jobs iter.Seq[job]) error {
 	}
 	for j := range jobs {
 		select {
-		// Not the bits that choose a part: of its customers, all would have one writer.
-		case queues[(hash(j.customer)>>32)%uint64(w.writers)] <- j:
+		case queues[writerOf(j.customer, w.writers)] <- j:
 			continue
 		case <-running.Done():
 		}
@@ -128,7 +129,10 @@ func (w *writing) do(ctx context.Context, j job) error {
 // failure counts an order that can't be placed or changed. Only what would
 // concern the next one as well is an error.
 func (w *writing) failure(o *ordering.Order, err error) error {
-	if o == nil || !final(err) {
+	switch {
+	case errors.Is(err, errStopped):
+		return nil
+	case o == nil || !final(err):
 		return err
 	}
 	w.failed.Add(1)

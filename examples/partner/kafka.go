@@ -15,14 +15,17 @@ import (
 const pause = 500 * time.Millisecond
 
 // readKafka reads all partitions of a topic until ctx is done.
-func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, print func([]byte)) error {
+func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, show func([]byte)) error {
 	client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }()
 	partitions, err := awaitTopic(ctx, client, topic, stderr)
-	if err != nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	consumer, err := sarama.NewConsumerFromClient(client)
@@ -54,7 +57,7 @@ func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, print 
 	for {
 		select {
 		case m := <-messages:
-			print(m.Value)
+			show(m.Value)
 		case <-ctx.Done():
 			return nil
 		}
@@ -63,7 +66,7 @@ func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, print 
 
 // awaitTopic returns the partitions of a topic as soon as it exists.
 func awaitTopic(ctx context.Context, client sarama.Client, topic string, stderr io.Writer) ([]int32, error) {
-	for tries := 0; ; tries++ {
+	for tries := 0; ctx.Err() == nil; tries++ {
 		err := client.RefreshMetadata(topic)
 		if err == nil {
 			return client.Partitions(topic)
@@ -77,7 +80,7 @@ func awaitTopic(ctx context.Context, client sarama.Client, topic string, stderr 
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, nil
 		}
 	}
+	return nil, nil
 }

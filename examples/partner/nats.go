@@ -12,7 +12,7 @@ import (
 )
 
 // readNATS reads the stream that holds a subject until ctx is done.
-func readNATS(ctx context.Context, url, subject string, stderr io.Writer, print func([]byte)) error {
+func readNATS(ctx context.Context, url, subject string, stderr io.Writer, show func([]byte)) error {
 	connection, err := nats.Connect(url, nats.Name("partner"), nats.MaxReconnects(-1))
 	if err != nil {
 		return fmt.Errorf("%s: %w", url, err)
@@ -23,14 +23,17 @@ func readNATS(ctx context.Context, url, subject string, stderr io.Writer, print 
 		return err
 	}
 	name, err := awaitStream(ctx, streams, subject, stderr)
-	if err != nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	consumer, err := streams.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
 	if err != nil {
 		return err
 	}
-	consuming, err := consumer.Consume(func(m jetstream.Msg) { print(m.Data()) })
+	consuming, err := consumer.Consume(func(m jetstream.Msg) { show(m.Data()) })
 	if err != nil {
 		return err
 	}
@@ -42,15 +45,10 @@ func readNATS(ctx context.Context, url, subject string, stderr io.Writer, print 
 
 // awaitStream returns the stream of a subject as soon as there is one.
 func awaitStream(ctx context.Context, streams jetstream.JetStream, subject string, stderr io.Writer) (string, error) {
-	for tries := 0; ; tries++ {
+	for tries := 0; ctx.Err() == nil; tries++ {
 		name, err := streams.StreamNameBySubject(ctx, subject)
-		switch {
-		case err == nil:
-			return name, nil
-		case ctx.Err() != nil:
-			return "", nil
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return "", err
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return name, err
 		}
 		if tries == 0 {
 			fmt.Fprintf(stderr, "partner: there is no stream with subject %s yet\n", subject)
@@ -58,7 +56,7 @@ func awaitStream(ctx context.Context, streams jetstream.JetStream, subject strin
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return "", nil
 		}
 	}
+	return "", nil
 }

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+)
+
+// site is a database, topics and a directory with a waybill.yaml of one's own,
+// on the real servers.
+type site struct {
+	t        *testing.T
+	dir      string
+	database string
+	server   *sql.DB // as a superuser, in another database
+	db       *sql.DB
+	kafka    string
+	prefix   string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	dsn, kafka := os.Getenv("WAYBILL_POSTGRES"), os.Getenv("WAYBILL_KAFKA")
+	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
+	require.NotEmpty(t, kafka, `run scripts/test, or eval "$(scripts/services up)"`)
+	name := "example_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	s := &site{t: t, dir: t.TempDir(), database: name, kafka: kafka, prefix: name + "."}
+	s.server = connect(t, dsn)
+	s.execute("CREATE DATABASE " + name)
+	t.Cleanup(func() { s.execute("DROP DATABASE " + name + " WITH (FORCE)") })
+	own, err := url.Parse(dsn)
+	require.NoError(t, err)
+	own.Path = "/" + name
+	s.db = connect(t, own.String())
+	write(t, s.dir, "waybill.yaml", fmt.Sprintf(`domain: ordering
+providers: {default: {dialect: postgres, dsn: %q}}
+brokers:
+  default: {kind: kafka, addresses: [%q], topic_prefix: %q}
+  partner: {kind: kafka, addresses: [%q], topic_prefix: %q}
+outbox: {external_brokers: [partner], retry: {base_delay: 1s}}
+server: {addr: "127.0.0.1:0"}
+`, own, kafka, s.prefix, kafka, s.prefix+"partner."))
+	succeed(t, s.dir, "migrate")
+	t.Cleanup(s.deleteTopics)
+	return s
+}
+
+func connect(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	db.SetMaxIdleConns(0)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func (s *site) execute(query string) {
+	s.t.Helper()
+	_, err := s.server.Exec(query)
+	require.NoError(s.t, err)
+}
+
+func (s *site) deleteTopics() {
+	admin, err := sarama.NewClusterAdmin([]string{s.kafka}, sarama.NewConfig())
+	require.NoError(s.t, err)
+	defer admin.Close()
+	topics, err := admin.ListTopics()
+	require.NoError(s.t, err)
+	for topic := range topics {
+		if strings.HasPrefix(topic, s.prefix) {
+			require.NoError(s.t, admin.DeleteTopic(topic))
+		}
+	}
+}
+
+// strings selects one column.
+func (s *site) strings(query string) (all []string) {
+	s.t.Helper()
+	rows, err := s.db.Query(query)
+	require.NoError(s.t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var v string
+		require.NoError(s.t, rows.Scan(&v))
+		all = append(all, v)
+	}
+	require.NoError(s.t, rows.Err())
+	return all
+}
+
+func (s *site) start(args ...string) *process {
+	return start(s.t, s.dir, orderingProgram, args...)
+}
+
+var listening = regexp.MustCompile(`HTTP listens on (http://127\.0\.0\.1:\d+)`)
+
+// serve starts an engine and waits until it is ready.
+func (s *site) serve() *process {
+	p := s.start("serve", "--workers", "2")
+	p.eventually(func() bool {
+		m := listening.FindStringSubmatch(p.stderr.String())
+		if m == nil {
+			return false
+		}
+		answer, err := http.Get(m[1] + "/readyz")
+		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	}, "is ready")
+	return p
+}
+
+// file writes n orders of some customers.
+func (s *site) file(n, customers int) {
+	var b strings.Builder
+	fmt.Fprintln(&b, header)
+	for i := range n {
+		fmt.Fprintf(&b, "%05d,%s,%d,%d\n", (13*i+i/7)%customers, time.Date(1997, 1, 1+i/50, 0, 0, 0, 0, time.UTC).Format(time.DateOnly), 1+i%4, 1177+i)
+	}
+	write(s.t, s.dir, "orders.csv", b.String())
+}
+
+// heard is what a partner has printed: its messages' ids, in the order in which
+// each came first, and the ids of each order's messages.
+func heard(t *testing.T, lines []string) (ids map[string]bool, byOrder map[string][]string) {
+	t.Helper()
+	ids, byOrder = map[string]bool{}, map[string][]string{}
+	for _, line := range lines {
+		var m struct {
+			Data struct {
+				OrderID string `json:"order_id"`
+			} `json:"data"`
+			Metadata struct {
+				Headers struct {
+					ID   string `json:"id"`
+					Type string `json:"type"`
+				} `json:"headers"`
+			} `json:"metadata"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &m), line)
+		if h := m.Metadata.Headers; !ids[h.ID] {
+			ids[h.ID] = true
+			byOrder[m.Data.OrderID] = append(byOrder[m.Data.OrderID], h.Type)
+		}
+	}
+	return ids, byOrder
+}
+
+// Two engines and two writers on PostgreSQL and Kafka, one of each killed in the
+// middle and started again: every order is placed and shipped once, and the
+// partner hears of all of it, each order's events in their order.
+func TestServers_BalanceAfterKills(t *testing.T) {
+	const orders = 400
+	s := newSite(t)
+	s.file(orders, 60)
+	partner := start(t, s.dir, partnerProgram, "--kafka", s.kafka, "--topic", s.prefix+"partner.ordering.order")
+	first, second := s.serve(), s.serve()
+
+	place := func(part string, more ...string) *process {
+		return s.start(append([]string{"place", "--file", "orders.csv", "--part", part, "--cancel-percent", "10"}, more...)...)
+	}
+	one, two := place("1/2", "--rate", "100", "--writers", "2"), place("2/2", "--rate", "60", "--writers", "8")
+	one.eventually(func() bool { return len(one.output()) > 50 }, "places orders")
+	one.kill()
+	first.kill()
+	one, first = place("1/2", "--writers", "2"), s.serve()
+	require.Zero(t, one.wait(), one.stderr)
+	require.Zero(t, two.wait(), two.stderr)
+	require.Regexp(t, `existing [1-9]`, one.stderr.String(), "what the killed one had placed")
+
+	b := decode[books](t, succeed(t, s.dir, "verify", "--wait", "90s"))
+	require.True(t, b.OK)
+	require.EqualValues(t, orders, b.Orders)
+	require.EqualValues(t, orders, b.Shipments)
+	require.Positive(t, b.Cancelled)
+	require.Equal(t, b.Orders+b.Cancelled, b.Inbox)
+	require.Zero(t, b.DeadLetters)
+	require.Equal(t, b.Orders+b.Cancelled, b.Outbox["partner"]["published"])
+	require.Equal(t, 2*(b.Orders+b.Cancelled), b.Outbox["default"]["published"], "ordering's events and shipping's")
+
+	total := int(b.Orders + b.Cancelled)
+	partner.eventually(func() bool {
+		ids, _ := heard(t, partner.output())
+		return len(ids) == total
+	}, "hears of everything")
+	ids, byOrder := heard(t, partner.output())
+	for _, line := range told(t, append(one.output(), two.output()...)) {
+		require.True(t, ids[line.MessageIDs[0]], "what place told, the partner has heard")
+	}
+	for id, types := range byOrder {
+		require.Equal(t, []string{"Ordering.OrderPlaced.v1", "Ordering.OrderCancelled.v2"}[:len(types)], types, id)
+	}
+	partner.stop(10 * time.Second)
+
+	counting := start(t, s.dir, partnerProgram, "--kafka", s.kafka, "--topic", s.prefix+"partner.ordering.order", "--count", "25")
+	require.Zero(t, counting.wait())
+	require.Len(t, counting.output(), 25)
+
+	first.stop(30 * time.Second)
+	second.stop(30 * time.Second)
+}
+
+// One customer's orders are placed in the order given, whatever the number of
+// writers; and what a stopped writer has printed is committed, and nothing else.
+func TestPlace_KeepsCustomersInOrderAndEndsCleanly(t *testing.T) {
+	s := newSite(t)
+	s.file(300, 20)
+	p := s.start("place", "--file", "orders.csv", "--writers", "8", "--rate", "150")
+	p.eventually(func() bool { return len(p.output()) > 60 }, "places orders")
+	p.stop(20 * time.Second)
+	before := told(t, p.output())
+	require.Less(t, len(before), 300)
+	committed := s.strings("SELECT message_id::text FROM outbox WHERE target_broker = 'partner'")
+	require.Len(t, committed, len(before))
+	for _, line := range before {
+		require.Contains(t, committed, line.MessageIDs[0])
+	}
+
+	succeed(t, s.dir, "place", "--file", "orders.csv", "--writers", "3")
+	require.Len(t, s.strings("SELECT id FROM documents"), 300)
+	customers := s.strings("SELECT (state ->> 'CustomerID') FROM outbox JOIN documents ON category = stream_category AND documents.id = aggregate_id WHERE target_broker = 'partner' ORDER BY seq")
+	lines := s.strings("SELECT split_part(aggregate_id, '-', 2) FROM outbox WHERE target_broker = 'partner' ORDER BY seq")
+	last := map[string]string{}
+	for i, customer := range customers {
+		line := fmt.Sprintf("%6s", lines[i])
+		require.Less(t, last[customer], line, "customer %s", customer)
+		last[customer] = line
+	}
+	require.Len(t, last, 20)
+}
+
+// The database goes away with units in progress, and comes back: no order is
+// missing and none is there twice.
+func TestPlace_OutlivesTheDatabase(t *testing.T) {
+	s := newSite(t)
+	s.file(240, 40)
+	p := s.start("place", "--file", "orders.csv", "--writers", "8", "--rate", "120", "--cancel-percent", "25")
+	for outages, lines := range []int{40, 120} {
+		p.eventually(func() bool { return len(p.output()) > lines }, "places orders")
+		s.execute("ALTER DATABASE " + s.database + " ALLOW_CONNECTIONS false")
+		s.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + s.database + "'")
+		p.eventually(func() bool { return strings.Count(p.stderr.String(), "the database fails") > outages }, "notices")
+		s.execute("ALTER DATABASE " + s.database + " ALLOW_CONNECTIONS true")
+	}
+	require.Zero(t, p.wait(), p.stderr)
+	require.Contains(t, p.stderr.String(), "placed 240, cancelled 60, existing 0, failed 0")
+	require.Contains(t, p.stderr.String(), "the database answers again")
+
+	var ids []string
+	for _, line := range told(t, p.output()) {
+		ids = append(ids, line.MessageIDs...)
+	}
+	require.ElementsMatch(t, ids, s.strings("SELECT message_id::text FROM outbox WHERE target_broker = 'partner'"))
+}
