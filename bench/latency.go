@@ -18,7 +18,8 @@ const (
 	latencyTime    = 10 * time.Second
 )
 
-var percentiles = []string{"p50", "p99", "max"}
+// percentiles, and the rate at which units were really committed.
+var percentiles = []string{"p50", "p99", "max", "units/s"}
 
 // stopwatch notes for each key when its unit's commit returned and when the
 // broker had acknowledged its message.
@@ -74,7 +75,7 @@ func (s *stopwatch) percentiles(from, to time.Time) (map[string]float64, error) 
 	}
 	slices.Sort(took)
 	at := func(p float64) float64 { return took[int(p*float64(len(took)-1))] }
-	return map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1)}, nil
+	return map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)/2) / to.Sub(from).Seconds()}, nil
 }
 
 func (s *stopwatch) missing() int {
@@ -200,10 +201,13 @@ func paced(ctx context.Context, watch *stopwatch, perSecond int, writers []func(
 		working.Go(func() {
 			for n := i; errs[i] == nil; n += len(writers) {
 				at := begin.Add(time.Duration(n) * step)
-				if !at.Before(to) || ctx.Err() != nil {
+				if !at.Before(to) {
 					return
 				}
 				pause(ctx, time.Until(at))
+				if !time.Now().Before(to) || ctx.Err() != nil {
+					return
+				}
 				if errs[i] = write(); errs[i] != nil {
 					cancel()
 				}
@@ -211,14 +215,11 @@ func paced(ctx context.Context, watch *stopwatch, perSecond int, writers []func(
 		})
 	}
 	working.Wait()
-	for deadline := time.Now().Add(30 * time.Second); watch.missing() > 0 && ctx.Err() == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); watch.missing() > 0 && ctx.Err() == nil && time.Now().Before(deadline); {
 		pause(ctx, 10*time.Millisecond)
 	}
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return nil, err
-	}
-	if late := time.Since(to); late > 5*time.Second {
-		return nil, fmt.Errorf("%d units/s are more than this machine does: it was %v late", perSecond, late)
 	}
 	return watch.percentiles(from, to)
 }

@@ -77,7 +77,7 @@ func (r result) json(out io.Writer) error {
 		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first)},
 	}
 	if len(r.metrics) > 1 {
-		l.Unit = first + " " + r.unit
+		l.Unit = r.unit + " (" + first + ")"
 		l.Metrics = map[string]pair{}
 		for metric := range maps.Keys(r.waybill) {
 			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)}
@@ -101,7 +101,7 @@ func (r result) text(out io.Writer) error {
 		parts = append(parts, fmt.Sprintf("%s%s against %s, ratio %.2f", name,
 			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)))
 	}
-	_, err := fmt.Fprintf(out, "%-13s %s; %s\n", r.name, strings.Join(parts, "; "), r.unit)
+	_, err := fmt.Fprintf(out, "%-13s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err
 }
 
