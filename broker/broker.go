@@ -50,9 +50,12 @@ type Consumer interface {
 // Delivery is a message on loan.
 type Delivery struct {
 	Message
-	Redelivered int             // How often it was delivered before, where the broker knows.
-	Lost        <-chan struct{} // Closed when the broker took it back: stop work on it. Nil: never.
-	Token       any             // The adapter's own.
+	Redelivered int // How often it was delivered before, where the broker knows.
+	// Lost is closed when the broker took the message back: stop work on it. It is
+	// closed for everything that was taken back before any of it is delivered
+	// again. Nil: never.
+	Lost  <-chan struct{}
+	Token any // The adapter's own.
 }
 
 // Broker is a connection to one broker. Whoever opened it closes it. It is safe
