@@ -106,3 +106,12 @@ type capture []string
 func (c *capture) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
 
 func (c *capture) AfterQuery(_ context.Context, e *bun.QueryEvent) { *c = append(*c, e.Query) }
+
+// The table explains itself to whoever looks at it with psql.
+func TestMigrations_EveryColumnHasAComment(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	var silent []string
+	require.NoError(t, b.DB.NewRaw("SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = 'outbox'"+
+		" AND col_description((quote_ident(table_schema) || '.outbox')::regclass, ordinal_position) IS NULL").Scan(t.Context(), &silent))
+	require.Empty(t, silent)
+}

@@ -42,8 +42,8 @@ CREATE TABLE outbox (
     expires_at        timestamptz,
     finished_at       timestamptz,
     UNIQUE (message_id, target_broker),
-    CHECK ((status = 'processing') = (claim_id IS NOT NULL)),
-    CHECK ((status = 'processing') = (locked_by IS NOT NULL))
+    CONSTRAINT outbox_processing_has_a_claim CHECK ((status = 'processing') = (claim_id IS NOT NULL)),
+    CONSTRAINT outbox_processing_has_an_owner CHECK ((status = 'processing') = (locked_by IS NOT NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 
 -- What is not finished, in the order of each partition. A claim changes none of
@@ -61,14 +61,21 @@ COMMENT ON COLUMN outbox.topic IS 'destination without the broker''s prefix; nul
 COMMENT ON COLUMN outbox.partition_key IS 'rows of one key and target broker are published in the order of seq';
 COMMENT ON COLUMN outbox.partition IS 'hash bucket of partition_key; its owner is in outbox_partitions';
 COMMENT ON COLUMN outbox.message_type IS '<Context>.<Event>.v<version>';
+COMMENT ON COLUMN outbox.aggregate_type IS 'kind of the aggregate that raised the event';
+COMMENT ON COLUMN outbox.aggregate_id IS 'identity of the aggregate that raised the event';
 COMMENT ON COLUMN outbox.aggregate_version IS 'the aggregate''s version by the save that raised the event';
 COMMENT ON COLUMN outbox.payload IS 'the exact bytes that are published';
+COMMENT ON COLUMN outbox.content_type IS 'of payload';
+COMMENT ON COLUMN outbox.correlation_id IS 'what everything has in common that one request set off';
+COMMENT ON COLUMN outbox.causation_id IS 'the message whose handling raised the event';
+COMMENT ON COLUMN outbox.traceparent IS 'W3C Trace Context of the save';
 COMMENT ON COLUMN outbox.tenant_id IS 'as it leaves: null where the target''s envelope does not name the tenant';
 COMMENT ON COLUMN outbox.priority IS 'larger first between keys, never within a key';
 COMMENT ON COLUMN outbox.status IS 'pending -> processing -> published | failed (tried again from available_at on) | abandoned (an operator decides)';
 COMMENT ON COLUMN outbox.attempts IS 'claims that were spent; those of an outage are given back';
 COMMENT ON COLUMN outbox.max_attempts IS 'after so many failures the row is abandoned; the processor''s setting at the last claim';
 COMMENT ON COLUMN outbox.available_at IS 'not before';
+COMMENT ON COLUMN outbox.last_attempt_at IS 'when the row was claimed last';
 COMMENT ON COLUMN outbox.last_error IS 'the broker''s words at the last failure';
 COMMENT ON COLUMN outbox.failure_class IS 'unavailable: nothing was handed over; transient: refused for now; unknown: may have arrived; permanent: cannot be sent; crash: killed its process';
 COMMENT ON COLUMN outbox.locked_by IS 'worker that has claimed the row: host, process, random part, number';
@@ -78,6 +85,8 @@ COMMENT ON COLUMN outbox.claim_id IS 'number of the claim; whoever writes back m
 COMMENT ON COLUMN outbox.losses IS 'claims in a row that nobody settled: crashes and lost leases';
 COMMENT ON COLUMN outbox.held IS 'abandoned, and the rows of its key behind it wait for an operator';
 COMMENT ON COLUMN outbox.occurred_at IS 'when the event was raised';
+COMMENT ON COLUMN outbox.created_at IS 'when the row was stored, by this database''s clock';
+COMMENT ON COLUMN outbox.published_at IS 'when the broker''s acknowledgement was written back';
 COMMENT ON COLUMN outbox.expires_at IS 'from when on housekeeping may remove the row';
 COMMENT ON COLUMN outbox.finished_at IS 'when the row was published or abandoned; null: it still counts for the order of its key';
 
