@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,8 +35,8 @@ func (s suite) redelivery(t *testing.T) {
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
 		got := s.receive(t, c, len(sent), nil)
-		for i := len(got) - 1; i >= 0; i-- { // The last first.
-			require.NoError(t, c.Ack(s.ctx(t), got[i]))
+		for _, d := range slices.Backward(got) {
+			require.NoError(t, c.Ack(s.ctx(t), d))
 		}
 		s.leave(t, c)
 		require.Empty(t, s.afterwards(t, b, topic, group, sent))

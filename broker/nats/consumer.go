@@ -138,8 +138,10 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 // checkVersion refuses servers that can't reset a consumer.
 func checkVersion(version string) error {
 	var major, minor int
-	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return nil // A version of somebody's own: it has to know what it does.
+	// A build of somebody's own may have another kind of version: it has to know
+	// what it does.
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 {
+		return nil
 	}
 	if major < 2 || (major == 2 && minor < 14) {
 		return fmt.Errorf("the server's version is %s: consuming needs 2.14 or later", version)

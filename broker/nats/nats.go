@@ -172,6 +172,14 @@ func (b *Broker) announce() {
 	b.reconnected = make(chan struct{})
 }
 
+// connection is closed when the present connection has been replaced, and differs
+// from one to the next.
+func (b *Broker) connection() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reconnected
+}
+
 // until is ctx, done also when event is closed, and when a request would long
 // have been answered.
 func (b *Broker) until(ctx context.Context, event <-chan struct{}) (context.Context, context.CancelFunc) {

@@ -12,13 +12,19 @@ import (
 // pump asks for messages until ctx is done. What it gets waits for Receive; how
 // much that can be is limited by the server (maxHeld).
 func (c *consumer) pump(ctx context.Context) {
-	fresh := true // The connection is new to us: see what others left behind.
-	for ctx.Err() == nil {
-		c.b.mu.Lock()
-		reconnected := c.b.reconnected
-		c.b.mu.Unlock()
-
-		err := error(nil)
+	var seen <-chan struct{} // Names the connection that we know.
+	for fresh := true; ctx.Err() == nil; {
+		// Compared, not waited for: a request ends for many reasons at once, and
+		// missing this one would leave its losses undiscovered.
+		reconnected := c.b.connection()
+		if seen != reconnected {
+			// Deliveries and acknowledgements may have been lost with the old one.
+			c.mu.Lock()
+			c.lose()
+			c.mu.Unlock()
+			seen, fresh = reconnected, true
+		}
+		var err error
 		if fresh {
 			err = c.recover(ctx, reconnected)
 		}
@@ -29,27 +35,19 @@ func (c *consumer) pump(ctx context.Context) {
 			c.fail(fmt.Errorf("nats: receive: %w", err))
 			return
 		}
-		fresh = err != nil || c.standsBy()
-		select {
-		case <-reconnected:
-			// Deliveries and acknowledgements may have been lost with the old
-			// connection.
-			c.mu.Lock()
-			c.lose()
-			c.mu.Unlock()
-			fresh = true
-		case <-after(err):
-		case <-ctx.Done():
+		if fresh = err != nil || c.standsBy(); err != nil {
+			pause(ctx, reconnected)
 		}
 	}
 }
 
-// after waits before the next attempt if the last one failed.
-func after(err error) <-chan time.Time {
-	if err == nil {
-		return time.After(0)
+// pause waits before the next attempt after one that failed.
+func pause(ctx context.Context, reconnected <-chan struct{}) {
+	select {
+	case <-time.After(200 * time.Millisecond):
+	case <-reconnected:
+	case <-ctx.Done():
 	}
-	return time.After(200 * time.Millisecond)
 }
 
 func (c *consumer) standsBy() bool {

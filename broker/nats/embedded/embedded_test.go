@@ -181,7 +181,7 @@ func TestFromSettings(t *testing.T) {
 		"{embedded: ./data, url: nats://x}":  "set either embedded",
 		"{embedded: ./data, replicas: 3}":    "go with url",
 		"{url: 'nats://x', port: 4222}":      "go with embedded",
-		"{embeded: ./data}":                  "embeded",
+		"{directory: ./data}":                "directory",
 		"{embedded: ./data, max_age: never}": "never",
 	} {
 		b, err := embedded.FromSettings(t.Context(), settings(file))

@@ -27,7 +27,7 @@ func (l *logger) fatal() error {
 }
 
 func (l *logger) log(level slog.Level, message string) {
-	l.to.Log(context.Background(), level, message, "component", "nats-server")
+	l.to.Log(context.Background(), level, "embedded: the NATS server reports", "detail", message)
 }
 
 func (l *logger) Fatalf(format string, v ...any) {
