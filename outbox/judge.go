@@ -25,12 +25,7 @@ type verdict struct {
 // due at once: the head holds them. unanswered says that no row of the whole
 // call was answered: then nobody pays, and one row shows the outage.
 func (v verdict) judge(rows []Claimed, errs map[int]error) (outcomes []Outcome, unanswered bool, first error) {
-	unanswered = len(errs) == len(rows) && len(rows) > 0
-	for _, err := range errs {
-		if c := broker.ClassOf(err); c != broker.Unavailable && c != broker.Unknown {
-			unanswered = false
-		}
-	}
+	unanswered = silent(rows, errs)
 	broken := map[string]bool{}
 	shown := false
 	for i, row := range rows {
@@ -56,6 +51,22 @@ func (v verdict) judge(rows []Claimed, errs map[int]error) (outcomes []Outcome, 
 		outcomes = append(outcomes, o)
 	}
 	return outcomes, unanswered, first
+}
+
+// silent says that the broker answered no row. What it says of a row behind the
+// first failure of a key only repeats that one.
+func silent(rows []Claimed, errs map[int]error) bool {
+	broken := map[string]bool{}
+	for i, row := range rows {
+		switch c := broker.ClassOf(errs[i]); {
+		case broken[row.Message.Key]:
+		case errs[i] == nil, c != broker.Unavailable && c != broker.Unknown:
+			return false
+		default:
+			broken[row.Message.Key] = true
+		}
+	}
+	return len(rows) > 0
 }
 
 // failure is what a row pays for err.
