@@ -33,35 +33,43 @@ func TestJudge(t *testing.T) {
 		"all stored": {nil, []Outcome{ok(1), ok(2), ok(3)}, false},
 		"the head is refused: it pays, its follower comes back, the other key is done": {
 			map[int]error{0: refused, 1: behind},
-			[]Outcome{out(1, Failed, "transient", "refused", time.Minute, false), back(2), ok(3)}, false,
+			[]Outcome{out(1, Failed, "transient", "refused", time.Minute, false), back(2), ok(3)},
+			false,
 		},
 		"the second of a key is refused": {
 			map[int]error{1: refused},
-			[]Outcome{ok(1), out(2, Failed, "transient", "refused", time.Minute, false), ok(3)}, false,
+			[]Outcome{ok(1), out(2, Failed, "transient", "refused", time.Minute, false), ok(3)},
+			false,
 		},
 		"a permanent error abandons its row": {
 			map[int]error{0: never, 1: behind},
-			[]Outcome{out(1, Abandoned, "permanent", "too large", 0, false), back(2), ok(3)}, false,
+			[]Outcome{out(1, Abandoned, "permanent", "too large", 0, false), back(2), ok(3)},
+			false,
 		},
 		"nobody there: nobody pays, and one row shows it": {
 			map[int]error{0: down, 1: down, 2: down},
-			[]Outcome{out(1, Failed, "unavailable", "nobody there", 4*time.Second, true), back(2), back(3)}, true,
+			[]Outcome{out(1, Failed, "unavailable", "nobody there", 4*time.Second, true), back(2), back(3)},
+			true,
 		},
 		"no answer at all: the same, whatever is said of rows behind": {
 			map[int]error{0: unknown, 1: behind, 2: down},
-			[]Outcome{out(1, Failed, "unknown", "no answer", 4*time.Second, true), back(2), back(3)}, true,
+			[]Outcome{out(1, Failed, "unknown", "no answer", 4*time.Second, true), back(2), back(3)},
+			true,
 		},
 		"some were answered: who was not pays": {
 			map[int]error{0: unknown, 1: behind},
-			[]Outcome{out(1, Failed, "unknown", "no answer", time.Minute, false), back(2), ok(3)}, false,
+			[]Outcome{out(1, Failed, "unknown", "no answer", time.Minute, false), back(2), ok(3)},
+			false,
 		},
 		"a topic of its own is away: its row waits and doesn't pay": {
 			map[int]error{2: down},
-			[]Outcome{ok(1), ok(2), out(3, Failed, "unavailable", "nobody there", 4*time.Second, true)}, false,
+			[]Outcome{ok(1), ok(2), out(3, Failed, "unavailable", "nobody there", 4*time.Second, true)},
+			false,
 		},
 		"a follower was stored all the same": {
 			map[int]error{0: refused},
-			[]Outcome{out(1, Failed, "transient", "refused", time.Minute, false), ok(2), ok(3)}, false,
+			[]Outcome{out(1, Failed, "transient", "refused", time.Minute, false), ok(2), ok(3)},
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
