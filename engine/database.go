@@ -86,9 +86,9 @@ func (d *database) stop(ctx context.Context) error {
 
 // wake tells the processor that rows were committed. When it starts, it looks
 // for itself.
-func (d *database) wake(targets []string) {
+func (d *database) wake(pokes []outbox.Poke) {
 	if d.publishing.Load() {
-		d.processor.Wake(targets)
+		d.processor.Wake(pokes)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -89,8 +90,8 @@ func (e *Engine) start(ctx context.Context) error {
 		byName[d.provider.Name()] = d
 	}
 	for _, m := range e.cfg.Units {
-		e.unwire = append(e.unwire, m.OnCommit(func(provider string, targets []string) {
-			byName[provider].wake(targets)
+		e.unwire = append(e.unwire, m.OnCommit(func(provider string, pokes []outbox.Poke) {
+			byName[provider].wake(pokes)
 		}))
 	}
 

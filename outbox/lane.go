@@ -45,7 +45,7 @@ func newLane(p *Processor, cfg Lane, incarnation string) *lane {
 		w := &worker{
 			lane: l, id: fmt.Sprintf("%s-%d", incarnation, i+1),
 			own:  ownership{leases: map[int]held{}},
-			bell: make(chan struct{}, 1),
+			bell: make(chan struct{}, 1), poked: map[int]bool{},
 		}
 		l.workers = append(l.workers, w)
 	}
@@ -64,14 +64,12 @@ func (l *lane) start(hard context.Context) {
 	l.p.done.Go(func() { l.keep(hard, finished) })
 }
 
-// wake rings for every worker: it isn't known here whose partition the rows
-// are in. A bell holds one ring, and a worker takes it before it claims, so rows
-// that are committed while it claims ring for the next time.
-func (l *lane) wake() {
+// wake rings for the worker that holds a partition, if it is one of these.
+func (l *lane) wake(partition int) {
 	for _, w := range l.workers {
-		select {
-		case w.bell <- struct{}{}:
-		default:
+		if _, ok := w.own.deadline(partition); ok {
+			w.poke(partition)
+			return
 		}
 	}
 }
@@ -227,7 +225,7 @@ func (k *keeper) balance(ctx context.Context) error {
 		have := w.own.len()
 		if have > k.share {
 			w.own.setSurplus(have - k.share)
-			w.ring()
+			w.look()
 			continue
 		}
 		if have == k.share || m.Free == 0 {
@@ -247,7 +245,7 @@ func (k *keeper) balance(ctx context.Context) error {
 		if taken > 0 {
 			l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", taken)
 		}
-		w.ring()
+		w.look()
 	}
 	return nil
 }

@@ -153,12 +153,12 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 }
 
-// Wake tells the lanes of these targets that rows were committed. It never
-// waits.
-func (p *Processor) Wake(targets []string) {
-	for _, t := range targets {
-		if l := p.lanes[t]; l != nil {
-			l.wake()
+// Wake tells the workers that hold these partitions that rows were committed.
+// It never waits. What another process holds is found by its poll.
+func (p *Processor) Wake(pokes []Poke) {
+	for _, poke := range pokes {
+		if l := p.lanes[poke.Target]; l != nil {
+			l.wake(poke.Partition)
 		}
 	}
 }

@@ -288,7 +288,9 @@ func TestProcessor_A32_NoTransactionDuringTheCall(t *testing.T) {
 	m := memory.New(memory.Config{})
 	release := m.Stall()
 	defer release()
-	processor(t, b, quick(), lane(m))
+	cfg := quick()
+	cfg.Lease = time.Minute
+	processor(t, b, cfg, lane(m))
 	require.Eventually(t, func() bool { return len(m.Calls()) == 1 }, 10*time.Second, time.Millisecond)
 	require.Equal(t, []outbox.Status{outbox.Processing}, b.Statuses())
 	var schema string
@@ -342,7 +344,9 @@ func TestProcessor_A35_SettlesWhenTheDatabaseIsBack(t *testing.T) {
 	b.Insert("a")
 	m := memory.New(memory.Config{})
 	release := m.Stall()
-	p := processor(t, b, quick(), lane(m))
+	cfg := quick()
+	cfg.Lease = time.Minute
+	p := processor(t, b, cfg, lane(m))
 	require.Eventually(t, func() bool { return len(m.Calls()) == 1 }, 10*time.Second, time.Millisecond)
 	b.Exec("ALTER TABLE outbox RENAME COLUMN published_at TO gone")
 	release()
@@ -430,7 +434,7 @@ func TestProcessor_WakesAtOnce(t *testing.T) {
 	p := processor(t, b, cfg, lane(m))
 	require.Eventually(t, func() bool { return p.Status()["default"].Partitions == outboxtest.Partitions }, 10*time.Second, time.Millisecond)
 	b.Insert("a")
-	p.Wake([]string{"elsewhere", "default"})
+	p.Wake([]outbox.Poke{{Target: "elsewhere"}, {Target: "default", Partition: outbox.PartitionOf("a", outboxtest.Partitions)}})
 	statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
 }
 
@@ -513,7 +517,7 @@ func TestProcessor_F41_CallsAreBatchesAndOverlap(t *testing.T) {
 	release := m.Stall()
 	defer release()
 	cfg := quick()
-	cfg.Workers = 4
+	cfg.Workers, cfg.Lease = 4, time.Minute
 	p := processor(t, b, cfg, lane(m))
 	require.Eventually(t, func() bool { return len(m.Calls()) == 4 }, 10*time.Second, time.Millisecond)
 	require.Equal(t, 1000, p.Status()["default"].InFlight)
@@ -542,7 +546,7 @@ func TestProcessor_S4_03_PublishesOnlyWhatIsCommitted(t *testing.T) {
 			require.NoError(t, err)
 			_, err = tx.ExecContext(t.Context(), string(query))
 			require.NoError(t, err)
-			p.Wake([]string{"default"}) // too early, on purpose
+			p.Wake([]outbox.Poke{{Target: "default", Partition: outbox.PartitionOf("k", outboxtest.Partitions)}}) // too early, on purpose
 			if i%2 == 0 {
 				require.NoError(t, tx.Rollback())
 			} else {

@@ -13,6 +13,12 @@ type Event struct {
 	Data []byte // The event's JSON, encoded once; every envelope carries these bytes.
 }
 
+// Poke says that rows of a partition were committed.
+type Poke struct {
+	Target    string
+	Partition int
+}
+
 // Row is one event for one target broker, not yet stored. Its body is final.
 type Row struct {
 	ID               string // UUIDv7 of the row

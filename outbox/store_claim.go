@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -210,32 +211,46 @@ func (r *run) choice() choice {
 // passed over here instead of in the database.
 const maxExcluded = 1000
 
-// choose pages through the unfinished rows until the limit is reached, so that
-// any number of rows behind blocked heads hides nothing.
+// choose pages through the unfinished rows of each partition until the limit is
+// reached, so that any number of rows behind blocked heads hides nothing. A page
+// has an equal part of each partition: what is oldest of all comes first, and
+// what comes after it needn't be in the order of seq between partitions.
 func (s *Store) choose(ctx context.Context, db bun.IDB, target string, partitions []int, limit int) (choice, error) {
 	r := &run{limit: limit, blocked: map[string]bool{}, taken: map[string][]candidate{}}
-	page := max(limit, 100)
-	var after int64
-	for {
-		candidates, err := s.page(ctx, db, target, partitions, after, page, r.blocked)
+	after := make(map[int]int64, len(partitions)) // of those that may have more
+	for _, p := range partitions {
+		after[p] = 0
+	}
+	for len(after) > 0 && r.n < limit {
+		part := (max(limit-r.n, minPage) + len(after) - 1) / len(after)
+		candidates, err := s.page(ctx, db, target, after, part, r.blocked)
 		if err != nil {
 			return choice{}, err
 		}
+		read := map[int]int{}
 		for _, c := range candidates {
 			r.add(c)
+			read[c.partition]++
+			after[c.partition] = c.seq
 		}
-		if r.n >= limit || len(candidates) < page {
-			return r.choice(), nil
+		for p := range after {
+			if read[p] < part {
+				delete(after, p)
+			}
 		}
-		after = candidates[len(candidates)-1].seq
 	}
+	return r.choice(), nil
 }
 
-// page reads unfinished rows in the order of seq. One branch per partition lets
-// PostgreSQL walk the index of each in order and merge, instead of sorting the
-// whole backlog; it knows the order of a branch only with a LIMIT of its own,
-// which keeps it from pulling the branch up.
-func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions []int, after int64, limit int, blocked map[string]bool) ([]candidate, error) {
+// minPage is how many rows a page has at least, if there are as many.
+const minPage = 100
+
+// page reads the next unfinished rows of each partition, in the order of seq.
+//
+// PostgreSQL plans one walk of the index and repeats it for each partition. A
+// branch for each, merged, would say the same, but to plan it takes ten times as
+// long as to run it.
+func (s *Store) page(ctx context.Context, db bun.IDB, target string, after map[int]int64, part int, blocked map[string]bool) ([]candidate, error) {
 	exclude, args := "", []any{target}
 	if len(blocked) > 0 && len(blocked) <= maxExcluded {
 		keys := make([]string, 0, len(blocked))
@@ -244,30 +259,44 @@ func (s *Store) page(ctx context.Context, db bun.IDB, target string, partitions 
 		}
 		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
 	}
-	var q strings.Builder
-	for i, p := range partitions {
-		if i > 0 {
-			q.WriteString(" UNION ALL ")
-		}
-		fmt.Fprintf(&q, "SELECT * FROM (SELECT seq, partition, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = %d"+
-			" AND finished_at IS NULL AND seq > %d%s ORDER BY seq LIMIT %d) AS p%d", p, after, exclude, limit, p)
+	walk := func(partition, seq string) string {
+		return "(SELECT seq, partition, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
+			" AND finished_at IS NULL AND seq > " + seq + exclude + " ORDER BY seq LIMIT " + strconv.Itoa(part) + ")"
 	}
-	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") +
-		" FROM (" + q.String() + ") AS unfinished ORDER BY seq LIMIT " + fmt.Sprint(limit)
-	candidates := make([]candidate, 0, limit)
+	var from []string
+	for p, seq := range after {
+		if s.sqlite() {
+			from = append(from, "SELECT * FROM "+walk(strconv.Itoa(p), strconv.FormatInt(seq, 10)))
+		} else {
+			from = append(from, fmt.Sprintf("(%d, %d)", p, seq))
+		}
+	}
+	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") + " FROM "
+	if s.sqlite() {
+		query += "(" + strings.Join(from, " UNION ALL ") + ") AS unfinished"
+	} else {
+		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after) CROSS JOIN LATERAL " + walk("v.p", "v.after") + " AS unfinished"
+	}
+	candidates := make([]candidate, 0, part*len(after))
 	err := each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
 		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait)
 		candidates = append(candidates, c)
 		return err
 	}, args...)
+	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
 	return candidates, err
 }
 
 // mark makes the chosen rows the worker's and reads them.
 func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choice, c *Claim) (err error) {
-	if c.ID, err = s.sequence(ctx, tx, "claim"); err != nil {
-		return err
+	id := "(SELECT nextval('outbox_claim_seq'))" // once for all rows
+	if s.sqlite() {
+		n, err := s.sequence(ctx, tx, "claim")
+		if err != nil {
+			return err
+		}
+		id = strconv.FormatInt(n, 10)
 	}
 	if len(chosen.failed) > 0 {
 		// A retry is pending again before it is claimed, as the life cycle says.
@@ -276,23 +305,23 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		}
 	}
 	c.Rows = make([]Claimed, 0, len(chosen.seqs))
-	err = each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = ?2,"+
-		" attempts = attempts + 1, max_attempts = ?3, last_attempt_at = "+s.now()+
+	err = each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = "+id+","+
+		" attempts = attempts + 1, max_attempts = ?2, last_attempt_at = "+s.now()+
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
 		" AND outbox.seq IN ("+list(chosen.seqs)+")"+
-		" RETURNING outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
+		" RETURNING claim_id, outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
 		" correlation_id, tenant_id, traceparent, payload, occurred_at, attempts, losses",
 		func(scan func(...any) error) error {
-			row, err := scanClaimed(scan)
+			row, err := scanClaimed(scan, &c.ID)
 			c.Rows = append(c.Rows, row)
 			return err
-		}, r.Target, r.Worker, c.ID, r.MaxAttempts)
+		}, r.Target, r.Worker, r.MaxAttempts)
 	// RETURNING promises no order.
 	slices.SortFunc(c.Rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	return err
 }
 
-func scanClaimed(scan func(...any) error) (Claimed, error) {
+func scanClaimed(scan func(...any) error, claim *int64) (Claimed, error) {
 	var (
 		c                                  Claimed
 		topic, correlation, tenant, trace  *string
@@ -300,7 +329,7 @@ func scanClaimed(scan func(...any) error) (Claimed, error) {
 		occurred                           dbtime.Time
 	)
 	m := &c.Message
-	err := scan(&c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
+	err := scan(claim, &c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
 		&correlation, &tenant, &trace, &m.Body, &occurred, &c.Attempts, &c.Losses)
 	if err != nil {
 		return c, err

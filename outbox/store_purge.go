@@ -27,15 +27,17 @@ func (s *Store) TakeTurn(ctx context.Context, job string, every time.Duration) (
 // each, and returns how many. Rows that are not finished have no expiry, and
 // neither have held ones.
 //
-// It walks the table by seq and needs no index of its own, which every settle
+// It walks the table by seq, from the oldest row to the first page of published
+// rows that are all too young, and needs no index of its own, which every settle
 // would have to keep.
 func (s *Store) Purge(ctx context.Context, batch int) (removed int, err error) {
 	var after int64
 	for {
 		var last int64
-		var n, expirable int
-		err := s.reader.QueryRowContext(ctx, "SELECT COALESCE(max(seq), 0), count(*), COALESCE(sum(CASE WHEN expires_at <= "+s.now()+" THEN 1 ELSE 0 END), 0)"+
-			" FROM (SELECT seq, expires_at FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?) AS oldest", after, batch).Scan(&last, &n, &expirable)
+		var n, expirable, young int
+		err := s.reader.QueryRowContext(ctx, "SELECT COALESCE(max(seq), 0), count(*), COALESCE(sum(CASE WHEN expires_at <= "+s.now()+" THEN 1 ELSE 0 END), 0),"+
+			" COALESCE(sum(CASE WHEN status = 'published' AND expires_at > "+s.now()+" THEN 1 ELSE 0 END), 0)"+
+			" FROM (SELECT seq, status, expires_at FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?) AS oldest", after, batch).Scan(&last, &n, &expirable, &young)
 		if err != nil || n == 0 {
 			return removed, err
 		}
@@ -47,7 +49,7 @@ func (s *Store) Purge(ctx context.Context, batch int) (removed int, err error) {
 			}
 		}
 		after = last
-		if n < batch {
+		if n < batch || expirable == 0 && young > 0 {
 			return removed, nil
 		}
 	}

@@ -60,6 +60,13 @@ func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error)
 		}
 	}
 	settled := int64(0)
+	if len(others) == 0 && !w.Retention.Delete {
+		// One statement is a transaction.
+		if settled, err = s.settlePublished(ctx, s.db, w, published); err != nil {
+			return 0, err
+		}
+		return len(w.Outcomes) - int(settled), nil
+	}
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		settled = 0
 		if len(published) > 0 {
@@ -92,7 +99,7 @@ func mine(w Settlement, seqs []int64) string {
 	return fmt.Sprintf("outbox.seq IN (%s) AND claim_id = %d AND outbox.status = 'processing'", list(seqs), w.Claim)
 }
 
-func (s *Store) settlePublished(ctx context.Context, tx bun.Tx, w Settlement, seqs []int64) (int64, error) {
+func (s *Store) settlePublished(ctx context.Context, tx bun.IDB, w Settlement, seqs []int64) (int64, error) {
 	if w.Retention.Delete {
 		result, err := tx.ExecContext(ctx, "DELETE FROM outbox WHERE "+mine(w, seqs))
 		if err != nil {

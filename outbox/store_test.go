@@ -61,8 +61,9 @@ func each(t *testing.T, f func(t *testing.T, b *outboxtest.Bench)) {
 }
 
 // S4-08: with many published rows and few that wait, a claim's candidates come
-// from the index of unfinished rows, and nothing is scanned. With a backlog the
-// partitions' indexes are merged and no more rows are read than one claim takes.
+// from the index of unfinished rows, and nothing is scanned. With a backlog
+// each partition's part of the index is walked, and no more rows are read than a
+// page has.
 func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	b := outboxtest.Open(t, openPostgres(t))
 	fill := func(n int, columns, values string) {
@@ -90,13 +91,13 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	b.Exec("ANALYZE outbox")
 	plan := explain()
 	require.NotContains(t, plan, "Seq Scan", plan)
-	require.Equal(t, outboxtest.Partitions, strings.Count(plan, "outbox_unfinished"), plan)
+	require.Equal(t, 1, strings.Count(plan, "outbox_unfinished"), plan)
 
 	fill(50000, "", "")
 	plan = explain()
-	require.Contains(t, plan, "Merge Append", plan)
-	require.Equal(t, outboxtest.Partitions, strings.Count(plan, "outbox_unfinished"), plan)
-	require.Contains(t, plan, "actual rows=100 ", plan)
+	require.NotContains(t, plan, "Seq Scan", plan)
+	require.NotContains(t, plan, "Sort", plan) // not the whole backlog
+	require.Contains(t, plan, fmt.Sprintf("loops=%d", outboxtest.Partitions), plan)
 	require.NotRegexp(t, `actual rows=\d{4,}`, plan)
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
@@ -25,10 +27,46 @@ type worker struct {
 	lane *lane
 	id   string
 	own  ownership
+	// bell holds one ring. A worker takes it, and what it was rung for, before it
+	// claims: what is committed while it claims rings for the next time.
 	bell chan struct{}
+	mu   sync.Mutex
+	// poked are the partitions that it was rung for; all says that it was rung for
+	// any.
+	poked map[int]bool
+	all   bool
 	// doubt: a claim ended without an answer. If it committed, rows are in this
 	// worker's hand without its knowledge, and no claim takes what is in a hand.
 	doubt bool
+}
+
+// poke says that rows of a partition were committed.
+func (w *worker) poke(partition int) {
+	w.mu.Lock()
+	w.poked[partition] = true
+	w.mu.Unlock()
+	w.ring()
+}
+
+// look says that there is something to see anywhere.
+func (w *worker) look() {
+	w.mu.Lock()
+	w.all = true
+	w.mu.Unlock()
+	w.ring()
+}
+
+// rung takes what the bell was rung for.
+func (w *worker) rung() (partitions map[int]bool, all bool) {
+	select {
+	case <-w.bell:
+	default:
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	partitions, all = w.poked, w.all
+	w.poked, w.all = map[int]bool{}, false
+	return partitions, all
 }
 
 func (w *worker) ring() {
@@ -73,7 +111,8 @@ func (w *worker) work(hard context.Context) (crash error) {
 	}()
 	l, cfg := w.lane, w.lane.p.cfg.Outbox
 	idle := cfg.PollInterval
-	full := false // the last claim took a whole batch: there is more
+	full := false     // the last claim took a whole batch: there is more
+	due := time.Now() // when to look at all partitions, rung for or not
 	for !l.p.stopping() && hard.Err() == nil {
 		if w.doubt {
 			if err := w.refence(hard); err != nil {
@@ -85,17 +124,21 @@ func (w *worker) work(hard context.Context) (crash error) {
 		wait, probe := l.breaker.enter()
 		if wait > 0 {
 			l.p.sleep(hard, wait)
+			due = time.Now()
 			continue
 		}
-		select { // before the claim, never after: see lane.wake
-		case <-w.bell:
-		default:
+		poked, all := w.rung()
+		all = all || probe || full || !time.Now().Before(due)
+		leases := w.own.live(w.id)
+		if !all {
+			leases = slices.DeleteFunc(leases, func(l Lease) bool { return !poked[l.Partition] })
 		}
 		limit := cfg.BatchSize
 		if probe {
 			limit = 1
 		}
-		n, next, err := w.round(hard, limit, full, probe)
+		// An idle worker takes no lock: it looks first, unless there is likely work.
+		n, next, err := w.round(hard, leases, limit, full || !all, probe)
 		if probe && n == 0 {
 			l.breaker.release()
 		}
@@ -103,29 +146,38 @@ func (w *worker) work(hard context.Context) (crash error) {
 		switch {
 		case err != nil:
 			l.p.sleep(hard, retryFirst+rand.N(retryFirst))
-			continue
-		case n > 0:
-			idle = cfg.PollInterval
-			continue
+			due = time.Now()
+		case all && n > 0:
+			// Other processes don't ring: there may be more, until a look finds none.
+			idle, due = cfg.PollInterval, time.Now()
+		case all:
+			due = time.Now().Add(idle)
+			idle = min(2*idle, cfg.MaxPollInterval)
 		}
-		pause := idle
 		if next > 0 {
-			pause = min(pause, next)
+			due = earlier(due, time.Now().Add(next))
 		}
-		timer := time.NewTimer(pause)
+		if full {
+			continue
+		}
+		timer := time.NewTimer(time.Until(due))
 		select {
 		case <-w.bell:
-			timer.Stop()
-			idle = cfg.PollInterval
+			w.ring() // for rung
 		case <-timer.C:
-			idle = min(2*idle, cfg.MaxPollInterval)
 		case <-l.p.stop:
-			timer.Stop()
 		case <-hard.Done():
-			timer.Stop()
 		}
+		timer.Stop()
 	}
 	return nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func (w *worker) releaseSurplus(ctx context.Context) {
@@ -140,10 +192,10 @@ func (w *worker) releaseSurplus(ctx context.Context) {
 }
 
 // round is one claim, its calls and its settle. n is how many rows were
-// claimed; next is the time until another one is due.
-func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int, next time.Duration, err error) {
+// claimed; next is the time until another one is due, 0 if none is known.
+func (w *worker) round(hard context.Context, leases []Lease, limit int, likely, probe bool) (n int, next time.Duration, err error) {
 	l := w.lane
-	claim, err := w.claim(hard, limit, full)
+	claim, err := w.claim(hard, leases, limit, likely)
 	l.database.note(hard, err)
 	if err != nil {
 		return 0, 0, err
@@ -163,7 +215,14 @@ func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int
 	}
 	v := verdict{cfg: l.p.cfg.Outbox, random: rand.Float64, outage: l.breaker.next()}
 	outcomes, unanswered, first := v.judge(claim.Rows, errs)
+	next = claim.Next
 	for i, o := range outcomes {
+		switch {
+		case o.Status == Failed && (next == 0 || o.After < next):
+			next = max(o.After, time.Millisecond)
+		case o.Status == Pending && !unanswered && next == 0:
+			next = retryFirst // handed back, as its lease was about to end
+		}
 		if !o.Unspent {
 			l.attempts.Add(1)
 			if claim.Rows[i].Attempts-claim.Rows[i].Losses > 1 {
@@ -173,16 +232,14 @@ func (w *worker) round(hard context.Context, limit int, full, probe bool) (n int
 	}
 	w.noteAnswer(unanswered, probe, first)
 	w.settle(hard, Settlement{Claim: claim.ID, Target: l.target, Outcomes: outcomes, Retention: l.p.cfg.Outbox.Retention})
-	return len(claim.Rows), 0, nil
+	return len(claim.Rows), next, nil
 }
 
-// claim looks first without a lock, unless it is likely that there is work: an
-// idle worker takes no write lock.
-func (w *worker) claim(hard context.Context, limit int, likely bool) (Claim, error) {
+// claim looks first without a lock, unless it is likely that there is work.
+func (w *worker) claim(hard context.Context, leases []Lease, limit int, likely bool) (Claim, error) {
 	l := w.lane
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
-	leases := w.own.live(w.id)
 	if !likely {
 		found, next, err := l.p.cfg.Store.Peek(ctx, l.target, leases)
 		if err != nil || !found {

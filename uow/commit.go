@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -66,7 +67,7 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 		return nil, err
 	}
 	for _, r := range rows {
-		p.targets[r.TargetBroker] = true
+		p.pokes[outbox.Poke{Target: r.TargetBroker, Partition: r.Partition}] = true
 	}
 	if len(rows) > 0 {
 		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})
@@ -139,8 +140,8 @@ func (u *Unit) commit(ctx context.Context) error {
 		}
 		u.flushed(p)
 		u.settle(p)
-		if len(p.targets) > 0 {
-			u.m.wake(p.provider.Name(), sortedKeys(p.targets))
+		if len(p.pokes) > 0 {
+			u.m.wake(p.provider.Name(), slices.Collect(maps.Keys(p.pokes)))
 		}
 		committed = append(committed, p.provider.Name())
 	}
@@ -158,13 +159,4 @@ func (u *Unit) settle(p *part) {
 		e.root.Raised = slices.Clone(e.root.Raised[e.taken:])
 		e.taken = 0
 	}
-}
-
-func sortedKeys(m map[string]bool) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

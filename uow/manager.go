@@ -72,7 +72,7 @@ type Manager struct {
 	partitions map[string]*partitionCount // by provider
 
 	mu        sync.Mutex
-	listeners map[int]func(provider string, targets []string)
+	listeners map[int]func(provider string, pokes []outbox.Poke)
 	nextID    int
 }
 
@@ -128,7 +128,7 @@ func New(cfg Config) (*Manager, error) {
 			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
 		},
 		partitions: map[string]*partitionCount{},
-		listeners:  map[int]func(string, []string){},
+		listeners:  map[int]func(string, []outbox.Poke){},
 	}
 	for _, p := range cfg.Providers {
 		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions}
@@ -173,9 +173,9 @@ func (m *Manager) Partitions() int { return m.cfg.Partitions }
 func (m *Manager) OutboxDisabled() bool { return m.cfg.NoOutbox }
 
 // OnCommit calls wake after every commit that stored events, with the provider
-// and the target brokers of the rows, until cancel is called. wake must not
+// and the partitions of the rows, until cancel is called. wake must not
 // block: the committing goroutine calls it. The engine wakes its processors so.
-func (m *Manager) OnCommit(wake func(provider string, targets []string)) (cancel func()) {
+func (m *Manager) OnCommit(wake func(provider string, pokes []outbox.Poke)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := m.nextID
@@ -188,12 +188,12 @@ func (m *Manager) OnCommit(wake func(provider string, targets []string)) (cancel
 	}
 }
 
-func (m *Manager) wake(provider string, targets []string) {
+func (m *Manager) wake(provider string, pokes []outbox.Poke) {
 	m.mu.Lock()
 	listeners := slices.Collect(maps.Values(m.listeners))
 	m.mu.Unlock()
 	for _, l := range listeners {
-		l(provider, targets)
+		l(provider, pokes)
 	}
 }
 

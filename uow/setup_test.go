@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -213,8 +214,12 @@ func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world 
 	units, err := uow.New(cfg)
 	require.NoError(t, err)
 	w.units = units
-	t.Cleanup(units.OnCommit(func(provider string, targets []string) {
-		*w.wakes = append(*w.wakes, fmt.Sprint(provider, targets))
+	t.Cleanup(units.OnCommit(func(provider string, pokes []outbox.Poke) {
+		targets := map[string]bool{}
+		for _, p := range pokes {
+			targets[p.Target] = true
+		}
+		*w.wakes = append(*w.wakes, fmt.Sprint(provider, slices.Sorted(maps.Keys(targets))))
 	}))
 	return w
 }

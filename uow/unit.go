@@ -63,7 +63,7 @@ type part struct {
 	provider Provider
 	session  Session
 	guards   []Statement
-	targets  map[string]bool // brokers that rows were written for
+	pokes    map[outbox.Poke]bool // where rows were written
 }
 
 // From returns the unit that ctx carries, or [ErrNone], or [ErrDone].
@@ -202,7 +202,7 @@ func (u *Unit) part(name string) (*part, error) {
 	if len(u.touched) > 0 && !u.opts.across {
 		return nil, u.doom(&ProvidersError{First: u.touched[0].provider.Name(), Second: p.Name()})
 	}
-	t := &part{provider: p, session: p.Session(), targets: map[string]bool{}}
+	t := &part{provider: p, session: p.Session(), pokes: map[outbox.Poke]bool{}}
 	u.touched = append(u.touched, t)
 	return t, nil
 }
