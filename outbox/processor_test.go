@@ -413,12 +413,27 @@ func TestProcessor_WorkerSurvivesAPanic(t *testing.T) {
 	require.Len(t, m.Messages(topic), 3)
 }
 
+// So does one whose panic was the probe in an outage: the lane isn't left
+// waiting for it.
+func TestProcessor_WorkerSurvivesAPanicOfTheProbe(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	b.Insert("a")
+	m := memory.New(memory.Config{})
+	m.FailNext(1, broker.Unavailable)
+	p := processor(t, b, quick(), lane(&panicking{Broker: m, after: 1, times: 1}))
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
+	require.Zero(t, p.Status()["default"].InFlight)
+}
+
 type panicking struct {
 	broker.Broker
-	times int
+	after, times int // after so many calls, so many panic
 }
 
 func (p *panicking) Publish(ctx context.Context, messages []broker.Message) error {
+	if p.after--; p.after >= 0 {
+		return p.Broker.Publish(ctx, messages)
+	}
 	if p.times--; p.times >= 0 {
 		panic("adapter")
 	}

@@ -107,6 +107,7 @@ func (w *worker) work(hard context.Context) (crash error) {
 	defer func() {
 		if r := recover(); r != nil {
 			crash = fmt.Errorf("outbox: worker %s: %v\n%s", w.id, r, debug.Stack())
+			w.lane.breaker.release() // the probe, if this was it
 		}
 	}()
 	l, cfg := w.lane, w.lane.p.cfg.Outbox
@@ -207,9 +208,7 @@ func (w *worker) round(hard context.Context, leases []Lease, limit int, likely, 
 		}
 		return 0, next, nil
 	}
-	l.inFlight.Add(int64(len(claim.Rows)))
 	errs := w.publish(hard, claim.Rows)
-	l.inFlight.Add(-int64(len(claim.Rows)))
 	if hard.Err() != nil {
 		return len(claim.Rows), 0, nil //nolint:nilerr // what was called to an end is left to the next owner
 	}
@@ -273,6 +272,8 @@ func (w *worker) refence(hard context.Context) error {
 // publish hands rows to the broker and returns what it answered, by index. A
 // row that is absent from the answer is stored.
 func (w *worker) publish(hard context.Context, rows []Claimed) map[int]error {
+	w.lane.inFlight.Add(int64(len(rows)))
+	defer w.lane.inFlight.Add(-int64(len(rows)))
 	errs := map[int]error{}
 	sendable, deadline := w.sendable(rows, errs)
 	ctx, cancel := context.WithDeadline(hard, deadline)
