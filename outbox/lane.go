@@ -130,7 +130,6 @@ type keeper struct {
 	lane    *lane
 	conn    *bun.Conn
 	renewed time.Time // when the last renewal that succeeded began
-	share   int
 }
 
 func (k *keeper) turn(ctx context.Context) {
@@ -220,19 +219,19 @@ func (k *keeper) balance(ctx context.Context) error {
 		return fmt.Errorf("look for free partitions: %w", err)
 	}
 	alive := max(m.Workers, len(l.workers))
-	k.share = (l.partitions + alive - 1) / alive
+	share := (l.partitions + alive - 1) / alive
 	for _, w := range l.workers {
 		have := w.own.len()
-		if have > k.share {
-			w.own.setSurplus(have - k.share)
+		if have > share {
+			w.own.setSurplus(have - share)
 			w.look()
 			continue
 		}
-		if have == k.share || m.Free == 0 {
+		if have == share || m.Free == 0 {
 			continue
 		}
 		begin := time.Now()
-		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.target, w.id, k.share-have, cfg.Lease)
+		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.target, w.id, share-have, cfg.Lease)
 		if err != nil {
 			return fmt.Errorf("take partitions: %w", err)
 		}

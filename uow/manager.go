@@ -253,8 +253,8 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 // DB is the transaction of the unit that ctx carries, on the default provider,
 // for the application's own SQL. What was saved before is visible to it. It
 // fails with [ErrNone] outside a unit; it never falls back to a connection
-// outside the transaction. A unit that uses it costs more round trips: see
-// docs/guides.
+// outside the transaction. A unit that uses it takes several round trips to
+// commit instead of one.
 func DB(ctx context.Context) (bun.IDB, error) {
 	u, err := From(ctx)
 	if err != nil {

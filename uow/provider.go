@@ -59,7 +59,10 @@ type Session interface {
 //
 // For authors of repositories.
 type Statement struct {
-	Query schema.QueryAppender // Any bun query, or bun.SafeQuery.
-	Rows  int64                // How many rows it must affect; -1: any number.
-	Else  error                // The unit's error if it affects another number. Required if Rows is not -1.
+	// Query is any bun query, or bun.SafeQuery. One that also has
+	// Prepared() (query string, values []any, err error) is sent to PostgreSQL as a
+	// prepared statement, where all of its unit are.
+	Query schema.QueryAppender
+	Rows  int64 // How many rows it must affect; -1: any number.
+	Else  error // The unit's error if it affects another number. Required if Rows is not -1.
 }
