@@ -243,12 +243,13 @@ func (w *wiring) subscriptions() {
 
 // processors makes one per database, unless none of its contexts has an outbox.
 func (w *wiring) processors() {
+	gate := outbox.NewGate()
 	for _, d := range w.databases {
 		if len(d.lanes) == 0 {
 			continue
 		}
 		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
-			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log,
+			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, Gate: gate,
 		})
 		if err != nil {
 			w.errs = append(w.errs, err)

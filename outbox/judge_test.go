@@ -75,11 +75,11 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{}.WithDefaults()
 			cfg.Retry.Jitter = -1
-			v := verdict{cfg: cfg, random: func() float64 { return 0 }, outage: 4 * time.Second}
-			outcomes, unanswered, first := v.judge(rows, c.errs)
-			require.Equal(t, c.want, outcomes)
-			require.Equal(t, c.unanswered, unanswered)
-			require.Equal(t, len(c.errs) > 0, first != nil)
+			v := verdict{cfg: cfg, random: func() float64 { return 0 }, outage: func(string) time.Duration { return 4 * time.Second }}
+			f := v.judge(rows, c.errs)
+			require.Equal(t, c.want, f.outcomes)
+			require.Equal(t, c.unanswered, len(f.silent) > 0)
+			require.Equal(t, len(c.errs) > 0, f.first != nil)
 		})
 	}
 }

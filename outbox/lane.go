@@ -20,7 +20,7 @@ type lane struct {
 	name       string
 	log        *slog.Logger
 	partitions int
-	breaker    breaker
+	circuit    *circuit
 	workers    []*worker
 	working    sync.WaitGroup
 	database   outage
@@ -29,12 +29,14 @@ type lane struct {
 	attempts  atomic.Int64
 	retries   atomic.Int64
 	stale     atomic.Int64
+	taken     atomic.Int64
+	breaks    atomic.Int64
 	published rate
 	lastError atomic.Pointer[string]
 }
 
 func newLane(p *Processor, cfg Lane, incarnation string) *lane {
-	l := &lane{Lane: cfg, p: p, target: cfg.Target}
+	l := &lane{Lane: cfg, p: p, target: cfg.Target, circuit: newCircuit(p.cfg.Outbox.Workers)}
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", p.cfg.Provider, cfg.Target)
 	if cfg.External {
 		l.name += "-external"
@@ -42,12 +44,7 @@ func newLane(p *Processor, cfg Lane, incarnation string) *lane {
 	l.log = p.log.With("lane", l.name)
 	l.database = outage{log: l.log}
 	for i := range p.cfg.Outbox.Workers {
-		w := &worker{
-			lane: l, id: fmt.Sprintf("%s-%d", incarnation, i+1),
-			own:  ownership{leases: map[int]held{}},
-			bell: make(chan struct{}, 1), poked: map[int]bool{},
-		}
-		l.workers = append(l.workers, w)
+		l.workers = append(l.workers, newWorker(l, fmt.Sprintf("%s-%d", incarnation, i+1)))
 	}
 	return l
 }
@@ -67,7 +64,7 @@ func (l *lane) start(hard context.Context) {
 // wake rings for the worker that holds a partition, if it is one of these.
 func (l *lane) wake(partition int) {
 	for _, w := range l.workers {
-		if _, ok := w.own.deadline(partition); ok {
+		if w.own.holds(partition) {
 			w.poke(partition)
 			return
 		}
@@ -79,11 +76,13 @@ func (l *lane) status() LaneStatus {
 		Name:               l.name,
 		Workers:            len(l.workers),
 		InFlight:           int(l.inFlight.Load()),
-		Breaker:            l.breaker.state(),
 		Published:          l.published.total.Load(),
 		PublishedPerSecond: l.published.perSecond(),
 		Stale:              l.stale.Load(),
+		TakenOver:          l.taken.Load(),
+		OrderBreaks:        l.breaks.Load(),
 	}
+	s.Breaker, s.OpenTopics = l.circuit.state()
 	for _, w := range l.workers {
 		s.Partitions += w.own.len()
 	}
@@ -94,6 +93,29 @@ func (l *lane) status() LaneStatus {
 		s.LastError = *e
 	}
 	return s
+}
+
+// owner is a worker as the store knows it.
+func (l *lane) owner(w *worker) Owner {
+	cfg := l.p.cfg.Outbox
+	return Owner{Target: l.target, Worker: w.id, Lease: cfg.Lease, OnAbandoned: cfg.OnAbandoned, Abandoned: cfg.Retention.Abandoned}
+}
+
+// until is how long a lease may be relied on that was asked for at begin.
+func (l *lane) until(begin time.Time) time.Time {
+	lease := l.p.cfg.Outbox.Lease
+	return begin.Add(lease - margin(lease))
+}
+
+// took notes what became of claims that nobody settled.
+func (l *lane) took(t Takeover) {
+	if n := t.Pending + len(t.Abandoned); n > 0 {
+		l.taken.Add(int64(n))
+		l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", n)
+	}
+	for _, seq := range t.Abandoned {
+		l.log.Error("a row was abandoned", "seq", seq, "class", "crash")
+	}
 }
 
 // failed notes an error for people to see.
@@ -191,7 +213,7 @@ func (k *keeper) renew(ctx context.Context) error {
 	k.renewed = begin
 	lost := 0
 	for _, w := range l.workers {
-		lost += w.own.renewed(of(w.id, asked), of(w.id, kept), begin.Add(cfg.Lease-margin(cfg.Lease)))
+		lost += w.own.renewed(of(w.id, asked), of(w.id, kept), l.until(begin))
 	}
 	if lost > 0 {
 		l.log.Warn("leases had run out and others have taken the partitions", "partitions", lost)
@@ -213,7 +235,7 @@ func of(worker string, leases []Lease) []Lease {
 // that are alive in all processes. Nobody takes from a running lease: who has too
 // much releases, who has too little takes what is free.
 func (k *keeper) balance(ctx context.Context) error {
-	l, cfg := k.lane, k.lane.p.cfg.Outbox
+	l := k.lane
 	m, err := l.p.cfg.Store.Membership(ctx, l.target)
 	if err != nil {
 		return fmt.Errorf("look for free partitions: %w", err)
@@ -222,16 +244,15 @@ func (k *keeper) balance(ctx context.Context) error {
 	share := (l.partitions + alive - 1) / alive
 	for _, w := range l.workers {
 		have := w.own.len()
+		w.own.setSurplus(max(have-share, 0))
 		if have > share {
-			w.own.setSurplus(have - share)
 			w.look()
-			continue
 		}
-		if have == share || m.Free == 0 {
+		if have >= share || m.Free == 0 {
 			continue
 		}
 		begin := time.Now()
-		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.target, w.id, share-have, cfg.Lease)
+		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.owner(w), share-have)
 		if err != nil {
 			return fmt.Errorf("take partitions: %w", err)
 		}
@@ -239,11 +260,9 @@ func (k *keeper) balance(ctx context.Context) error {
 			continue
 		}
 		m.Free -= len(leases)
-		w.own.add(leases, begin.Add(cfg.Lease-margin(cfg.Lease)))
+		w.own.add(leases, l.until(begin))
 		l.log.Debug("partitions taken", "worker", w.id, "partitions", len(leases))
-		if taken > 0 {
-			l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", taken)
-		}
+		l.took(taken)
 		w.look()
 	}
 	return nil

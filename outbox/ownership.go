@@ -11,6 +11,8 @@ type ownership struct {
 	mu      sync.Mutex
 	leases  map[int]held
 	surplus int
+	// anyLeaving: some of the leases are marked so.
+	anyLeaving bool
 }
 
 type held struct {
@@ -20,6 +22,9 @@ type held struct {
 	// the lease later than that. It saves duplicates; that nothing else goes
 	// wrong rests on fence and claim alone.
 	until time.Time
+	// leaving: it is above the worker's share. Nothing more is claimed from it, and
+	// once nothing of it is out it is given back.
+	leaving bool
 }
 
 // margin is the part of a lease that a worker doesn't use.
@@ -54,7 +59,7 @@ func (o *ownership) live(worker string) []Lease {
 	now := time.Now()
 	leases := make([]Lease, 0, len(o.leases))
 	for p, h := range o.leases {
-		if now.Before(h.until) {
+		if now.Before(h.until) && !h.leaving {
 			leases = append(leases, Lease{Worker: worker, Partition: p, Fence: h.fence})
 		}
 	}
@@ -85,7 +90,7 @@ func (o *ownership) renewed(asked, kept []Lease, until time.Time) (lost int) {
 		switch {
 		case !ok || h.fence != l.Fence:
 		case still[l]:
-			o.leases[l.Partition] = held{fence: l.Fence, until: until}
+			o.leases[l.Partition] = held{fence: l.Fence, until: until, leaving: h.leaving}
 		default:
 			delete(o.leases, l.Partition)
 			lost++
@@ -107,30 +112,51 @@ func (o *ownership) setSurplus(n int) {
 	o.surplus = n
 }
 
-// releaseSurplus takes out what is above the share, releaseAll takes out
-// everything. The caller gives them back in the database; it has nothing
-// unsettled.
-func (o *ownership) releaseSurplus(worker string) []Lease {
+// leave takes out what is above the share and has nothing out, for the worker to
+// give back in the database. Of the rest as much as need be is leaving.
+func (o *ownership) leave(worker string, out func(partition int) bool) []Lease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.take(worker, o.surplus)
-}
-
-func (o *ownership) releaseAll(worker string) []Lease {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.take(worker, len(o.leases))
-}
-
-func (o *ownership) take(worker string, n int) []Lease {
-	o.surplus = 0
-	var taken []Lease
-	for p, h := range o.leases {
-		if len(taken) == n {
-			break
-		}
-		taken = append(taken, Lease{Worker: worker, Partition: p, Fence: h.fence})
-		delete(o.leases, p)
+	if o.surplus == 0 && !o.anyLeaving {
+		return nil
 	}
-	return taken
+	var gone []Lease
+	for p, h := range o.leases {
+		if len(gone) < o.surplus && !out(p) {
+			gone = append(gone, Lease{Worker: worker, Partition: p, Fence: h.fence})
+			delete(o.leases, p)
+		}
+	}
+	o.surplus -= len(gone)
+	left := o.surplus
+	o.anyLeaving = left > 0
+	for _, before := range []bool{true, false} { // what is leaving goes on leaving
+		for p, h := range o.leases {
+			if h.leaving == before {
+				h.leaving = left > 0
+				o.leases[p] = h
+				left--
+			}
+		}
+	}
+	return gone
+}
+
+// clear takes everything out, for a worker that has nothing out.
+func (o *ownership) clear(worker string) []Lease {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var gone []Lease
+	for p, h := range o.leases {
+		gone = append(gone, Lease{Worker: worker, Partition: p, Fence: h.fence})
+	}
+	clear(o.leases)
+	o.surplus, o.anyLeaving = 0, false
+	return gone
+}
+
+// holds says whether a partition is the worker's.
+func (o *ownership) holds(partition int) bool {
+	_, ok := o.deadline(partition)
+	return ok
 }

@@ -31,6 +31,8 @@ type ProcessorConfig struct {
 	Lanes    []Lane // At least one.
 	Outbox   Config
 	Logger   *slog.Logger // Defaults to slog.Default().
+	// Gate is shared by the processors of a process. Nil: this one has its own.
+	Gate *Gate
 }
 
 // Processor publishes the rows of one provider: a lane per target broker, each
@@ -45,6 +47,7 @@ type Processor struct {
 	started bool
 	running atomic.Bool
 	stop    chan struct{} // closed: take no more rows
+	gate    *Gate
 	stopped chan struct{} // closed: nothing runs any more
 	hard    context.CancelFunc
 	done    sync.WaitGroup
@@ -65,6 +68,7 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 	p := &Processor{
 		log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{},
 		stop: make(chan struct{}), stopped: make(chan struct{}),
+		gate: cmp.Or(cfg.Gate, NewGate()),
 	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
 	p.cfg = cfg
@@ -168,13 +172,16 @@ type LaneStatus struct {
 	Name               string // "outbox-processor-default-to-partner-external"
 	Running            bool
 	Workers            int
-	Partitions         int    // held by this process
-	InFlight           int    // rows in the broker's hand
-	Breaker            string // "closed", "open" or "half-open"
-	Published          int64  // since the start
+	Partitions         int      // held by this process
+	InFlight           int      // rows in the broker's hand
+	Breaker            string   // "closed", "open" or "half-open"
+	OpenTopics         []string // topics that don't answer while others do
+	Published          int64    // since the start
 	PublishedPerSecond float64
 	RetryRate          float64 // attempts that were retries, as a fraction of all since the start
-	Stale              int64   // write-backs that came too late and changed nothing
+	Stale              int64   // write-backs of rows that came too late and changed nothing
+	TakenOver          int64   // rows that another worker had claimed and not settled
+	OrderBreaks        int64   // rows that the broker stored although it had not stored an earlier one of their key
 	LastError          string  // the last that a broker or the database answered; "" after a success
 }
 
@@ -206,23 +213,22 @@ func (p *Processor) housekeeping(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("the outbox could not be cleaned up; it is tried again", "provider", p.cfg.Provider, "after", r.Every, "error", err)
 		}
-		if !p.sleep(ctx, r.Every) {
+		if !p.sleep(r.Every) {
 			return
 		}
 	}
 }
 
 // sleep waits for d, and says false if the processor is stopping.
-func (p *Processor) sleep(ctx context.Context, d time.Duration) bool {
+func (p *Processor) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
 	case <-p.stop:
-	case <-ctx.Done():
+		return false
 	}
-	return false
 }
 
 func (p *Processor) stopping() bool {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,15 @@ type ClaimRequest struct {
 	Leases      []Lease
 	Limit       int // Nothing is claimed if it is below 1.
 	MaxAttempts int // Is noted on the rows.
+	// May says whether a row may be taken; one that may not holds its key back.
+	// Nil: all may.
+	May func(key, topic string) bool
+	// Alone takes rows in quarantine, and only those, for a call of their own.
+	Alone bool
+	// Reach is how many rows are read at most; 0 is as many as it takes.
+	Reach int
+	// Memory is what the worker remembers of its partitions. Nil: nothing.
+	Memory *Memory
 }
 
 // Claim is a number of rows in one worker's hand. Only its ID can settle them.
@@ -35,6 +43,11 @@ type Claim struct {
 	// Incomplete says that some of the partitions were locked, by a renewal or an
 	// operator, and were left out: it is worth looking again at once.
 	Incomplete bool
+	// Quarantined says that a row in quarantine is due and was left.
+	Quarantined bool
+	// InHand are the partitions in which a key was left because a row of it is in
+	// somebody's hand.
+	InHand []int
 }
 
 // Claimed is a row in hand.
@@ -45,6 +58,15 @@ type Claimed struct {
 	Losses    int
 	Message   broker.Message
 }
+
+// quarantine is from how many lost claims in a row on a row is claimed alone,
+// and buried how many a row has had at least when a crash ends it. Three of
+// those were alone: a healthy row pays for its process being killed from outside
+// only if that happens three times while it is the only one in flight.
+const (
+	quarantine = 2
+	buried     = quarantine + 3
+)
 
 // Claim takes rows of the worker's partitions: of each key the longest run of
 // due rows from its first unfinished row on, oldest first, Limit at most. A key
@@ -63,24 +85,23 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		return c, nil
 	}
 	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
-		below, err := s.lockOwn(ctx, tx, r)
+		own, err := s.own(ctx, tx, r, true)
 		if err != nil {
 			return err
 		}
-		partitions := slices.Sorted(maps.Keys(below))
-		c.Incomplete = len(partitions) < len(r.Leases)
-		if len(partitions) == 0 {
+		c.Incomplete = len(own) < len(r.Leases)
+		if len(own) == 0 {
 			return nil
 		}
-		chosen, err := s.choose(ctx, tx, r.Target, partitions, r.Limit)
+		chosen, err := s.choose(ctx, tx, r, own)
 		if err != nil {
 			return err
 		}
-		c.Next = chosen.next
+		c.Next, c.Quarantined, c.InHand = chosen.next, chosen.quarantined, chosen.inHand
 		if len(chosen.seqs) == 0 {
 			return nil
 		}
-		if err := s.raise(ctx, tx, r.Target, chosen, below); err != nil {
+		if err := s.raise(ctx, tx, r.Target, chosen, own); err != nil {
 			return err
 		}
 		return s.mark(ctx, tx, r, chosen, &c)
@@ -91,36 +112,51 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 	return c, nil
 }
 
-// Peek says, without a lock, whether a claim would find something, and else how
-// long until the next row is due (0: none is waiting).
-func (s *Store) Peek(ctx context.Context, target string, leases []Lease) (found bool, next time.Duration, err error) {
-	if len(leases) == 0 {
-		return false, 0, nil
+// Peek says, without a lock, what a claim would find: whether there is
+// something to take, and all that a [Claim] says without its rows.
+func (s *Store) Peek(ctx context.Context, r ClaimRequest) (found bool, c Claim, err error) {
+	if r.Limit < 1 || len(r.Leases) == 0 {
+		return false, c, nil
 	}
-	partitions := make([]int, len(leases))
-	for i, l := range leases {
-		partitions[i] = l.Partition
+	r.Limit = 1
+	own := make(map[int]partitionState, len(r.Leases))
+	if r.Memory.remembers() {
+		// An operator may have changed what is remembered.
+		if own, err = s.own(ctx, s.reader, r, false); err != nil {
+			return false, c, err
+		}
+	} else {
+		for _, l := range r.Leases {
+			own[l.Partition] = partitionState{fence: l.Fence, changes: -1} // not read
+		}
 	}
-	chosen, err := s.choose(ctx, s.reader, target, partitions, 1)
-	return len(chosen.seqs) > 0, chosen.next, err
+	chosen, err := s.choose(ctx, s.reader, r, own)
+	return len(chosen.seqs) > 0, Claim{Next: chosen.next, Quarantined: chosen.quarantined, InHand: chosen.inHand}, err
 }
 
-// lockOwn locks the worker's partitions and returns claimed_below of each.
-func (s *Store) lockOwn(ctx context.Context, tx bun.Tx, r ClaimRequest) (map[int]int64, error) {
-	query := leaseValues(r.Leases) + " SELECT p.partition, p.claimed_below FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
+// partitionState is a partition as a claim finds it.
+type partitionState struct {
+	fence        int64
+	claimedBelow int64
+	changes      int64
+}
+
+// own reads those of the partitions that are the worker's, and locks them.
+func (s *Store) own(ctx context.Context, db bun.IDB, r ClaimRequest, lock bool) (map[int]partitionState, error) {
+	query := leaseValues(r.Leases) + " SELECT p.partition, p.fence, p.claimed_below, p.changes FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
 		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now()
-	if !s.sqlite() {
+	if lock && !s.sqlite() {
 		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
 	}
-	below := map[int]int64{}
-	err := each(ctx, tx, query, func(scan func(...any) error) error {
+	own := make(map[int]partitionState, len(r.Leases))
+	err := each(ctx, db, query, func(scan func(...any) error) error {
 		var p int
-		var seq int64
-		err := scan(&p, &seq)
-		below[p] = seq
+		var at partitionState
+		err := scan(&p, &at.fence, &at.claimedBelow, &at.changes)
+		own[p] = at
 		return err
 	}, r.Target, r.Worker)
-	return below, err
+	return own, err
 }
 
 // claimedAhead is how far claimed_below runs ahead of the claims, so that it is
@@ -128,10 +164,10 @@ func (s *Store) lockOwn(ctx context.Context, tx bun.Tx, r ClaimRequest) (map[int
 const claimedAhead = 10000
 
 // raise keeps claimed_below above the rows that are about to be claimed.
-func (s *Store) raise(ctx context.Context, tx bun.Tx, target string, chosen choice, below map[int]int64) error {
+func (s *Store) raise(ctx context.Context, tx bun.Tx, target string, chosen choice, own map[int]partitionState) error {
 	var values []string
 	for p, seq := range chosen.highest {
-		if seq >= below[p] {
+		if seq >= own[p].claimedBelow {
 			values = append(values, fmt.Sprintf("(%d, %d)", p, seq+claimedAhead))
 		}
 	}
@@ -150,20 +186,26 @@ type candidate struct {
 	key       string
 	status    Status
 	wait      float64 // seconds until it is due; 0 or less: due
+	losses    int
+	topic     string // only if the request has a May
 }
 
 // run collects the rows of a claim from candidates, which come in the order of
 // seq, page by page.
 type run struct {
-	limit   int
-	blocked map[string]bool
-	taken   map[string][]candidate // by key
-	n       int
-	next    float64 // smallest wait seen
+	request     ClaimRequest
+	memory      *Memory
+	blocked     map[string]bool
+	taken       map[string][]candidate // by key
+	n           int
+	next        float64 // smallest wait seen
+	quarantined bool
+	inHand      map[int]bool // partitions
 }
 
 func (r *run) add(c candidate) {
-	if c.wait > 0 && (r.next == 0 || c.wait < r.next) && c.status != Abandoned && c.status != Processing {
+	waits := c.wait > 0 && c.status != Abandoned && c.status != Processing
+	if waits && (r.next == 0 || c.wait < r.next) {
 		r.next = c.wait
 	}
 	switch {
@@ -171,33 +213,58 @@ func (r *run) add(c candidate) {
 		// Somebody has a row of this key: what was taken of it goes back.
 		r.n -= len(r.taken[c.key])
 		delete(r.taken, c.key)
-		r.blocked[c.key] = true
+		r.inHand[c.partition] = true
+		r.block(c, false, time.Time{})
+	case r.memory.blocked(c):
+		r.memory.pass(c, true, time.Time{})
 	case r.blocked[c.key]:
-	case c.status == Abandoned, c.wait > 0: // held, or not due
-		r.blocked[c.key] = true
+		r.memory.pass(c, false, time.Time{})
+	case c.status == Abandoned: // held
+		r.block(c, true, time.Time{})
+	case waits:
+		r.block(c, true, time.Now().Add(time.Duration(c.wait*float64(time.Second))))
+	case c.losses >= quarantine && !r.request.Alone:
+		r.quarantined = true
+		r.block(c, false, time.Time{})
+	case c.losses < quarantine && r.request.Alone, r.request.May != nil && !r.request.May(c.key, c.topic):
+		r.block(c, false, time.Time{})
 	default:
+		r.memory.take(c)
 		r.taken[c.key] = append(r.taken[c.key], c)
 		r.n++
 	}
 }
 
-type choice struct {
-	seqs    []int64
-	failed  []int64       // those of them that are retries
-	highest map[int]int64 // of seqs, by partition
-	next    time.Duration
+func (r *run) block(c candidate, lasting bool, until time.Time) {
+	r.blocked[c.key] = true
+	r.memory.pass(c, lasting, until)
 }
 
-func (r *run) choice() choice {
+type choice struct {
+	seqs        []int64
+	failed      []int64       // those of them that are retries
+	highest     map[int]int64 // of seqs, by partition
+	next        time.Duration
+	quarantined bool
+	inHand      []int
+}
+
+func (r *run) choice(own map[int]partitionState) choice {
 	all := make([]candidate, 0, r.n)
 	for _, taken := range r.taken {
 		all = append(all, taken...)
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
-	c := choice{highest: map[int]int64{}, next: time.Duration(r.next * float64(time.Second))}
+	c := choice{highest: map[int]int64{}, next: time.Duration(r.next * float64(time.Second)), quarantined: r.quarantined}
+	for p := range r.inHand {
+		c.inHand = append(c.inHand, p)
+	}
+	if wait := r.memory.wait(own); wait > 0 && (c.next == 0 || wait < c.next) {
+		c.next = wait
+	}
 	// Cut at the limit: what goes is the end of the order, so that each key keeps
 	// a leading run.
-	for _, row := range all[:min(len(all), r.limit)] {
+	for _, row := range all[:min(len(all), r.request.Limit)] {
 		c.seqs = append(c.seqs, row.seq)
 		c.highest[row.partition] = row.seq
 		if row.status == Failed {
@@ -207,39 +274,70 @@ func (r *run) choice() choice {
 	return c
 }
 
-// maxExcluded bounds how many blocked keys a page names; further ones are
-// passed over here instead of in the database.
+// exclude are blocked keys for the next page to leave out, as far as they fit
+// in a query; further ones are passed over here.
+func (r *run) exclude(partitions map[int]int64) []string {
+	n := len(r.blocked)
+	for p := range partitions {
+		n += len(r.memory.partitions[p].walls)
+	}
+	if n == 0 || n > maxExcluded {
+		return nil
+	}
+	keys := make([]string, 0, n)
+	for key := range r.blocked {
+		keys = append(keys, key)
+	}
+	for p := range partitions {
+		for key := range r.memory.partitions[p].walls {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// maxExcluded bounds how many keys a page leaves out.
 const maxExcluded = 1000
 
 // choose pages through the unfinished rows of each partition until the limit is
 // reached, so that any number of rows behind blocked heads hides nothing. A page
 // has an equal part of each partition: what is oldest of all comes first, and
 // what comes after it needn't be in the order of seq between partitions.
-func (s *Store) choose(ctx context.Context, db bun.IDB, target string, partitions []int, limit int) (choice, error) {
-	r := &run{limit: limit, blocked: map[string]bool{}, taken: map[string][]candidate{}}
-	after := make(map[int]int64, len(partitions)) // of those that may have more
-	for _, p := range partitions {
-		after[p] = 0
+func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, own map[int]partitionState) (choice, error) {
+	r := &run{request: request, memory: request.Memory, blocked: map[string]bool{}, taken: map[string][]candidate{}, inHand: map[int]bool{}}
+	if r.memory == nil {
+		r.memory = &Memory{}
 	}
-	for len(after) > 0 && r.n < limit {
-		part := (max(limit-r.n, minPage) + len(after) - 1) / len(after)
-		candidates, err := s.page(ctx, db, target, after, part, r.blocked)
+	if r.memory.long() {
+		if err := r.memory.look(ctx, db, s.sqlite()); err != nil {
+			return choice{}, err
+		}
+	}
+	r.memory.begin(own)
+	after := make(map[int]int64, len(own)) // of those that may have more
+	for p := range own {
+		after[p] = r.memory.partitions[p].after
+	}
+	for read := 0; len(after) > 0 && r.n < request.Limit && (request.Reach == 0 || read < request.Reach); {
+		part := (max(request.Limit-r.n, minPage) + len(after) - 1) / len(after)
+		candidates, err := s.page(ctx, db, r, after, part)
 		if err != nil {
 			return choice{}, err
 		}
-		read := map[int]int{}
+		read += len(candidates)
+		of := map[int]int{}
 		for _, c := range candidates {
 			r.add(c)
-			read[c.partition]++
+			of[c.partition]++
 			after[c.partition] = c.seq
 		}
 		for p := range after {
-			if read[p] < part {
+			if of[p] < part {
 				delete(after, p)
 			}
 		}
 	}
-	return r.choice(), nil
+	return r.choice(own), nil
 }
 
 // minPage is how many rows a page has at least, if there are as many.
@@ -250,17 +348,17 @@ const minPage = 100
 // PostgreSQL plans one walk of the index and repeats it for each partition. A
 // branch for each, merged, would say the same, but to plan it takes ten times as
 // long as to run it.
-func (s *Store) page(ctx context.Context, db bun.IDB, target string, after map[int]int64, part int, blocked map[string]bool) ([]candidate, error) {
-	exclude, args := "", []any{target}
-	if len(blocked) > 0 && len(blocked) <= maxExcluded {
-		keys := make([]string, 0, len(blocked))
-		for k := range blocked {
-			keys = append(keys, k)
-		}
+func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after map[int]int64, part int) ([]candidate, error) {
+	exclude, args := "", []any{r.request.Target}
+	if keys := r.exclude(after); len(keys) > 0 {
 		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
 	}
+	topic := "''"
+	if r.request.May != nil {
+		topic = "COALESCE(topic, replace(stream_category, '::', '.'))" // as DefaultTopic
+	}
 	walk := func(partition, seq string) string {
-		return "(SELECT seq, partition, partition_key, status, available_at FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
+		return "(SELECT seq, partition, partition_key, status, available_at, losses, " + topic + " AS topic FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
 			" AND finished_at IS NULL AND seq > " + seq + exclude + " ORDER BY seq LIMIT " + strconv.Itoa(part) + ")"
 	}
 	var from []string
@@ -271,7 +369,7 @@ func (s *Store) page(ctx context.Context, db bun.IDB, target string, after map[i
 			from = append(from, fmt.Sprintf("(%d, %d)", p, seq))
 		}
 	}
-	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") + " FROM "
+	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") + ", losses, topic FROM "
 	if s.sqlite() {
 		query += "(" + strings.Join(from, " UNION ALL ") + ") AS unfinished"
 	} else {
@@ -280,7 +378,7 @@ func (s *Store) page(ctx context.Context, db bun.IDB, target string, after map[i
 	candidates := make([]candidate, 0, part*len(after))
 	err := each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
-		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait)
+		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait, &c.losses, &c.topic)
 		candidates = append(candidates, c)
 		return err
 	}, args...)

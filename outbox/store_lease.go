@@ -103,13 +103,29 @@ func (s *Store) Membership(ctx context.Context, target string) (m Membership, er
 	return m, err
 }
 
+// Owner is a worker that takes partitions, and what it does with a row that a
+// crash ends.
+type Owner struct {
+	Target      string
+	Worker      string
+	Lease       time.Duration
+	OnAbandoned OnAbandoned   // "" is Skip.
+	Abandoned   time.Duration // as Retention.Abandoned
+}
+
+// Takeover is what became of rows that earlier owners had claimed and not
+// settled.
+type Takeover struct {
+	Pending   int     // are pending again
+	Abandoned []int64 // the crashes were too many
+}
+
 // Acquire takes up to n free partitions for a worker, each under a new fence,
 // and ends in the same transaction the claims of their older fences: their rows
-// are pending again, and what an earlier owner still writes back matches
-// nothing. taken counts those rows.
-func (s *Store) Acquire(ctx context.Context, target, worker string, n int, ttl time.Duration) (leases []Lease, taken int, err error) {
+// are pending again, and what an earlier owner still writes back matches nothing.
+func (s *Store) Acquire(ctx context.Context, o Owner, n int) (leases []Lease, t Takeover, err error) {
 	if n <= 0 {
-		return nil, 0, nil
+		return nil, t, nil
 	}
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		free := "SELECT partition FROM outbox_partitions WHERE target_broker = ? AND (locked_by IS NULL OR locked_until <= " + s.now() + ")" +
@@ -119,66 +135,112 @@ func (s *Store) Acquire(ctx context.Context, target, worker string, n int, ttl t
 			free += " FOR UPDATE SKIP LOCKED"
 		}
 		var partitions []int
-		if err := scanAll(ctx, tx, &partitions, free, target); err != nil || len(partitions) == 0 {
+		if err := scanAll(ctx, tx, &partitions, free, o.Target); err != nil || len(partitions) == 0 {
 			return err
 		}
-		leases, taken, err = s.fence(ctx, tx, target, worker, partitions, ttl)
+		if leases, err = s.fence(ctx, tx, o, partitions); err != nil {
+			return err
+		}
+		t, err = s.sweep(ctx, tx, o, partitions)
 		return err
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, Takeover{}, err
 	}
-	return leases, taken, nil
+	return leases, t, nil
 }
 
 // Refence gives everything that a worker holds new fences, and ends the claims
-// of the old ones. A worker does so after a claim whose outcome it doesn't know:
-// rows may be in its hand without its knowledge. It waits for that claim's
-// transaction, which holds the partitions.
-func (s *Store) Refence(ctx context.Context, target, worker string, ttl time.Duration) (leases []Lease, err error) {
+// of the old ones. A worker does so when it has no call out and rows may be in
+// its hand all the same: after a claim that was not answered, whose rows were
+// never sent and are handed back unspent; or, with lost, after a call that
+// panicked, which counts as a crash. It waits for that claim's transaction, which
+// holds the partitions.
+func (s *Store) Refence(ctx context.Context, o Owner, lost bool) (leases []Lease, t Takeover, err error) {
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		mine := "SELECT partition FROM outbox_partitions WHERE target_broker = ? AND locked_by = ? ORDER BY partition"
 		if !s.sqlite() {
 			mine += " FOR UPDATE"
 		}
 		var partitions []int
-		if err := scanAll(ctx, tx, &partitions, mine, target, worker); err != nil || len(partitions) == 0 {
+		if err := scanAll(ctx, tx, &partitions, mine, o.Target, o.Worker); err != nil || len(partitions) == 0 {
 			return err
 		}
-		leases, _, err = s.fence(ctx, tx, target, worker, partitions, ttl)
+		if leases, err = s.fence(ctx, tx, o, partitions); err != nil {
+			return err
+		}
+		if lost {
+			t, err = s.sweep(ctx, tx, o, partitions)
+			return err
+		}
+		_, err = tx.ExecContext(ctx, s.claimed(partitions)+
+			" UPDATE outbox SET status = 'pending', attempts = attempts - 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
+			" WHERE seq IN (SELECT seq FROM locked)", o.Target)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, Takeover{}, err
 	}
-	return leases, nil
+	return leases, t, nil
 }
 
-// fence makes worker the owner of partitions, which tx has locked, and ends the
-// claims of older fences. This is the one place where a claim ends that nobody
-// settled. claimed_below keeps it from walking a backlog that nobody has touched.
-func (s *Store) fence(ctx context.Context, tx bun.Tx, target, worker string, partitions []int, ttl time.Duration) (leases []Lease, taken int, err error) {
+// fence makes a worker the owner of partitions, which tx has locked.
+func (s *Store) fence(ctx context.Context, tx bun.Tx, o Owner, partitions []int) (leases []Lease, err error) {
 	slices.Sort(partitions)
 	for _, p := range partitions {
-		l := Lease{Worker: worker, Partition: p}
+		l := Lease{Worker: o.Worker, Partition: p}
 		if l.Fence, err = s.sequence(ctx, tx, "fence"); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		leases = append(leases, l)
 	}
-	if _, err = tx.ExecContext(ctx, leaseValues(leases)+" UPDATE outbox_partitions SET locked_by = v.worker, fence = v.fence,"+
-		" locked_until = "+dbtime.In(s.db.Dialect(), ttl)+" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition", target); err != nil {
-		return nil, 0, err
+	_, err = tx.ExecContext(ctx, leaseValues(leases)+" UPDATE outbox_partitions SET locked_by = v.worker, fence = v.fence,"+
+		" locked_until = "+dbtime.In(s.db.Dialect(), o.Lease)+" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition", o.Target)
+	return leases, err
+}
+
+// sweep ends the claims of older fences: the one place where a claim ends that
+// nobody settled. Each costs its rows a loss. From the loss on that makes them
+// both as many as the row's attempts and three more than what put it into
+// quarantine, where every claim is of one row alone, the row is abandoned: it
+// must be what kills.
+func (s *Store) sweep(ctx context.Context, tx bun.Tx, o Owner, partitions []int) (t Takeover, err error) {
+	finished, expires := s.now(), "NULL"
+	if o.OnAbandoned == Hold {
+		finished = "NULL"
+	} else if o.Abandoned >= 0 {
+		expires = dbtime.In(s.db.Dialect(), o.Abandoned)
 	}
-	result, err := tx.ExecContext(ctx, s.locked("target_broker = ?0 AND partition IN ("+list(partitions)+") AND finished_at IS NULL AND status = 'processing'"+
-		" AND seq < (SELECT max(claimed_below) FROM outbox_partitions WHERE target_broker = ?0 AND partition IN ("+list(partitions)+"))")+
-		" UPDATE outbox SET status = 'pending', losses = losses + 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
-		" WHERE seq IN (SELECT seq FROM locked)", target)
-	if err != nil {
-		return nil, 0, err
-	}
-	n, err := result.RowsAffected()
-	return leases, int(n), err
+	dead := fmt.Sprintf("(losses + 1 >= max_attempts AND losses + 1 >= %d)", buried)
+	err = each(ctx, tx, s.claimed(partitions)+
+		" UPDATE outbox SET losses = losses + 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL,"+
+		" status = CASE WHEN "+dead+" THEN 'abandoned' ELSE 'pending' END,"+
+		" held = CASE WHEN "+dead+" THEN ?1 ELSE held END,"+
+		" failure_class = CASE WHEN "+dead+" THEN 'crash' ELSE failure_class END,"+
+		" last_error = CASE WHEN "+dead+" THEN 'each of the last ' || (losses + 1) || ' processes that published this row ended before it knew the outcome, the last ones with no other row in hand' ELSE last_error END,"+
+		" finished_at = CASE WHEN "+dead+" THEN "+finished+" END, expires_at = CASE WHEN "+dead+" THEN "+expires+" END"+
+		" WHERE seq IN (SELECT seq FROM locked) RETURNING seq, status",
+		func(scan func(...any) error) error {
+			var seq int64
+			var status Status
+			if err := scan(&seq, &status); err != nil {
+				return err
+			}
+			if status == Abandoned {
+				t.Abandoned = append(t.Abandoned, seq)
+			} else {
+				t.Pending++
+			}
+			return nil
+		}, o.Target, o.OnAbandoned == Hold)
+	return t, err
+}
+
+// claimed is a table of the rows of partitions that are in somebody's hand, see
+// locked. claimed_below keeps it from walking a backlog that nobody has touched.
+func (s *Store) claimed(partitions []int) string {
+	return s.locked("target_broker = ?0 AND partition IN (" + list(partitions) + ") AND finished_at IS NULL AND status = 'processing'" +
+		" AND seq < (SELECT max(claimed_below) FROM outbox_partitions WHERE target_broker = ?0 AND partition IN (" + list(partitions) + "))")
 }
 
 // locked is a table of the rows of outbox that meet a condition, locked in the

@@ -78,7 +78,7 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	explain := func() string {
 		var queries capture
 		hooked := b.DB.WithQueryHook(&queries)
-		found, _, err := outbox.NewStore(hooked, hooked).Peek(t.Context(), "default", w.Leases)
+		found, _, err := outbox.NewStore(hooked, hooked).Peek(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "w1", Leases: w.Leases, Limit: 1})
 		require.NoError(t, err)
 		require.True(t, found)
 		require.Len(t, queries, 1)

@@ -2,15 +2,12 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/waybill-go/waybill/broker"
 )
 
 const (
@@ -19,25 +16,66 @@ const (
 	retryMax     = 2 * time.Second
 	restartFirst = 100 * time.Millisecond
 	restartMax   = 30 * time.Second
+
+	// pipelined is how many claims a worker has out at most: a call that takes
+	// long keeps its keys waiting and not the others of the worker.
+	pipelined = 4
+	// reach is how many batches of rows a claim reads at most while others are
+	// out, whose rows and followers it passes over.
+	reach = 4
+	// turn is how long a worker takes row after row from quarantine.
+	turn = time.Second
 )
 
-// worker claims, publishes and settles, one claim at a time. So a key has at
-// most one unsettled call: the next claim comes after the settle.
+// worker claims, publishes and settles what is in its partitions. One goroutine
+// claims; each claim has one that calls the broker and settles. A key has at most
+// one unsettled call, because a claim takes nothing of a key that has a row in
+// hand.
 type worker struct {
-	lane *lane
-	id   string
-	own  ownership
+	lane   *lane
+	id     string
+	own    ownership
+	memory Memory
 	// bell holds one ring. A worker takes it, and what it was rung for, before it
 	// claims: what is committed while it claims rings for the next time.
 	bell chan struct{}
-	mu   sync.Mutex
+	// slots holds one value for each claim that is out.
+	slots chan struct{}
+
+	mu sync.Mutex
 	// poked are the partitions that it was rung for; all says that it was rung for
 	// any.
 	poked map[int]bool
 	all   bool
-	// doubt: a claim ended without an answer. If it committed, rows are in this
-	// worker's hand without its knowledge, and no claim takes what is in a hand.
-	doubt bool
+	next  time.Time // when something that was settled is due again; zero: nothing is
+	// out counts claims by partition. waiting are those of them where a key was
+	// left because of a row that is out: when it lands, they are looked at again.
+	out     map[int]int
+	waiting map[int]bool
+	doubt   doubt
+	crashes int // in a row
+
+	// Of the claiming goroutine.
+	quarantined bool      // there is, or was at the last look, a row in quarantine
+	turned      time.Time // when it last took rows from there
+}
+
+// doubt says that rows may be in a worker's hand without its knowledge: no claim
+// takes what is in a hand.
+type doubt int
+
+const (
+	sure       doubt = iota
+	unanswered       // a claim ended without an answer
+	crashed          // a call panicked
+)
+
+func newWorker(l *lane, id string) *worker {
+	return &worker{
+		lane: l, id: id, own: ownership{leases: map[int]held{}},
+		bell: make(chan struct{}, 1), slots: make(chan struct{}, pipelined),
+		poked: map[int]bool{}, out: map[int]int{}, waiting: map[int]bool{},
+	}
 }
 
 // poke says that rows of a partition were committed.
@@ -57,16 +95,16 @@ func (w *worker) look() {
 }
 
 // rung takes what the bell was rung for.
-func (w *worker) rung() (partitions map[int]bool, all bool) {
+func (w *worker) rung() (partitions map[int]bool, all bool, next time.Time) {
 	select {
 	case <-w.bell:
 	default:
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	partitions, all = w.poked, w.all
-	w.poked, w.all = map[int]bool{}, false
-	return partitions, all
+	partitions, all, next = w.poked, w.all, w.next
+	w.poked, w.all, w.next = map[int]bool{}, false, time.Time{}
+	return partitions, all, next
 }
 
 func (w *worker) ring() {
@@ -76,30 +114,48 @@ func (w *worker) ring() {
 	}
 }
 
-// run works until the processor stops, and starts again after a panic, which
-// can only come from a broker's adapter or from here.
+// run works until the processor stops, and starts again after a panic of its own.
 func (w *worker) run(hard context.Context) {
-	pause := restartFirst
-	for {
+	for pause := restartFirst; ; pause = min(2*pause, restartMax) {
 		err := w.work(hard)
 		if err == nil {
 			break
 		}
 		w.lane.failed(err)
 		w.lane.log.Error("a worker crashed and starts again", "worker", w.id, "after", pause, "error", err)
-		if !w.lane.p.sleep(hard, pause) {
+		w.doubting(unanswered)
+		if !w.lane.p.sleep(pause) {
 			break
 		}
-		pause = min(2*pause, restartMax)
-		w.doubt = true
 	}
+	w.quiet(hard.Done())
 	if hard.Err() != nil {
 		return // something may still be out: the leases run out
 	}
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
-	if err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, w.own.releaseAll(w.id)); err != nil {
+	w.resolve(ctx)
+	if err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, w.own.clear(w.id)); err != nil {
 		w.lane.log.Warn("leases could not be released and will run out", "worker", w.id, "error", err)
+	}
+}
+
+// quiet waits until nothing is out, and keeps it so until loud.
+func (w *worker) quiet(stop <-chan struct{}) (ok bool) {
+	for n := range pipelined {
+		select {
+		case w.slots <- struct{}{}:
+		case <-stop:
+			w.loud(n)
+			return false
+		}
+	}
+	return true
+}
+
+func (w *worker) loud(slots int) {
+	for range slots {
+		<-w.slots
 	}
 }
 
@@ -107,47 +163,49 @@ func (w *worker) work(hard context.Context) (crash error) {
 	defer func() {
 		if r := recover(); r != nil {
 			crash = fmt.Errorf("outbox: worker %s: %v\n%s", w.id, r, debug.Stack())
-			w.lane.breaker.release() // the probe, if this was it
 		}
 	}()
 	l, cfg := w.lane, w.lane.p.cfg.Outbox
 	idle := cfg.PollInterval
 	full := false     // the last claim took a whole batch: there is more
 	due := time.Now() // when to look at all partitions, rung for or not
-	for !l.p.stopping() && hard.Err() == nil {
-		if w.doubt {
-			if err := w.refence(hard); err != nil {
-				l.p.sleep(hard, retryMax)
-				continue
-			}
+	for !l.p.stopping() {
+		if !w.resolve(hard) {
+			l.p.sleep(retryMax)
+			continue
 		}
 		w.releaseSurplus(hard)
-		wait, probe := l.breaker.enter()
-		if wait > 0 {
-			l.p.sleep(hard, wait)
+		select {
+		case w.slots <- struct{}{}:
+		case <-l.p.stop:
+			return nil
+		}
+		permit := l.circuit.enter()
+		if permit.wait > 0 {
+			<-w.slots
+			l.p.sleep(permit.wait)
 			due = time.Now()
 			continue
 		}
-		poked, all := w.rung()
-		all = all || probe || full || !time.Now().Before(due)
+		poked, all, next := w.rung()
+		if !next.IsZero() {
+			due = earlier(due, next)
+		}
+		all = all || permit.probe || full || !time.Now().Before(due)
 		leases := w.own.live(w.id)
 		if !all {
 			leases = slices.DeleteFunc(leases, func(l Lease) bool { return !poked[l.Partition] })
 		}
-		limit := cfg.BatchSize
-		if probe {
-			limit = 1
-		}
 		// An idle worker takes no lock: it looks first, unless there is likely work.
-		n, next, err := w.round(hard, leases, limit, full || !all, probe)
-		if probe && n == 0 {
-			l.breaker.release()
-		}
-		full = n == limit
+		n, claim, err := w.round(hard, permit, leases, (full || !all) && !permit.probe)
+		w.quarantined = w.quarantined || claim.Quarantined
+		full = n == cfg.BatchSize
 		switch {
 		case err != nil:
-			l.p.sleep(hard, retryFirst+rand.N(retryFirst))
+			l.p.sleep(retryFirst + rand.N(retryFirst))
 			due = time.Now()
+		case permit.probe && n == 0:
+			due = time.Now().Add(breakerFirst / 10)
 		case all && n > 0:
 			// Other processes don't ring: there may be more, until a look finds none.
 			idle, due = cfg.PollInterval, time.Now()
@@ -155,8 +213,16 @@ func (w *worker) work(hard context.Context) (crash error) {
 			due = time.Now().Add(idle)
 			idle = min(2*idle, cfg.MaxPollInterval)
 		}
-		if next > 0 {
-			due = earlier(due, time.Now().Add(next))
+		if claim.Next > 0 {
+			due = earlier(due, time.Now().Add(claim.Next))
+		}
+		if l.circuit.troubled() {
+			w.special(hard)
+			due = earlier(due, time.Now().Add(breakerFirst/10))
+		}
+		if w.quarantined && err == nil && !permit.probe && (all && n == 0 || time.Since(w.turned) >= cfg.MaxPollInterval) {
+			w.isolate(hard)
+			due = time.Now()
 		}
 		if full {
 			continue
@@ -167,7 +233,6 @@ func (w *worker) work(hard context.Context) (crash error) {
 			w.ring() // for rung
 		case <-timer.C:
 		case <-l.p.stop:
-		case <-hard.Done():
 		}
 		timer.Stop()
 	}
@@ -182,241 +247,233 @@ func earlier(a, b time.Time) time.Time {
 }
 
 func (w *worker) releaseSurplus(ctx context.Context) {
-	surplus := w.own.releaseSurplus(w.id)
-	if len(surplus) == 0 {
+	gone := w.own.leave(w.id, func(partition int) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.out[partition] > 0
+	})
+	if len(gone) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, surplus)
+	err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, gone)
 	w.lane.database.note(ctx, err) // not released, they run out
 }
 
-// round is one claim, its calls and its settle. n is how many rows were
-// claimed; next is the time until another one is due, 0 if none is known.
-func (w *worker) round(hard context.Context, leases []Lease, limit int, likely, probe bool) (n int, next time.Duration, err error) {
+// round makes one claim and lets it fly. It has a slot, which goes to the claim
+// or is given back. n is how many rows were claimed.
+func (w *worker) round(hard context.Context, p permit, leases []Lease, likely bool) (n int, c Claim, err error) {
 	l := w.lane
-	claim, err := w.claim(hard, leases, limit, likely)
-	l.database.note(hard, err)
-	if err != nil {
-		return 0, 0, err
-	}
-	if len(claim.Rows) == 0 {
-		next = claim.Next
-		if claim.Incomplete {
-			next = retryFirst
+	flying := false
+	defer func() {
+		if !flying {
+			l.circuit.cancel(p, nil)
+			<-w.slots
 		}
-		return 0, next, nil
-	}
-	errs := w.publish(hard, claim.Rows)
-	if hard.Err() != nil {
-		return len(claim.Rows), 0, nil //nolint:nilerr // what was called to an end is left to the next owner
-	}
-	v := verdict{cfg: l.p.cfg.Outbox, random: rand.Float64, outage: l.breaker.next()}
-	outcomes, unanswered, first := v.judge(claim.Rows, errs)
-	next = claim.Next
-	for i, o := range outcomes {
-		switch {
-		case o.Status == Failed && (next == 0 || o.After < next):
-			next = max(o.After, time.Millisecond)
-		case o.Status == Pending && !unanswered && next == 0:
-			next = retryFirst // handed back, as its lease was about to end
-		}
-		if !o.Unspent {
-			l.attempts.Add(1)
-			if claim.Rows[i].Attempts-claim.Rows[i].Losses > 1 {
-				l.retries.Add(1)
-			}
-		}
-	}
-	w.noteAnswer(unanswered, probe, first)
-	w.settle(hard, Settlement{Claim: claim.ID, Target: l.target, Outcomes: outcomes, Retention: l.p.cfg.Outbox.Retention})
-	return len(claim.Rows), next, nil
-}
-
-// claim looks first without a lock, unless it is likely that there is work.
-func (w *worker) claim(hard context.Context, leases []Lease, limit int, likely bool) (Claim, error) {
-	l := w.lane
-	ctx, cancel := context.WithTimeout(hard, storeTimeout)
-	defer cancel()
+	}()
 	if !likely {
-		found, next, err := l.p.cfg.Store.Peek(ctx, l.target, leases)
+		found, c, err := w.peek(hard, p, leases)
 		if err != nil || !found {
-			return Claim{Next: next}, err
+			if err == nil {
+				l.circuit.pass(p, w.own.holds)
+			}
+			return 0, c, err
 		}
 	}
-	claim, err := l.p.cfg.Store.Claim(ctx, ClaimRequest{
-		Target: l.target, Worker: w.id, Leases: leases, Limit: limit, MaxAttempts: l.p.cfg.Outbox.Retry.MaxAttempts,
-	})
-	w.doubt = err != nil
-	return claim, err
+	leave, err := l.p.gate.enter(hard, p.alone)
+	if err != nil {
+		return 0, c, err
+	}
+	defer func() {
+		if !flying {
+			leave()
+		}
+	}()
+	c, err = w.claim(hard, p, leases)
+	if err != nil || len(c.Rows) == 0 {
+		return 0, c, err
+	}
+	flying = true
+	go func() {
+		defer func() {
+			leave()
+			<-w.slots
+		}()
+		w.fly(hard, p, c)
+	}()
+	return len(c.Rows), c, nil
 }
 
-// refence ends whatever this worker may have claimed without knowing.
-func (w *worker) refence(hard context.Context) error {
-	l, lease := w.lane, w.lane.p.cfg.Outbox.Lease
+func (w *worker) request(p permit, leases []Lease) ClaimRequest {
+	cfg := w.lane.p.cfg.Outbox
+	r := ClaimRequest{
+		Target: w.lane.target, Worker: w.id, Leases: leases, Limit: cfg.BatchSize, MaxAttempts: cfg.Retry.MaxAttempts,
+		May: p.may, Alone: p.alone, Memory: &w.memory,
+	}
+	if p.single() {
+		r.Limit = 1
+	}
+	if len(w.slots) > 1 {
+		r.Reach = reach * cfg.BatchSize
+	}
+	return r
+}
+
+func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Claim, error) {
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
-	begin := time.Now()
-	leases, err := l.p.cfg.Store.Refence(ctx, l.target, w.id, lease)
-	l.database.note(hard, err)
-	if err != nil {
-		return err
-	}
-	w.own.releaseAll(w.id)
-	w.own.add(leases, begin.Add(lease-margin(lease)))
-	w.doubt = false
-	return nil
+	found, c, err := w.lane.p.cfg.Store.Peek(ctx, w.request(p, leases))
+	w.lane.database.note(hard, err)
+	w.await(c.InHand)
+	return found, c, err
 }
 
-// publish hands rows to the broker and returns what it answered, by index. A
-// row that is absent from the answer is stored.
-func (w *worker) publish(hard context.Context, rows []Claimed) map[int]error {
-	w.lane.inFlight.Add(int64(len(rows)))
-	defer w.lane.inFlight.Add(-int64(len(rows)))
-	errs := map[int]error{}
-	sendable, deadline := w.sendable(rows, errs)
-	ctx, cancel := context.WithDeadline(hard, deadline)
+func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, error) {
+	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
-	if w.lane.Broker.Capabilities().Prefix {
-		w.call(ctx, rows, sendable, errs)
-		return errs
+	c, err := w.lane.p.cfg.Store.Claim(ctx, w.request(p, leases))
+	w.lane.database.note(hard, err)
+	if err != nil {
+		w.doubting(unanswered)
+		return c, err
 	}
-	// Without prefix a call may hold one row of a key: the first rows of all
-	// keys, then the second ones, and none of a key after one that failed.
-	broken := map[string]bool{}
-	for len(sendable) > 0 {
-		var wave, rest []int
-		in := map[string]bool{}
-		for _, i := range sendable {
-			key := rows[i].Message.Key
-			switch {
-			case broken[key]:
-				errs[i] = errUnsent
-			case in[key]:
-				rest = append(rest, i)
-			default:
-				in[key] = true
-				wave = append(wave, i)
-			}
-		}
-		w.call(ctx, rows, wave, errs)
-		for _, i := range wave {
-			if errs[i] != nil {
-				broken[rows[i].Message.Key] = true
-			}
-		}
-		sendable = rest
+	if c.Incomplete && len(c.Rows) == 0 && (c.Next == 0 || c.Next > retryFirst) {
+		c.Next = retryFirst
 	}
-	return errs
+	w.mu.Lock()
+	for p := range partitionsOf(c.Rows) {
+		w.out[p]++
+	}
+	w.mu.Unlock()
+	w.await(c.InHand)
+	return c, nil
 }
 
-// sendable are the rows, by index, whose lease may be relied on, and until when
-// their calls must have ended: before the first of the leases may end.
-func (w *worker) sendable(rows []Claimed, errs map[int]error) (indexes []int, deadline time.Time) {
-	now := time.Now()
-	deadline = now.Add(w.lane.p.cfg.Outbox.PublishTimeout)
-	indexes = make([]int, 0, len(rows))
-	for i, row := range rows {
-		until, ok := w.own.deadline(row.Partition)
-		if !ok || !now.Before(until) {
-			errs[i] = errUnsent
-			continue
-		}
-		if until.Before(deadline) {
-			deadline = until
-		}
-		indexes = append(indexes, i)
+func partitionsOf(rows []Claimed) map[int]bool {
+	set := map[int]bool{}
+	for _, row := range rows {
+		set[row.Partition] = true
 	}
-	return indexes, deadline
+	return set
 }
 
-// call is one call of the broker.
-func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs map[int]error) {
-	if len(indexes) == 0 {
+// await notes partitions where a key was left because a row of it is out. If it
+// has landed meanwhile, they are looked at again at once.
+func (w *worker) await(partitions []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range partitions {
+		if w.out[p] > 0 {
+			w.waiting[p] = true
+		} else {
+			w.poked[p] = true
+			w.ring()
+		}
+	}
+}
+
+// landed notes that a claim is settled. next is the time until one of its rows
+// is due again, 0 if none will be.
+func (w *worker) landed(rows []Claimed, next time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p := range partitionsOf(rows) {
+		if w.out[p]--; w.out[p] == 0 {
+			delete(w.out, p)
+		}
+		if w.waiting[p] {
+			delete(w.waiting, p)
+			w.poked[p] = true
+		}
+	}
+	if at := time.Now().Add(next); next > 0 && (w.next.IsZero() || at.Before(w.next)) {
+		w.next = at
+	}
+	w.ring()
+}
+
+// special does what there is to do besides, while something is wrong.
+func (w *worker) special(hard context.Context) {
+	p, ok := w.lane.circuit.special(w.own.holds)
+	if !ok {
 		return
 	}
-	messages := make([]broker.Message, len(indexes))
-	for n, i := range indexes {
-		messages[n] = rows[i].Message
-	}
-	err := w.lane.Broker.Publish(ctx, messages)
-	if err == nil {
-		return
-	}
-	partial, ok := errors.AsType[*broker.PublishError](err)
-	for n, i := range indexes {
-		if !ok {
-			errs[i] = err
-		} else if e := partial.Failed[n]; e != nil {
-			errs[i] = e
-		}
+	select {
+	case w.slots <- struct{}{}:
+		_, _, _ = w.round(hard, p, w.own.live(w.id), false) // errors show in the next round
+	default:
+		w.lane.circuit.cancel(p, nil)
 	}
 }
 
-// noteAnswer opens or closes the lane's breaker.
-func (w *worker) noteAnswer(unanswered, probe bool, first error) {
+// isolate calls for rows in quarantine, one after the other, with nothing else in
+// flight in this process.
+func (w *worker) isolate(hard context.Context) {
 	l := w.lane
-	if first != nil {
-		l.failed(first)
-	} else {
-		l.lastError.Store(nil)
-	}
-	if unanswered {
-		if errors.Is(first, errUnsent) {
-			if probe {
-				l.breaker.release()
-			}
-			return // our own doing: the lease was about to end
-		}
-		if l.breaker.unanswered(probe) {
-			l.log.Warn("the broker does not answer; rows wait until it does", "error", first)
-		}
+	defer func() { w.turned = time.Now() }()
+	leave, err := l.p.gate.enter(hard, true)
+	if err != nil {
 		return
 	}
-	if l.breaker.answered() {
-		l.log.Info("the broker answers again")
-	}
-}
-
-// settle writes back until the database takes it: the rows stay in this
-// worker's hand until then, and nobody else can take them while its lease runs.
-func (w *worker) settle(hard context.Context, s Settlement) {
-	l := w.lane
-	for try, pause := 0, retryFirst; hard.Err() == nil; try, pause = try+1, min(2*pause, retryMax) {
-		ctx, cancel := context.WithTimeout(hard, storeTimeout)
-		stale, err := l.p.cfg.Store.Settle(ctx, s)
-		cancel()
-		l.database.note(hard, err)
-		if err == nil {
-			w.count(s.Outcomes, stale, try)
+	defer leave()
+	for begin := time.Now(); time.Since(begin) < turn && !l.p.stopping(); {
+		p := l.circuit.enter()
+		if p.wait > 0 || p.probe {
+			l.circuit.cancel(p, nil)
 			return
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-hard.Done():
-			timer.Stop()
+		p.alone = true
+		c, err := w.claim(hard, p, w.own.live(w.id))
+		if err != nil {
+			return
 		}
+		if len(c.Rows) == 0 {
+			w.quarantined = false
+			return
+		}
+		w.fly(hard, p, c)
 	}
 }
 
-func (w *worker) count(outcomes []Outcome, stale, try int) {
+func (w *worker) doubting(d doubt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubt = max(w.doubt, d)
+}
+
+// resolve ends whatever this worker may have in its hand without knowing, once
+// nothing that it knows of is out.
+func (w *worker) resolve(ctx context.Context) (ok bool) {
+	w.mu.Lock()
+	d, crashes := w.doubt, w.crashes
+	w.mu.Unlock()
+	if d == sure {
+		return true
+	}
 	l := w.lane
-	published := 0
-	for _, o := range outcomes {
-		switch o.Status {
-		case Published:
-			published++
-		case Abandoned:
-			l.log.Error("a row was abandoned", "seq", o.Seq, "class", o.Class, "error", o.Error)
+	if !l.p.stopping() {
+		if !w.quiet(l.p.stop) {
+			return true // the processor is stopping: run comes here again
+		}
+		defer w.loud(pipelined)
+		if d == crashed {
+			l.p.sleep(min(restartFirst<<min(crashes-1, 10), restartMax))
 		}
 	}
-	l.published.add(published)
-	// After a try without an answer, rows that are no longer in this claim's hand
-	// were most likely settled by that try.
-	if stale > 0 && try == 0 {
-		l.stale.Add(int64(stale))
-		l.log.Warn("rows were not written back: they are in another worker's hand since this one's lease ended", "rows", stale)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	begin := time.Now()
+	leases, taken, err := l.p.cfg.Store.Refence(ctx, l.owner(w), d == crashed)
+	l.database.note(ctx, err)
+	if err != nil {
+		return false
 	}
+	l.took(taken)
+	w.own.clear(w.id)
+	w.own.add(leases, l.until(begin))
+	w.mu.Lock()
+	w.doubt = sure
+	w.mu.Unlock()
+	return true
 }

@@ -79,9 +79,14 @@ func (b *Bench) Worker(name string, n int, ttl time.Duration) Worker {
 	b.T.Helper()
 	_, err := b.EnsurePartitions(b.T.Context(), "default")
 	require.NoError(b.T, err)
-	leases, _, err := b.Acquire(b.T.Context(), "default", name, n, ttl)
+	leases, _, err := b.Acquire(b.T.Context(), Owner(name, ttl), n)
 	require.NoError(b.T, err)
 	return Worker{bench: b, Name: name, Target: "default", Leases: leases}
+}
+
+// Owner is a worker of target "default".
+func Owner(name string, ttl time.Duration) outbox.Owner {
+	return outbox.Owner{Target: "default", Worker: name, Lease: ttl, Abandoned: time.Hour}
 }
 
 // Worker is somebody with leases.

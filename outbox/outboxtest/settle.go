@@ -223,11 +223,19 @@ func refence(t *testing.T, b *Bench) {
 	b.Insert("a")
 	w := b.Worker("w1", Partitions, time.Minute)
 	lost := w.Claim(1) // as if its answer had never come
-	leases, err := b.Refence(t.Context(), "default", "w1", time.Minute)
+	leases, _, err := b.Refence(t.Context(), Owner("w1", time.Minute), false)
 	require.NoError(t, err)
 	require.Len(t, leases, Partitions)
 	require.Empty(t, w.Claim(1).Rows, "the old fences are worth nothing")
 	require.Equal(t, 1, w.Settle(lost, All(lost, published())...))
 	w.Leases = leases
-	require.Len(t, w.Claim(1).Rows, 1)
+	c := w.Claim(1)
+	require.Len(t, c.Rows, 1)
+	require.Equal(t, 1, c.Rows[0].Attempts, "what was never sent costs nothing")
+	require.Zero(t, c.Rows[0].Losses)
+
+	_, taken, err := b.Refence(t.Context(), Owner("w1", time.Minute), true)
+	require.NoError(t, err)
+	require.Equal(t, outbox.Takeover{Pending: 1}, taken)
+	require.Equal(t, 1, b.Entries()[0].Losses, "what was called counts as lost")
 }

@@ -220,7 +220,7 @@ func concurrentClaims(t *testing.T, b *Bench) {
 	var wg sync.WaitGroup
 	for _, name := range []string{"w1", "w2", "w3", "w4"} {
 		wg.Go(func() {
-			leases, _, err := b.Acquire(t.Context(), "default", name, Partitions/4, time.Minute)
+			leases, _, err := b.Acquire(t.Context(), Owner(name, time.Minute), Partitions/4)
 			if err != nil {
 				t.Error(err)
 				return

@@ -112,6 +112,7 @@ CREATE TABLE outbox_partitions (
     fence         bigint NOT NULL DEFAULT 0,
     locked_until  timestamptz,
     claimed_below bigint NOT NULL DEFAULT 0,
+    changes       bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (target_broker, partition)
 ) WITH (fillfactor = 50);
 
@@ -125,6 +126,7 @@ CREATE TABLE outbox_workers (
 );
 
 COMMENT ON COLUMN outbox_partitions.claimed_below IS 'no row of this partition from this seq on was ever claimed';
+COMMENT ON COLUMN outbox_partitions.changes IS 'how often an operator changed rows of this partition';
 COMMENT ON TABLE outbox_workers IS 'Workers that are alive; a worker''s share is the partitions divided by their number.';
 
 CREATE TABLE outbox_settings (

@@ -65,6 +65,7 @@ CREATE TABLE outbox_partitions (
     fence         INTEGER NOT NULL DEFAULT 0,
     locked_until  TEXT,
     claimed_below INTEGER NOT NULL DEFAULT 0, -- no row of this partition from this seq on was ever claimed
+    changes       INTEGER NOT NULL DEFAULT 0, -- how often an operator changed rows of this partition
     PRIMARY KEY (target_broker, partition)
 ) WITHOUT ROWID;
 
