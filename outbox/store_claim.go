@@ -25,7 +25,7 @@ type ClaimRequest struct {
 	// May says whether a row may be taken; one that may not holds its key back.
 	// Nil: all may.
 	May func(key, topic string) bool
-	// Alone takes rows in quarantine, and only those, for a call of their own.
+	// Alone takes one row that is in quarantine, for a call of its own.
 	Alone bool
 	// Reach is how many rows are read at most; 0 is as many as it takes.
 	Reach int
@@ -83,6 +83,9 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 	var c Claim
 	if r.Limit < 1 || len(r.Leases) == 0 {
 		return c, nil
+	}
+	if r.Alone {
+		r.Limit = 1
 	}
 	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		own, err := s.own(ctx, tx, r, true)

@@ -205,9 +205,13 @@ func (s *Store) fence(ctx context.Context, tx bun.Tx, o Owner, partitions []int)
 // quarantine, where every claim is of one row alone, the row is abandoned: it
 // must be what kills.
 func (s *Store) sweep(ctx context.Context, tx bun.Tx, o Owner, partitions []int) (t Takeover, err error) {
-	finished, expires := s.now(), "NULL"
+	null := "NULL"
+	if !s.sqlite() {
+		null = "CAST(NULL AS timestamptz)"
+	}
+	finished, expires := s.now(), null
 	if o.OnAbandoned == Hold {
-		finished = "NULL"
+		finished = null
 	} else if o.Abandoned >= 0 {
 		expires = dbtime.In(s.db.Dialect(), o.Abandoned)
 	}

@@ -51,6 +51,13 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Row_F60_OneRowPerMessageAndTarget", oneRowPerMessageAndTarget)
 	test("Stats_CountPerTarget", stats)
 	test("Find_S3_30_OperatorQueries", find)
+	test("Operate_A49_RetryMakesFailedAndAbandonedPending", retryVerb)
+	test("Operate_A49_A50_S3_14_OtherStatesAreRefused", refusedVerbs)
+	test("Operate_A50_PriorityOfPendingAndFailed", priorityVerb)
+	test("Operate_AbandonLetsFollowersGo", abandonVerb)
+	test("Operate_HeldHeadIsRetriedOrSkipped", heldVerbs)
+	test("Quarantine_LostTwiceGoesAlone", quarantineAlone)
+	test("Quarantine_A30_D2_FiveCrashesEndARow", crashesEnd)
 	test("Purge_RemovesOnlyWhatHasExpired", purge)
 	test("TakeTurn_OncePerInterval", takeTurn)
 }

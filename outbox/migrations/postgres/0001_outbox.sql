@@ -50,6 +50,9 @@ CREATE TABLE outbox (
 -- these columns, finished_at included.
 CREATE INDEX outbox_unfinished ON outbox (target_broker, partition, seq) WHERE finished_at IS NULL;
 
+-- Held rows: few, and looked for by operators and signals.
+CREATE INDEX outbox_held ON outbox (target_broker) WHERE held;
+
 COMMENT ON TABLE outbox IS 'Events between the transaction that made them and the brokers they leave for: one row per event and target broker.';
 COMMENT ON COLUMN outbox.seq IS 'insertion order, which is commit order per aggregate';
 COMMENT ON COLUMN outbox.id IS 'UUIDv7 of this row';

@@ -47,6 +47,9 @@ CREATE TABLE outbox (
 
 CREATE INDEX outbox_unfinished ON outbox (target_broker, partition, seq) WHERE finished_at IS NULL;
 
+-- Held rows: few, and looked for by operators and signals.
+CREATE INDEX outbox_held ON outbox (target_broker) WHERE held;
+
 CREATE TRIGGER outbox_life_cycle BEFORE UPDATE OF status ON outbox FOR EACH ROW
     WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN (
         'pending>processing', 'pending>abandoned',

@@ -1,0 +1,146 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/uptrace/bun"
+)
+
+// RefusedError is an operator's change that some of the rows don't allow.
+// Nothing was changed.
+type RefusedError struct {
+	Verb string           // "retried", "abandoned", …
+	From []Status         // in which a row must be
+	Held bool             // and it must be held
+	Rows map[int64]Status // by seq, those that are in another one; "": there is no such row
+}
+
+func (e *RefusedError) Error() string {
+	var rows []string
+	for _, seq := range slices.Sorted(maps.Keys(e.Rows)) {
+		rows = append(rows, fmt.Sprintf("%d is %s", seq, cmp.Or(e.Rows[seq], "not there")))
+	}
+	from := make([]string, len(e.From))
+	for i, s := range e.From {
+		from[i] = string(s)
+	}
+	state := strings.Join(from, " or ")
+	if e.Held {
+		state += " and held"
+	}
+	return fmt.Sprintf("outbox: only a row that is %s can be %s, and row %s; nothing was changed", state, e.Verb, strings.Join(rows, ", row "))
+}
+
+// Retry makes failed and abandoned rows pending, due at once, with attempts and
+// losses counted from 0. A row that was held is the head of its key again. One
+// that was abandoned and not held is published after what has followed it in its
+// key: out of order.
+//
+// Like all changes by an operator it is done to all rows or, with a
+// [*RefusedError], to none, and is safe while processors run.
+func (s *Store) Retry(ctx context.Context, seqs ...int64) error {
+	return s.operate(ctx, seqs, RefusedError{Verb: "retried", From: []Status{Failed, Abandoned}},
+		"status = 'pending', attempts = 0, losses = 0, held = FALSE, finished_at = NULL, expires_at = NULL, available_at = "+s.now())
+}
+
+// Abandon gives up pending and failed rows. What is behind them in their keys
+// goes on. retention says how long they stay.
+func (s *Store) Abandon(ctx context.Context, retention Retention, seqs ...int64) error {
+	return s.operate(ctx, seqs, RefusedError{Verb: "abandoned", From: []Status{Pending, Failed}},
+		"status = 'abandoned', last_error = COALESCE(last_error, 'abandoned by an operator'), "+s.finished(retention))
+}
+
+// Skip lets go on what is behind held rows in their keys. The rows stay
+// abandoned, for as long as retention says.
+func (s *Store) Skip(ctx context.Context, retention Retention, seqs ...int64) error {
+	return s.operate(ctx, seqs, RefusedError{Verb: "skipped", From: []Status{Abandoned}, Held: true},
+		"held = FALSE, "+s.finished(retention))
+}
+
+// Prioritize gives pending and failed rows another priority.
+func (s *Store) Prioritize(ctx context.Context, priority int, seqs ...int64) error {
+	return s.operate(ctx, seqs, RefusedError{Verb: "given a priority", From: []Status{Pending, Failed}}, fmt.Sprintf("priority = %d", priority))
+}
+
+func (s *Store) finished(r Retention) string {
+	return "finished_at = " + s.now() + ", expires_at = " + s.expires(Config{Retention: r}.WithDefaults().Retention.Abandoned)
+}
+
+// operate changes rows if all of them allow it. It locks their partitions
+// first: a claim that runs has ended by then, and the next one sees that what its
+// worker remembers of these partitions may be wrong.
+func (s *Store) operate(ctx context.Context, seqs []int64, refused RefusedError, set string) error {
+	if len(seqs) == 0 {
+		return errors.New("outbox: no row is named")
+	}
+	return s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		these := "FROM outbox WHERE seq IN (" + list(seqs) + ")"
+		partitions := " WHERE (target_broker, partition) IN (SELECT target_broker, partition " + these + ")"
+		if !s.sqlite() {
+			lock := "SELECT count(*) FROM (SELECT 1 FROM outbox_partitions" + partitions + " ORDER BY target_broker, partition FOR NO KEY UPDATE) AS locked"
+			if _, err := tx.ExecContext(ctx, lock); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE outbox_partitions SET changes = changes + 1"+partitions); err != nil {
+			return err
+		}
+		refused.Rows = map[int64]Status{}
+		for _, seq := range seqs {
+			refused.Rows[seq] = ""
+		}
+		rows := "SELECT seq, status, held " + these + " ORDER BY seq"
+		if !s.sqlite() {
+			rows += " FOR NO KEY UPDATE"
+		}
+		err := each(ctx, tx, rows, func(scan func(...any) error) error {
+			var seq int64
+			var status Status
+			var held bool
+			if err := scan(&seq, &status, &held); err != nil {
+				return err
+			}
+			refused.Rows[seq] = status
+			if slices.Contains(refused.From, status) && (held || !refused.Held) {
+				delete(refused.Rows, seq)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(refused.Rows) > 0 {
+			return &refused
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE outbox SET "+set+" WHERE seq IN ("+list(seqs)+")")
+		return err
+	})
+}
+
+// Held is what waits behind held rows.
+type Held struct {
+	Keys   int64 // whose head is held
+	Behind int64 // rows that wait for those
+}
+
+// Held counts, per target, held keys and what waits behind them.
+func (s *Store) Held(ctx context.Context) (map[string]Held, error) {
+	held := map[string]Held{}
+	err := each(ctx, s.reader, "SELECT h.target_broker, count(*), CAST(sum(h.behind) AS bigint) FROM (SELECT target_broker,"+
+		" (SELECT count(*) FROM outbox AS o WHERE o.target_broker = head.target_broker AND o.partition = head.partition AND o.finished_at IS NULL"+
+		" AND o.seq > head.seq AND o.partition_key = head.partition_key) AS behind"+
+		" FROM outbox AS head WHERE held) AS h GROUP BY h.target_broker", func(scan func(...any) error) error {
+		var target string
+		var h Held
+		err := scan(&target, &h.Keys, &h.Behind)
+		held[target] = h
+		return err
+	})
+	return held, err
+}
