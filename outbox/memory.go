@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -21,15 +22,13 @@ import (
 type Memory struct {
 	partitions map[int]*past
 	horizon    int64
-	highest    int64 // seq that was read
-	walked     int   // rows that the last look read in vain
+	far        bool // the last look went past rows that can't go on
 
-	// noted is highest at a time when xmax was the next transaction. Transactions
-	// have their number before they draw a seq, because a unit writes its
-	// aggregates before its outbox rows; so when all below xmax have ended, noted
-	// is below the horizon.
-	noted int64
-	xmax  uint64
+	// noted is the highest seq at a time when the running transactions had written
+	// to the outbox. Whoever draws a seq has locked the table for writing before, until its
+	// end; so when these have ended, noted is below the horizon.
+	noted   int64
+	running []string
 }
 
 // past is what is known of a partition.
@@ -48,10 +47,6 @@ type wall struct {
 	head  int64
 	until time.Time // zero: until an operator decides
 }
-
-// longWalk is how many rows a look may read in vain before it is worth asking
-// for the horizon.
-const longWalk = 500
 
 // forgotten is for how long a partition is remembered that isn't looked at.
 const forgotten = time.Minute
@@ -75,7 +70,7 @@ func (m *Memory) begin(own map[int]partitionState) {
 		}
 		k.begin(now)
 	}
-	m.walked = 0
+	m.far = false
 }
 
 // begin takes down the walls whose time has come. What is behind them is read
@@ -135,51 +130,60 @@ func (m *Memory) blocked(c candidate) bool {
 // pass notes a row that was read and not taken. Until is when its key's head may
 // go on (zero: not by itself); lasting is false for what may change at any time.
 func (m *Memory) pass(c candidate, lasting bool, until time.Time) {
-	m.walked++
-	m.highest = max(m.highest, c.seq)
 	k := m.partitions[c.partition]
-	if !k.walking {
-		return
-	}
-	if lasting && c.seq <= m.horizon {
+	switch {
+	case !k.walking:
+	case !lasting || c.seq > m.horizon:
+		m.stop(c)
+	default:
 		if _, ok := k.walls[c.key]; !ok {
 			k.walls[c.key] = wall{head: c.seq, until: until}
 			if !until.IsZero() && (k.next.IsZero() || until.Before(k.next)) {
 				k.next = until
 			}
 		}
-		k.after = c.seq
-		return
 	}
-	k.walking = false
 }
 
-// take notes a row that is taken.
-func (m *Memory) take(c candidate) {
-	m.highest = max(m.highest, c.seq)
-	m.partitions[c.partition].walking = false
+// stop notes the first row that is of no key in walls.
+func (m *Memory) stop(c candidate) {
+	if k := m.partitions[c.partition]; k.walking {
+		k.walking = false
+		k.after = max(k.after, min(c.seq-1, m.horizon))
+	}
 }
 
-// long says whether it is worth moving the horizon.
-func (m *Memory) long() bool { return m.walked >= longWalk }
+// end notes that a partition was read to its end.
+func (m *Memory) end(partition int) {
+	if k := m.partitions[partition]; k.walking {
+		k.after = max(k.after, m.horizon)
+	}
+}
 
 // look moves the horizon. It comes before the walk, whose snapshot then sees
-// everything up to the horizon.
+// everything up to there: a transaction is visible before its locks are gone.
 func (m *Memory) look(ctx context.Context, db bun.IDB, sqlite bool) error {
+	var highest int64
+	if err := db.QueryRowContext(ctx, "SELECT COALESCE(max(seq), 0) FROM outbox").Scan(&highest); err != nil {
+		return err
+	}
 	if sqlite {
-		m.horizon = m.highest // one writer: what draws a seq later commits later
+		m.horizon = highest // one writer: what draws a seq later commits later
 		return nil
 	}
-	var xmin, xmax uint64
-	err := db.QueryRowContext(ctx, "SELECT pg_snapshot_xmin(now)::text::bigint, pg_snapshot_xmax(now)::text::bigint FROM pg_current_snapshot() AS now").Scan(&xmin, &xmax)
+	var writers []string
+	err := scanAll(ctx, db, &writers, "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted"+
+		" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox'::regclass"+
+		" AND pid IS DISTINCT FROM pg_backend_pid()")
 	if err != nil {
 		return err
 	}
-	if m.noted > 0 && xmin >= m.xmax {
-		m.horizon, m.noted = max(m.horizon, m.noted), 0
-	}
-	if m.noted == 0 && m.highest > m.horizon {
-		m.noted, m.xmax = m.highest, xmax
+	for range 2 {
+		if slices.ContainsFunc(m.running, func(t string) bool { return slices.Contains(writers, t) }) {
+			return nil
+		}
+		m.horizon = max(m.horizon, m.noted)
+		m.noted, m.running = highest, writers
 	}
 	return nil
 }

@@ -203,6 +203,7 @@ type run struct {
 	n           int
 	next        float64 // smallest wait seen
 	quarantined bool
+	lasting     bool         // a key was met that can't go on
 	inHand      map[int]bool // partitions
 }
 
@@ -232,7 +233,7 @@ func (r *run) add(c candidate) {
 	case c.losses < quarantine && r.request.Alone, r.request.May != nil && !r.request.May(c.key, c.topic):
 		r.block(c, false, time.Time{})
 	default:
-		r.memory.take(c)
+		r.memory.stop(c)
 		r.taken[c.key] = append(r.taken[c.key], c)
 		r.n++
 	}
@@ -240,6 +241,7 @@ func (r *run) add(c candidate) {
 
 func (r *run) block(c candidate, lasting bool, until time.Time) {
 	r.blocked[c.key] = true
+	r.lasting = r.lasting || lasting
 	r.memory.pass(c, lasting, until)
 }
 
@@ -311,7 +313,7 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, ow
 	if r.memory == nil {
 		r.memory = &Memory{}
 	}
-	if r.memory.long() {
+	if r.memory.far {
 		if err := r.memory.look(ctx, db, s.sqlite()); err != nil {
 			return choice{}, err
 		}
@@ -323,6 +325,7 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, ow
 	}
 	for read := 0; len(after) > 0 && r.n < request.Limit && (request.Reach == 0 || read < request.Reach); {
 		part := (max(request.Limit-r.n, minPage) + len(after) - 1) / len(after)
+		r.memory.far = r.memory.far || read > 0 && r.lasting
 		candidates, err := s.page(ctx, db, r, after, part)
 		if err != nil {
 			return choice{}, err
@@ -336,6 +339,7 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, ow
 		}
 		for p := range after {
 			if of[p] < part {
+				r.memory.end(p)
 				delete(after, p)
 			}
 		}

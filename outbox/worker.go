@@ -24,7 +24,7 @@ const (
 	// out, whose rows and followers it passes over.
 	reach = 4
 	// turn is how long a worker takes row after row from quarantine.
-	turn = time.Second
+	turn = 250 * time.Millisecond
 )
 
 // worker claims, publishes and settles what is in its partitions. One goroutine
@@ -222,7 +222,7 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 		if w.quarantined && err == nil && !permit.probe && (all && n == 0 || time.Since(w.turned) >= cfg.MaxPollInterval) {
 			w.isolate(hard)
-			due = time.Now()
+			due = earlier(due, time.Now().Add(l.p.gate.resting()))
 		}
 		if full {
 			continue
@@ -281,7 +281,11 @@ func (w *worker) round(hard context.Context, p permit, leases []Lease, likely bo
 			return 0, c, err
 		}
 	}
-	leave, err := l.p.gate.enter(hard, p.alone)
+	enter := l.p.gate.enter
+	if p.alone {
+		enter = l.p.gate.enterAlone
+	}
+	leave, err := enter(hard)
 	if err != nil {
 		return 0, c, err
 	}
@@ -411,8 +415,11 @@ func (w *worker) special(hard context.Context) {
 // flight in this process.
 func (w *worker) isolate(hard context.Context) {
 	l := w.lane
+	if l.p.gate.resting() > 0 {
+		return
+	}
 	defer func() { w.turned = time.Now() }()
-	leave, err := l.p.gate.enter(hard, true)
+	leave, err := l.p.gate.enterAlone(hard)
 	if err != nil {
 		return
 	}

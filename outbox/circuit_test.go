@@ -1,0 +1,266 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/outbox/outboxtest"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+// choking never answers a call that holds certain messages, and notes them.
+type choking struct {
+	broker.Broker
+	on func(m broker.Message) bool
+
+	mu    sync.Mutex
+	calls []int // rows of the calls that were not answered
+}
+
+func (c *choking) Publish(ctx context.Context, messages []broker.Message) error {
+	if !slices.ContainsFunc(messages, c.on) {
+		return c.Broker.Publish(ctx, messages)
+	}
+	c.mu.Lock()
+	c.calls = append(c.calls, len(messages))
+	c.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A message that the broker never answers takes no other with it: nobody pays
+// for the call of many rows; once another key was answered, the rows of that call
+// go one by one, and the one that is then not answered pays until it is abandoned
+// as unknown.
+func TestProcessor_UnansweredRowPaysAlone(t *testing.T) {
+	for name, workers := range map[string]int{"one worker": 1, "several": 3} {
+		t.Run(name, func(t *testing.T) {
+			b := outboxtest.Open(t, openPostgres(t))
+			rows := b.Insert(append(outboxtest.Numbered("k", 20), "choke", "choke")...)
+			m := memory.New(memory.Config{})
+			c := &choking{Broker: m, on: func(m broker.Message) bool { return m.ID == rows[20].MessageID }}
+			cfg := quick()
+			cfg.Workers, cfg.Lease, cfg.PublishTimeout = workers, time.Minute, 100*time.Millisecond
+			cfg.Retry.MaxAttempts = 2
+			p := processor(t, b, cfg, lane(c))
+			feed := b.Insert(outboxtest.Numbered("later", 5)...) // somebody to probe with
+			statuses(t, b, map[outbox.Status]int{outbox.Published: 26, outbox.Abandoned: 1})
+			for _, e := range b.Entries() {
+				if e.MessageID == rows[20].MessageID {
+					require.Equal(t, outbox.Abandoned, e.Status)
+					require.Equal(t, "unknown", e.FailureClass)
+					require.Equal(t, 2, e.Attempts)
+				} else {
+					require.Equal(t, 1, e.Attempts, "%s paid for another", e.PartitionKey)
+				}
+			}
+			require.Equal(t, rowsByKey(append(slices.Delete(rows, 20, 21), feed...)), byKey(m.Messages(topic)))
+			require.Eventually(t, func() bool { return p.Status()["default"].Breaker == "closed" }, 5*time.Second, time.Millisecond)
+			alone := 0
+			for _, n := range c.calls {
+				if n == 1 {
+					alone++
+				}
+			}
+			require.GreaterOrEqual(t, alone, 2, c.calls)
+		})
+	}
+}
+
+// With nobody else to ask there is no telling a broker that is away from a row
+// that it can't stand: nobody pays, and it goes on when it is answered.
+func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	b.Insert("choke")
+	m := memory.New(memory.Config{})
+	var mu sync.Mutex
+	away := true
+	c := &choking{Broker: m, on: func(broker.Message) bool { mu.Lock(); defer mu.Unlock(); return away }}
+	cfg := quick()
+	cfg.Lease, cfg.PublishTimeout = time.Minute, 20*time.Millisecond
+	cfg.Retry.MaxAttempts = 1
+	processor(t, b, cfg, lane(c))
+	require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.calls) >= 3 }, 20*time.Second, 5*time.Millisecond)
+	require.NotContains(t, b.Statuses(), outbox.Abandoned)
+	mu.Lock()
+	away = false
+	mu.Unlock()
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
+	require.Equal(t, 1, b.Entries()[0].Attempts)
+}
+
+// A topic that fails alone opens its own breaker: the others of the lane go on
+// at full speed, nobody pays, and it goes on by itself.
+func TestProcessor_TopicFailsAlone(t *testing.T) {
+	for _, class := range []broker.Class{broker.Unavailable, broker.Unknown} {
+		t.Run(class.String(), func(t *testing.T) {
+			b := outboxtest.Open(t, openPostgres(t))
+			var rows []outbox.Row
+			for i, key := range outboxtest.Numbered("k", 40) {
+				row := outboxtest.Row(key)
+				if i%2 == 0 {
+					row.Topic = "away"
+				}
+				rows = append(rows, row)
+			}
+			b.InsertRows(rows...)
+			m := memory.New(memory.Config{})
+			var mu sync.Mutex
+			away := true
+			m.FailWhere(func(m broker.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if away && m.Topic == "away" {
+					return broker.Classify(class, errors.New("no leader"))
+				}
+				return nil
+			})
+			cfg := quick()
+			cfg.Workers = 1
+			p := start(t, outbox.ProcessorConfig{Provider: "default", Store: b.Store, Lanes: []outbox.Lane{lane(m)}, Outbox: cfg})
+			require.Eventually(t, func() bool { return slices.Equal(p.Status()["default"].OpenTopics, []string{"away"}) }, 10*time.Second, time.Millisecond)
+			require.Equal(t, "closed", p.Status()["default"].Breaker)
+			require.Eventually(t, func() bool { return len(m.Messages(topic)) == 20 }, 10*time.Second, time.Millisecond)
+			calls := len(m.Calls())
+			b.Insert(outboxtest.Numbered("more", 10)...)
+			require.Eventually(t, func() bool { return len(m.Messages(topic)) == 30 }, 10*time.Second, time.Millisecond)
+			require.Less(t, len(m.Calls())-calls, 20, "rows of the topic wait instead of being tried again and again")
+			mu.Lock()
+			away = false
+			mu.Unlock()
+			statuses(t, b, map[outbox.Status]int{outbox.Published: 50})
+			require.Len(t, m.Messages("away"), 20)
+			for _, e := range b.Entries() {
+				require.Equal(t, 1, e.Attempts)
+			}
+			require.Eventually(t, func() bool { return len(p.Status()["default"].OpenTopics) == 0 }, 5*time.Second, time.Millisecond)
+		})
+	}
+}
+
+// One line when an outage begins and one when it ends, however many calls fail.
+func TestProcessor_OutageIsTwoLines(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	b.Insert(outboxtest.Numbered("k", 50)...)
+	m := memory.New(memory.Config{})
+	m.SetOutage(true)
+	var mu sync.Mutex
+	var log bytes.Buffer
+	out, err := outbox.NewProcessor(outbox.ProcessorConfig{
+		Provider: "default", Store: b.Store, Lanes: []outbox.Lane{lane(m)}, Outbox: quick(),
+		Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)),
+	})
+	require.NoError(t, err)
+	require.NoError(t, out.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, out.Stop(context.Background())) })
+	require.Eventually(t, func() bool { return len(m.Calls()) >= 4 }, 20*time.Second, time.Millisecond)
+	m.SetOutage(false)
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 50})
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, 1, strings.Count(log.String(), "does not answer"), log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "answers again"), log.String())
+}
+
+type locked struct {
+	mu *sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// A call that takes long keeps its keys waiting and not the others of its
+// worker; and a key has one call at a time.
+func TestProcessor_F24_CallsOfOtherKeysOvertakeASlowOne(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		first := b.Insert("slow")
+		m := memory.New(memory.Config{})
+		block := make(chan struct{})
+		s := &stalling{Broker: m, key: "slow", block: block}
+		cfg := quick()
+		cfg.Workers, cfg.Lease = 1, time.Minute
+		p := processor(t, b, cfg, lane(s))
+		require.Eventually(t, func() bool { return p.Status()["default"].InFlight == 1 }, 10*time.Second, time.Millisecond)
+		b.Insert("slow", "a", "b")
+		require.Eventually(t, func() bool { return len(m.Messages(topic)) == 2 }, 10*time.Second, time.Millisecond)
+		b.Insert("a", "slow")
+		require.Eventually(t, func() bool { return len(m.Messages(topic)) == 3 }, 10*time.Second, time.Millisecond)
+		close(block)
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 6})
+		require.Equal(t, 1, s.most, "calls of the slow key at once")
+		require.Equal(t, first[0].MessageID, byKey(m.Messages(topic))["slow"][0])
+		require.Len(t, byKey(m.Messages(topic))["slow"], 3)
+	})
+}
+
+// stalling answers calls with a certain key only when it is let.
+type stalling struct {
+	broker.Broker
+	key   string
+	block chan struct{}
+
+	mu        sync.Mutex
+	out, most int
+}
+
+func (s *stalling) Publish(ctx context.Context, messages []broker.Message) error {
+	if slices.ContainsFunc(messages, func(m broker.Message) bool { return m.Key == s.key }) {
+		s.mu.Lock()
+		s.out++
+		s.most = max(s.most, s.out)
+		s.mu.Unlock()
+		defer func() { s.mu.Lock(); s.out--; s.mu.Unlock() }()
+		select {
+		case <-s.block:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return s.Broker.Publish(ctx, messages)
+}
+
+// A broker that stores a row although it refused one before it breaks its
+// promise: what it stored is published, and counted.
+func TestProcessor_OrderBreaksAreCounted(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	rows := b.Insert("k", "k")
+	m := memory.New(memory.Config{})
+	p := processor(t, b, quick(), lane(&liar{Broker: m, refuses: rows[0].MessageID}))
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 2})
+	require.EqualValues(t, 1, p.Status()["default"].OrderBreaks)
+	require.Len(t, m.Messages(topic), 2)
+}
+
+// liar refuses a message once, and stores those behind it all the same.
+type liar struct {
+	broker.Broker
+	refuses string
+}
+
+func (l *liar) Publish(ctx context.Context, messages []broker.Message) error {
+	if messages[0].ID != l.refuses {
+		return l.Broker.Publish(ctx, messages)
+	}
+	l.refuses = ""
+	if err := l.Broker.Publish(ctx, messages[1:]); err != nil {
+		return err
+	}
+	return &broker.PublishError{Failed: map[int]error{0: errors.New("refused")}}
+}
