@@ -4,13 +4,16 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 )
@@ -139,6 +142,43 @@ func TestRetry_A44_F_33_DueInTheTable(t *testing.T) {
 			// Time passes, up to the moment.
 			b.Exec("UPDATE outbox SET available_at = last_attempt_at")
 		}
+	})
+}
+
+// F-16: times are instants. In a zone with daylight saving, of the process and of
+// the session, a delay is as long as it says, also over the hour that comes twice,
+// and two events in that hour keep their order and their distance.
+func TestRetry_F_16_ZonesAndDaylightSaving(t *testing.T) {
+	zone, err := time.LoadLocation("America/New_York")
+	require.NoError(t, err)
+	local := time.Local
+	time.Local = zone
+	t.Cleanup(func() { time.Local = local })
+	t.Setenv("PGTZ", zone.String())
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		first := time.Date(2026, 11, 1, 5, 30, 0, 0, time.UTC) // 01:30, and one hour later again
+		rows := []outbox.Row{outboxtest.Row("a"), outboxtest.Row("b")}
+		rows[0].OccurredAt, rows[1].OccurredAt = first.In(zone), first.Add(time.Hour).In(zone)
+		b.InsertRows(rows...)
+		w := b.Worker("w1", outboxtest.Partitions, time.Minute)
+		c := w.Claim(2)
+		w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Failed, Class: "transient", Error: "no", After: 24 * 365 * time.Hour})...)
+		e := b.Entries()
+		require.Equal(t, first, e[0].OccurredAt)
+		require.Equal(t, first.Add(time.Hour), e[1].OccurredAt)
+		require.InDelta(t, (24 * 365 * time.Hour).Seconds(), e[0].AvailableAt.Sub(*e[0].LastAttemptAt).Seconds(), 1)
+		require.Less(t, time.Since(*e[0].LastAttemptAt).Abs(), time.Minute, "not off by the zone")
+
+		if b.DB.Dialect().Name() == dialect.PG {
+			var session string
+			require.NoError(t, b.DB.NewRaw("SHOW timezone").Scan(t.Context(), &session))
+			require.Equal(t, zone.String(), session)
+		}
+		at := strings.NewReplacer("clock_timestamp()", "timestamptz '2026-11-01 05:30:00Z'", "'now'", "'2026-11-01 05:30:00'")
+		from, to := at.Replace(dbtime.Now(b.DB.Dialect())), at.Replace(dbtime.In(b.DB.Dialect(), 24*time.Hour))
+		var hours float64
+		require.NoError(t, b.DB.NewRaw("SELECT "+dbtime.Seconds(b.DB.Dialect(), from, to)+" / 3600").Scan(t.Context(), &hours))
+		require.InDelta(t, 24, hours, 0.001)
 	})
 }
 

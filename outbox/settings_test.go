@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,7 +42,11 @@ type looks struct{ n atomic.Int64 }
 
 func (*looks) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
 
-func (l *looks) AfterQuery(context.Context, *bun.QueryEvent) { l.n.Add(1) }
+func (l *looks) AfterQuery(_ context.Context, e *bun.QueryEvent) {
+	if !strings.Contains(e.Query, "outbox_workers") { // that looks for partitions
+		l.n.Add(1)
+	}
+}
 
 // poll_interval, max_poll_interval: an idle worker looks less and less often, down
 // to the longest interval.
@@ -60,8 +65,8 @@ func TestSettings_PollIntervals(t *testing.T) {
 		return l
 	}
 	often, seldom, hardly := idle(10*time.Millisecond, 10*time.Millisecond), idle(10*time.Millisecond, time.Hour), idle(time.Hour, time.Hour)
-	require.Eventually(t, func() bool { return often.n.Load() >= 300 }, 30*time.Second, 5*time.Millisecond)
-	require.Less(t, seldom.n.Load(), int64(60), "it doubles")
+	require.Eventually(t, func() bool { return often.n.Load() >= 150 }, 30*time.Second, 5*time.Millisecond)
+	require.Less(t, seldom.n.Load(), int64(50), "it doubles")
 	require.Less(t, hardly.n.Load(), int64(15))
 	require.Less(t, hardly.n.Load(), seldom.n.Load())
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -212,6 +213,24 @@ func TestMigrate_AnotherPartitionCount(t *testing.T) {
 	r := waybill(t, "--config", file, "migrate")
 	require.Equal(t, exitFailed, r.code)
 	require.Contains(t, r.stderr, "the database has 8 partitions, the configuration says 16")
+}
+
+// F-59: nodes that migrate at the same time don't get into each other's way.
+func TestMigrate_F_59_NodesRace(t *testing.T) {
+	for name, dsn := range map[string]string{"sqlite": filepath.Join(t.TempDir(), "a.db"), "postgres": server(t)} {
+		t.Run(name, func(t *testing.T) {
+			results := make([]result, 4)
+			var all sync.WaitGroup
+			for i := range results {
+				all.Go(func() { results[i] = waybill(t, "--dsn", dsn, "migrate", "--set-targets", "ordering=default,partner") })
+			}
+			all.Wait()
+			for _, r := range results {
+				require.Zero(t, r.code, r.stderr)
+				require.Equal(t, "Provider default is up to date: 64 partitions.\n  ordering sends to default,partner.\n", r.stdout)
+			}
+		})
+	}
 }
 
 // The targets of a context are changed by an explicit act only, with the file that
