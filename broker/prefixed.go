@@ -8,15 +8,16 @@ func Prefixed(b Broker, prefix string) Broker {
 	if prefix == "" {
 		return b
 	}
-	return &prefixed{Broker: b, prefix: prefix}
+	return prefixed{Broker: b, prefix: prefix}
 }
 
+// prefixed is no pointer: two of one broker and one prefix are equal.
 type prefixed struct {
 	Broker
 	prefix string
 }
 
-func (p *prefixed) Publish(ctx context.Context, messages []Message) error {
+func (p prefixed) Publish(ctx context.Context, messages []Message) error {
 	renamed := make([]Message, len(messages))
 	for i, m := range messages {
 		m.Topic = p.prefix + m.Topic
@@ -25,7 +26,7 @@ func (p *prefixed) Publish(ctx context.Context, messages []Message) error {
 	return p.Broker.Publish(ctx, renamed)
 }
 
-func (p *prefixed) EnsureTopics(ctx context.Context, topics ...string) error {
+func (p prefixed) EnsureTopics(ctx context.Context, topics ...string) error {
 	renamed := make([]string, len(topics))
 	for i, t := range topics {
 		renamed[i] = p.prefix + t
@@ -34,8 +35,8 @@ func (p *prefixed) EnsureTopics(ctx context.Context, topics ...string) error {
 }
 
 // Deliveries keep the prefix in their topic, as the broker has it.
-func (p *prefixed) Consume(ctx context.Context, topic, group string) (Consumer, error) {
+func (p prefixed) Consume(ctx context.Context, topic, group string) (Consumer, error) {
 	return p.Broker.Consume(ctx, p.prefix+topic, p.prefix+group)
 }
 
-func (p *prefixed) Close(context.Context) error { return nil }
+func (p prefixed) Close(context.Context) error { return nil }

@@ -63,7 +63,7 @@ func (d *database) lane(l *link, external bool) {
 
 // start checks the tables and starts the processor.
 func (d *database) start(ctx context.Context) error {
-	if err := d.schema.check(ctx); err != nil {
+	if err := d.schema.start(ctx); err != nil {
 		return err
 	}
 	if d.processor == nil {

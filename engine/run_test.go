@@ -87,6 +87,10 @@ func TestStart_AnotherPartitionCount(t *testing.T) {
 	err := b.make(cfg).Start(t.Context())
 	var wrong *outbox.PartitionsError
 	require.ErrorAs(t, err, &wrong)
+	require.ErrorContains(t, err, `provider "default": outbox: the database has 64 partitions, the configuration says 7; the count is fixed by the first migration: configure 64, or leave it out`)
+
+	cfg.Units = []*uow.Manager{units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{b.db}, Partitions: 64})}
+	b.start(cfg)
 }
 
 func TestStart_AnAddressInUse(t *testing.T) {
@@ -272,7 +276,10 @@ func TestCheck_And_Migrate(t *testing.T) {
 
 	another := openSQLite(t, "another")
 	require.NoError(t, MigrateProvider(t.Context(), another, 4))
-	require.NoError(t, Check(t.Context(), units(t, uow.Config{Domain: sales, Providers: []uow.Provider{another}, Partitions: 4})))
+	m = units(t, uow.Config{Domain: sales, Providers: []uow.Provider{another}, Partitions: 4})
+	require.ErrorContains(t, Check(t.Context(), m), "the database does not know yet that context sales sends to default; run engine.Migrate")
+	require.NoError(t, Migrate(t.Context(), m))
+	require.NoError(t, Check(t.Context(), m))
 }
 
 func TestStart_And_Stop_AreIdempotent(t *testing.T) {

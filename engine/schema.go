@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -15,6 +18,11 @@ import (
 // Migrate brings the tables of outbox, repository and subscription up to date
 // in every provider of units. Units without an outbox need no tables of it. It
 // may run while other processes do, and while they work.
+//
+// It also writes down which brokers each context sends to, see
+// [outbox.Targets]. Other ones than a database has are an
+// [*outbox.TargetsError]: to change them is up to [outbox.SetTargets] or
+// `waybill migrate --set-targets`.
 func Migrate(ctx context.Context, units ...*uow.Manager) error {
 	return forEach(units, func(s schema) error { return s.migrate(ctx) })
 }
@@ -22,7 +30,7 @@ func Migrate(ctx context.Context, units ...*uow.Manager) error {
 // Check returns an error that names the remedy unless [Migrate] has been run,
 // for programs that write and run no engine: an engine does it when it starts.
 func Check(ctx context.Context, units ...*uow.Manager) error {
-	return forEach(units, func(s schema) error { return s.check(ctx) })
+	return forEach(units, func(s schema) error { return s.check(ctx, outbox.CheckTargets) })
 }
 
 // MigrateProvider is Migrate for one provider, of which no context is known.
@@ -36,7 +44,8 @@ func MigrateProvider(ctx context.Context, p uow.Provider, partitions int) error 
 type schema struct {
 	provider   uow.Provider
 	outbox     bool
-	partitions int // 0: any
+	partitions int                       // 0: any
+	targets    map[string]outbox.Targets // by context
 }
 
 func (s *schema) add(m *uow.Manager) error {
@@ -49,6 +58,14 @@ func (s *schema) add(m *uow.Manager) error {
 		return fmt.Errorf("it expects %d partitions of provider %q, and another context expects %d: give both the same number, or none", n, s.provider.Name(), s.partitions)
 	}
 	s.partitions = max(s.partitions, n)
+	context := m.Domain().Name()
+	if have, ok := s.targets[context]; ok && !have.Equal(m.Targets()) {
+		return fmt.Errorf("it sends to %v, and with other units to %v: give both the same brokers", m.Targets(), have)
+	}
+	if s.targets == nil {
+		s.targets = map[string]outbox.Targets{}
+	}
+	s.targets[context] = m.Targets()
 	return nil
 }
 
@@ -80,23 +97,43 @@ func forEach(units []*uow.Manager, do func(schema) error) error {
 }
 
 func (s schema) migrate(ctx context.Context) error {
+	db := s.provider.DB()
 	if s.outbox {
-		if err := outbox.Migrate(ctx, s.provider.DB(), s.partitions); err != nil {
+		if err := outbox.Migrate(ctx, db, s.partitions); err != nil {
 			return err
 		}
 	}
-	if err := repository.Migrations().Up(ctx, s.provider.DB()); err != nil {
+	if err := repository.Migrations().Up(ctx, db); err != nil {
 		return err
 	}
-	return subscription.Migrations().Up(ctx, s.provider.DB())
+	if err := subscription.Migrations().Up(ctx, db); err != nil {
+		return err
+	}
+	return s.holdTargets(ctx, outbox.InitTargets)
 }
 
-func (s schema) check(ctx context.Context) error {
+// start is the check of an engine. A context that is new to the database comes to
+// it here: a migration without a configuration doesn't know of any.
+func (s schema) start(ctx context.Context) error { return s.check(ctx, outbox.InitTargets) }
+
+// holdTargets is outbox.CheckTargets or outbox.InitTargets.
+type holdTargets func(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error
+
+func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {
+	var errs []error
+	for _, context := range slices.Sorted(maps.Keys(s.targets)) {
+		errs = append(errs, hold(ctx, s.provider.DB(), context, s.targets[context]))
+	}
+	return errors.Join(errs...)
+}
+
+func (s schema) check(ctx context.Context, hold holdTargets) error {
+	db := s.provider.Reader()
 	if s.outbox {
-		if err := outbox.Migrations().Check(ctx, s.provider.Reader()); err != nil {
+		if err := outbox.Migrations().Check(ctx, db); err != nil {
 			return err
 		}
-		n, err := outbox.Partitions(ctx, s.provider.Reader())
+		n, err := outbox.Partitions(ctx, db)
 		if err != nil {
 			return err
 		}
@@ -104,8 +141,11 @@ func (s schema) check(ctx context.Context) error {
 			return &outbox.PartitionsError{Have: n, Want: s.partitions}
 		}
 	}
-	if err := repository.Migrations().Check(ctx, s.provider.Reader()); err != nil {
+	if err := repository.Migrations().Check(ctx, db); err != nil {
 		return err
 	}
-	return subscription.Migrations().Check(ctx, s.provider.Reader())
+	if err := subscription.Migrations().Check(ctx, db); err != nil {
+		return err
+	}
+	return s.holdTargets(ctx, hold)
 }

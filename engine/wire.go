@@ -97,9 +97,9 @@ func (w *wiring) brokers() {
 	}
 }
 
-// same compares interfaces whose types may not be comparable.
+// same compares interfaces whose values may not be comparable.
 func same(a, b any) bool {
-	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
 func (w *wiring) known(what, name string) *link {

@@ -55,6 +55,12 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 			func(_ *testing.T, b *bench, cfg *Config) { cfg.Brokers["partner"] = b.main },
 			[]string{`brokers "default" and "partner" are one and the same`, `broker.Prefixed(b, "partner.")`},
 		},
+		"one broker under two names with one prefix": {
+			func(_ *testing.T, b *bench, cfg *Config) {
+				cfg.Brokers["second"], cfg.Brokers["partner"] = broker.Prefixed(b.main, "p."), broker.Prefixed(b.main, "p.")
+			},
+			[]string{`brokers "partner" and "second" are one and the same, so both would use the same topics: give one of them a prefix`},
+		},
 		"two providers of one name": {
 			func(t *testing.T, b *bench, cfg *Config) {
 				cfg.Units[1] = units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{openSQLite(t, "default")}})
@@ -160,6 +166,7 @@ func TestNew_APrefixMakesTwoBrokersOfOne(t *testing.T) {
 	b := setup(t)
 	cfg := b.config()
 	cfg.Brokers["partner"] = broker.Prefixed(b.main, "partner.")
+	cfg.Brokers["second"] = broker.Prefixed(b.main, "second.")
 	b.make(cfg)
 }
 

@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
+
+// maxAttempts is more than a century of the default backoff.
+const maxAttempts = 1000000
 
 // Config tunes the processors. Its fields are the keys under "outbox:" in YAML.
 // In every field 0 stands for the default.
@@ -22,8 +26,10 @@ type Config struct {
 	// Lease is how long partitions stay with a worker that doesn't renew, which
 	// it does every third of it. At least 1 s. Defaults to 5 min.
 	Lease time.Duration
-	// PublishTimeout bounds one call of the broker. It must be below the lease.
-	// Defaults to 30 s, or to half the lease if that is shorter.
+	// PublishTimeout bounds one call of the broker, whatever timeouts the broker's
+	// adapter has. The lease must be longer, by a margin of a tenth of it, at most
+	// 5 s: a call that outlasts its lease meets the same rows in another worker's
+	// hand. Defaults to 30 s, or to half the lease if that is shorter.
 	PublishTimeout time.Duration
 	// OnAbandoned says what becomes of the rows behind an abandoned one of their
 	// key. Defaults to Skip.
@@ -45,7 +51,7 @@ const (
 // RetryPolicy says when a failed row is due again: after BaseDelay ·
 // Multiplier^(attempts−1), at most MaxBackoff, give or take Jitter.
 type RetryPolicy struct {
-	MaxAttempts int           // Then the row is abandoned. Defaults to 5.
+	MaxAttempts int           // Then the row is abandoned. At most 1,000,000. Defaults to 5.
 	BaseDelay   time.Duration // Before the second attempt. Defaults to 60 s.
 	Multiplier  float64       // Defaults to 2.
 	MaxBackoff  time.Duration // Defaults to 1 h.
@@ -54,10 +60,15 @@ type RetryPolicy struct {
 
 // Retention says how long finished rows stay. Rows that are not delivered are
 // never removed.
+//
+// Neither Published nor Abandoned may be shorter than a row can be retried,
+// [RetryPolicy.Horizon] and a lease: while one broker's row of a message is still
+// retried, the rows of the others are what an operator compares it with, and an
+// abandoned one holds what nobody else has.
 type Retention struct {
-	Delete    bool          // Removes a row as soon as it is published ("mode: delete").
-	Published time.Duration // Defaults to 168 h; -1 keeps for ever.
-	Abandoned time.Duration // Defaults to 720 h; -1 keeps for ever.
+	Delete    bool          // Removes a row as soon as it is published ("mode: delete"); Published has no effect then.
+	Published time.Duration // Defaults to 168 h, or to the horizon if that is longer; -1 keeps for ever.
+	Abandoned time.Duration // Defaults to 720 h, or to the horizon if that is longer; -1 keeps for ever.
 	Every     time.Duration // Between two clean-ups, over all processes. Defaults to 1 h; -1 is never.
 	Batch     int           // Rows per statement. Defaults to 5000.
 }
@@ -76,8 +87,8 @@ func (c Config) WithDefaults() Config {
 	c.Retry.Multiplier = cmp.Or(c.Retry.Multiplier, 2)
 	c.Retry.MaxBackoff = cmp.Or(c.Retry.MaxBackoff, time.Hour)
 	c.Retry.Jitter = cmp.Or(c.Retry.Jitter, 0.25)
-	c.Retention.Published = cmp.Or(c.Retention.Published, 168*time.Hour)
-	c.Retention.Abandoned = cmp.Or(c.Retention.Abandoned, 720*time.Hour)
+	c.Retention.Published = cmp.Or(c.Retention.Published, max(168*time.Hour, c.retried()))
+	c.Retention.Abandoned = cmp.Or(c.Retention.Abandoned, max(720*time.Hour, c.retried()))
 	c.Retention.Every = cmp.Or(c.Retention.Every, time.Hour)
 	c.Retention.Batch = cmp.Or(c.Retention.Batch, 5000)
 	return c
@@ -97,18 +108,51 @@ func (c Config) Check() error {
 	must(c.PollInterval > 0, "poll_interval is %v: above 0", c.PollInterval)
 	must(c.MaxPollInterval >= c.PollInterval, "max_poll_interval is %v: not below poll_interval, which is %v", c.MaxPollInterval, c.PollInterval)
 	must(c.Lease >= time.Second, "lease is %v: at least 1s, or workers lose what they are publishing", c.Lease)
-	must(c.PublishTimeout > 0 && c.PublishTimeout < c.Lease, "publish_timeout is %v: above 0 and below the lease, which is %v", c.PublishTimeout, c.Lease)
+	if usable := c.Lease - margin(c.Lease); c.Lease >= time.Second {
+		must(c.PublishTimeout > 0 && c.PublishTimeout < usable, "publish_timeout is %v: above 0 and below %v, which is the lease, %v, less a margin, or a call outlasts its lease and"+
+			" another worker publishes its rows, too; lower it, or raise outbox.lease", c.PublishTimeout, usable, c.Lease)
+	}
 	must(c.OnAbandoned == Skip || c.OnAbandoned == Hold, "on_abandoned is %q: %q or %q", c.OnAbandoned, Skip, Hold)
-	must(c.Retry.MaxAttempts > 0, "retry.max_attempts is %d: at least 1", c.Retry.MaxAttempts)
+	must(c.Retry.MaxAttempts > 0 && c.Retry.MaxAttempts <= maxAttempts, "retry.max_attempts is %d: at least 1, at most %d", c.Retry.MaxAttempts, maxAttempts)
 	must(c.Retry.BaseDelay > 0, "retry.base_delay is %v: above 0", c.Retry.BaseDelay)
 	must(c.Retry.Multiplier >= 1, "retry.multiplier is %v: at least 1", c.Retry.Multiplier)
 	must(c.Retry.MaxBackoff >= c.Retry.BaseDelay, "retry.max_backoff is %v: not below base_delay, which is %v", c.Retry.MaxBackoff, c.Retry.BaseDelay)
 	must(c.Retry.Jitter == -1 || c.Retry.Jitter > 0 && c.Retry.Jitter <= 1, "retry.jitter is %v: above 0 and up to 1, or -1 for none", c.Retry.Jitter)
-	must(c.Retention.Published == -1 || c.Retention.Published > 0, "retention.published is %v: above 0, or -1 to keep for ever", c.Retention.Published)
-	must(c.Retention.Abandoned == -1 || c.Retention.Abandoned > 0, "retention.abandoned is %v: above 0, or -1 to keep for ever", c.Retention.Abandoned)
+	retain := func(key string, d time.Duration) {
+		must(d == -1 || d > 0, "retention.%s is %v: above 0, or -1 to keep for ever", key, d)
+		must(d <= 0 || d >= c.retried(), "retention.%s is %v: at least %v, which is how long a row can be retried (the delays of outbox.retry and a lease), or -1 to keep for ever;"+
+			" raise it, or lower outbox.retry.max_attempts or outbox.retry.max_backoff", key, d, c.retried())
+	}
+	if !c.Retention.Delete {
+		retain("published", c.Retention.Published)
+	}
+	retain("abandoned", c.Retention.Abandoned)
 	must(c.Retention.Every == -1 || c.Retention.Every > 0, "retention.every is %v: above 0, or -1 for never", c.Retention.Every)
 	must(c.Retention.Batch > 0 && c.Retention.Batch <= 100000, "retention.batch is %d: from 1 to 100000", c.Retention.Batch)
 	return errors.Join(errs...)
+}
+
+// retried is how long a row can be retried, with a worker that dies over it.
+func (c Config) retried() time.Duration {
+	lease := max(c.Lease, 0)
+	return min(c.Retry.Horizon(), math.MaxInt64-lease) + lease
+}
+
+// Horizon is the longest time from a row's first attempt to its last: the delays
+// after all attempts but the last, each with the whole of its jitter. Fields that
+// are 0 are not taken for their defaults.
+func (p RetryPolicy) Horizon() time.Duration {
+	var sum float64
+	d := float64(p.BaseDelay)
+	for range min(p.MaxAttempts, maxAttempts) - 1 {
+		d = min(d, float64(p.MaxBackoff))
+		sum += d
+		d *= p.Multiplier
+	}
+	if sum *= 1 + max(p.Jitter, 0); sum >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(sum)
 }
 
 // Delay is the wait after an attempt that failed; attempts counts that one. r

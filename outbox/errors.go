@@ -19,3 +19,19 @@ type PartitionsError struct{ Have, Want int }
 func (e *PartitionsError) Error() string {
 	return fmt.Sprintf("outbox: the database has %d partitions, the configuration says %d; the count is fixed by the first migration: configure %d, or leave it out", e.Have, e.Want, e.Have)
 }
+
+// TargetsError is a database whose targets for a context are not the configured
+// ones.
+type TargetsError struct {
+	Context string
+	Have    *Targets // Nil: the database has none for it.
+	Want    Targets
+}
+
+func (e *TargetsError) Error() string {
+	if e.Have == nil {
+		return fmt.Sprintf("outbox: the database does not know yet that context %s sends to %v; run engine.Migrate, or `waybill migrate` with the configuration file", e.Context, e.Want)
+	}
+	return fmt.Sprintf("outbox: in the database context %s sends to %v, in the configuration to %v; a broker that not all of its processes know misses events: configure %v,"+
+		" or stop all its processes and run `waybill migrate --set-targets %s=%v` or outbox.SetTargets", e.Context, e.Have, e.Want, e.Have, e.Context, e.Want)
+}

@@ -471,7 +471,8 @@ func TestProcessor_RetentionPublished(t *testing.T) {
 	b.Insert("a", "b")
 	m := memory.New(memory.Config{})
 	cfg := quick()
-	cfg.Retention = outbox.Retention{Published: time.Millisecond, Every: 20 * time.Millisecond, Batch: 1}
+	cfg.Lease, cfg.Retry.MaxAttempts = time.Second, 1 // no retention is shorter than they allow
+	cfg.Retention = outbox.Retention{Published: time.Second, Every: 20 * time.Millisecond, Batch: 1}
 	processor(t, b, cfg, lane(m))
 	statuses(t, b, map[outbox.Status]int{})
 	require.Len(t, m.Messages(topic), 2)

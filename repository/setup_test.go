@@ -272,6 +272,7 @@ func prepare(t testing.TB, p uow.Provider) testDB {
 	t.Helper()
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outbox.InitTargets(t.Context(), p.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
 	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
 	_, err := p.DB().DB.ExecContext(t.Context(), basketTables[p.DB().Dialect().Name()])
 	require.NoError(t, err)

@@ -131,7 +131,7 @@ func New(cfg Config) (*Manager, error) {
 		listeners:  map[int]func(string, []outbox.Poke){},
 	}
 	for _, p := range cfg.Providers {
-		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions}
+		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
 	}
 	return m, nil
 }
@@ -165,6 +165,9 @@ func (m *Manager) Broker() string { return m.cfg.Broker }
 
 // External are the partners' brokers.
 func (m *Manager) External() []outbox.Target { return slices.Clone(m.cfg.External) }
+
+// Targets are the names of all its brokers.
+func (m *Manager) Targets() outbox.Targets { return outbox.TargetsOf(m.cfg.Broker, m.cfg.External) }
 
 // Partitions is the expected partition count; 0 is the database's.
 func (m *Manager) Partitions() int { return m.cfg.Partitions }
@@ -273,10 +276,13 @@ func Flush(ctx context.Context) error {
 	return u.flush(ctx)
 }
 
-// partitionCount is a database's partition count, read once.
+// partitionCount is a database's partition count, read once, when it is also
+// made sure that the database has the context's targets.
 type partitionCount struct {
-	want int
-	n    atomic.Int64
+	want    int
+	context string
+	targets outbox.Targets
+	n       atomic.Int64
 }
 
 func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
@@ -289,6 +295,13 @@ func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
 	}
 	if c.want > 0 && n != c.want {
 		return 0, &outbox.PartitionsError{Have: n, Want: c.want}
+	}
+	err = outbox.CheckTargets(ctx, db, c.context, c.targets)
+	if mismatch, ok := errors.AsType[*outbox.TargetsError](err); ok && mismatch.Have == nil {
+		return n, nil // No engine has come with this context yet: look again next time.
+	}
+	if err != nil {
+		return 0, err
 	}
 	c.n.Store(int64(n))
 	return n, nil

@@ -117,6 +117,20 @@ func TestFromSettings(t *testing.T) {
 	require.Nil(t, b)
 }
 
+// F-29: a message is acknowledged by all in-sync replicas or not at all.
+func TestFromSettings_F_29_OnlyAllAcks(t *testing.T) {
+	t.Parallel()
+	for _, acks := range []string{"0", "1", "-1", "leader"} {
+		_, err := kafka.FromSettings(bounded(t), settings("{addresses: [\"127.0.0.1:1\"], acks: "+acks+"}"))
+		require.EqualError(t, err, fmt.Sprintf("kafka: acks is %q: with less than all, an acknowledged message is lost when its leader fails; write acks: all, or leave it out", acks))
+	}
+	b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf("{addresses: [%q], acks: all}", server(t))))
+	require.NoError(t, err)
+	require.NoError(t, b.Close(bounded(t)))
+	_, err = kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Tune: func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal }})
+	require.ErrorContains(t, err, "Tune set Producer.RequiredAcks to 1: only WaitForAll keeps messages when a leader fails")
+}
+
 func TestEnsureTopics(t *testing.T) {
 	t.Parallel()
 	eight, three := open(t, nil), open(t, func(c *kafka.Config) { c.Partitions = 3 })

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -25,6 +26,8 @@ type databases struct {
 	providers  []uow.Provider
 	partitions int      // as configured; 0: not said
 	targets    []string // brokers that the file names
+	context    string   // the file's; "": none
+	sends      outbox.Targets
 }
 
 // open opens them. With create, a SQLite file that doesn't exist is made.
@@ -52,11 +55,11 @@ func (c *cli) open(ctx context.Context, create bool) (*databases, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &databases{providers: providers, partitions: f.Partitions, targets: []string{f.Broker}}
-	for _, t := range f.External {
-		d.targets = append(d.targets, t.Broker)
-	}
-	return d, nil
+	sends := outbox.TargetsOf(f.Broker, f.External)
+	return &databases{
+		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
+		context: f.Domain, sends: sends,
+	}, nil
 }
 
 func (d *databases) close() error {

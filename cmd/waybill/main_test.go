@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -180,7 +181,8 @@ outbox: {external_brokers: [partner], partitions: 8}
 
 	r := waybill(t, "--config", file, "migrate", "--json")
 	require.Zero(t, r.code, r.stderr)
-	require.JSONEq(t, `{"providers": {"default": {"partitions": 8}, "archive": {"partitions": 8}}}`, r.stdout)
+	const migrated = `{"partitions": 8, "targets": {"ordering": {"broker": "default", "external": ["partner"]}}}`
+	require.JSONEq(t, `{"providers": {"default": `+migrated+`, "archive": `+migrated+`}}`, r.stdout)
 
 	r = waybill(t, "--config", file, "--json", "outbox", "stats")
 	require.Zero(t, r.code, r.stderr)
@@ -211,6 +213,60 @@ func TestMigrate_AnotherPartitionCount(t *testing.T) {
 	r := waybill(t, "--config", file, "migrate")
 	require.Equal(t, exitFailed, r.code)
 	require.Contains(t, r.stderr, "the database has 8 partitions, the configuration says 16")
+}
+
+// F-59: nodes that migrate at the same time don't get into each other's way.
+func TestMigrate_F_59_NodesRace(t *testing.T) {
+	for name, dsn := range map[string]string{"sqlite": filepath.Join(t.TempDir(), "a.db"), "postgres": server(t)} {
+		t.Run(name, func(t *testing.T) {
+			results := make([]result, 4)
+			var all sync.WaitGroup
+			for i := range results {
+				all.Go(func() { results[i] = waybill(t, "--dsn", dsn, "migrate", "--set-targets", "ordering=default,partner") })
+			}
+			all.Wait()
+			for _, r := range results {
+				require.Zero(t, r.code, r.stderr)
+				require.Equal(t, "Provider default is up to date: 64 partitions.\n  ordering sends to default,partner.\n", r.stdout)
+			}
+		})
+	}
+}
+
+// The targets of a context are changed by an explicit act only, with the file that
+// goes with them or without one.
+func TestMigrate_AnotherListOfTargets(t *testing.T) {
+	dir := t.TempDir()
+	file, db := filepath.Join(dir, "waybill.yaml"), filepath.Join(dir, "a.db")
+	text := fmt.Sprintf("domain: ordering\nproviders: {default: {dialect: sqlite, path: %q}}\n", db)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	r := waybill(t, "--config", file, "migrate")
+	require.Zero(t, r.code, r.stderr)
+	require.Equal(t, "Provider default is up to date: 64 partitions.\n  ordering sends to default.\n", r.stdout)
+
+	t.Setenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS", "partner")
+	r = waybill(t, "--config", file, "migrate")
+	require.Equal(t, exitFailed, r.code)
+	const act = "waybill migrate --set-targets ordering=default,partner"
+	require.Contains(t, r.stderr, `provider "default": outbox: in the database context ordering sends to default, in the configuration to default,partner`)
+	require.Contains(t, r.stderr, "stop all its processes and run `"+act+"`")
+
+	r = waybill(t, append([]string{"--config", file}, strings.Fields(act)[1:]...)...)
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "  ordering sends to default,partner.\n")
+	require.Zero(t, waybill(t, "--config", file, "migrate").code)
+
+	r = waybill(t, "--config", file, "migrate", "--set-targets", "ordering=default")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.stderr, "--set-targets says that ordering sends to default, and the configuration file says default,partner: make them equal")
+	require.Zero(t, waybill(t, "--config", file, "migrate").code, "nothing has changed")
+
+	r = waybill(t, "--dsn", db, "migrate", "--set-targets", "ordering=main,partner", "--set-targets", "shipping=main")
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "  ordering sends to main,partner.\n  shipping sends to main.\n")
+	r = waybill(t, "--dsn", db, "migrate", "--set-targets", "ordering=")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, "name every broker, and none twice")
 }
 
 // What people meet first is an error: each says what to do.

@@ -72,14 +72,14 @@ var keys = []struct {
 	{"outbox.poll_interval", "250ms", 250 * time.Millisecond, func(f *File) any { return f.Outbox.PollInterval }, "5", `is "5", which is not a duration such as`},
 	{"outbox.max_poll_interval", "9s", 9 * time.Second, func(f *File) any { return f.Outbox.MaxPollInterval }, "10ms", "not below poll_interval"},
 	{"outbox.lease", "40s", 40 * time.Second, func(f *File) any { return f.Outbox.Lease }, "10ms", "outbox.lease is 10ms: at least 1s"},
-	{"outbox.publish_timeout", "3s", 3 * time.Second, func(f *File) any { return f.Outbox.PublishTimeout }, "1h", "below the lease"},
+	{"outbox.publish_timeout", "3s", 3 * time.Second, func(f *File) any { return f.Outbox.PublishTimeout }, "1h", "above 0 and below 4m55s, which is the lease, 5m0s, less a margin"},
 	{"outbox.retry.max_attempts", "9", 9, func(f *File) any { return f.Outbox.Retry.MaxAttempts }, "-1", "at least 1"},
 	{"outbox.retry.base_delay", "1s", time.Second, func(f *File) any { return f.Outbox.Retry.BaseDelay }, "-1s", "above 0"},
 	{"outbox.retry.multiplier", "1.5", 1.5, func(f *File) any { return f.Outbox.Retry.Multiplier }, ".nan", "not a number"},
 	{"outbox.retry.max_backoff", "2h", 2 * time.Hour, func(f *File) any { return f.Outbox.Retry.MaxBackoff }, "1s", "not below base_delay"},
 	{"outbox.retry.jitter", "-1", float64(-1), func(f *File) any { return f.Outbox.Retry.Jitter }, "2", "-1 for none"},
 	{"outbox.retention.mode", "delete", true, func(f *File) any { return f.Outbox.Retention.Delete }, "drop", `is "drop": "keep" or "delete"`},
-	{"outbox.retention.published", "24h", 24 * time.Hour, func(f *File) any { return f.Outbox.Retention.Published }, "-2h", "-1 to keep for ever"},
+	{"outbox.retention.published", "24h", 24 * time.Hour, func(f *File) any { return f.Outbox.Retention.Published }, "10m", "at least 23m45s, which is how long a row can be retried"},
 	{"outbox.retention.abandoned", "-1", time.Duration(-1), func(f *File) any { return f.Outbox.Retention.Abandoned }, "soon", "not a duration"},
 	{"outbox.retention.every", "10m", 10 * time.Minute, func(f *File) any { return f.Outbox.Retention.Every }, "[1h]", "must be a single value"},
 	{"outbox.retention.batch", "100", 100, func(f *File) any { return f.Outbox.Retention.Batch }, "200000", "from 1 to 100000"},
@@ -210,6 +210,18 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: kafka, addresses: [h:1]}\n  b: {kind: kafka, addresses: [h:1], partitions: 3}\n  c: {kind: kafka, addresses: [h:1], topic_prefix: c.}\n",
 			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a"},
 		},
+		"one embedded server under two names": {
+			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: data/, port: 4222}\n",
+			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a, so both would use the same topics: give one of them another topic_prefix"},
+		},
+		"one NATS under two names": {
+			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, url: \"nats://h:4222\", topic_prefix: p.}\n  b: {kind: nats, url: \"nats://h:4222\", topic_prefix: p.}\n",
+			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a"},
+		},
+		"one cluster by different members": {
+			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: kafka, addresses: [h:1, h:2]}\n  b: {kind: kafka, addresses: [h:3, h:2]}\n",
+			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a"},
+		},
 		"an external broker that does not exist": { // A58
 			smallest + "outbox: {external_brokers: [{broker: parner}]}\n",
 			[]string{`outbox.external_brokers[0] names broker "parner", which is not in brokers; did you mean "partner"?`},
@@ -229,6 +241,17 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 		"an unknown key of an external broker": {
 			smallest + "outbox: {external_brokers: [{broker: partner, event: [A]}]}\n",
 			[]string{`outbox.external_brokers[0].event is not a known key; did you mean "events"?`},
+		},
+		"a lease that leaves no time for a call": {
+			smallest + "outbox:\n  lease: 20s\n  publish_timeout: 18s\n",
+			[]string{"waybill.yaml:6: outbox.publish_timeout is 18s: above 0 and below 18s, which is the lease, 20s, less a margin", "lower it, or raise outbox.lease"},
+		},
+		"retention shorter than the retries": {
+			smallest + "outbox:\n  retry: {max_attempts: 100}\n  retention:\n    published: 24h\n    abandoned: 48h\n",
+			[]string{
+				"waybill.yaml:7: outbox.retention.published is 24h0m0s: at least 117h38m45s", "waybill.yaml:8: outbox.retention.abandoned is 48h0m0s: at least 117h38m45s",
+				"raise it, or lower outbox.retry.max_attempts or outbox.retry.max_backoff",
+			},
 		},
 		"several documents": {smallest + "---\ndomain: x\n", []string{"several documents"}},
 		"not YAML":          {"domain: [\n", []string{"waybill.yaml: line "}},
@@ -324,6 +347,19 @@ brokers:
 	t.Setenv("WAYBILL_BROKERS_PARTNER_ADDRESSES", "h:1,h:2")
 	_, err = Parse(write(t, text))
 	require.ErrorContains(t, err, "brokers.partner is at the same place as brokers.default")
+}
+
+// One server may be two brokers, if their topics are apart.
+func TestParse_BrokersWithDifferentPrefixes(t *testing.T) {
+	for _, pair := range []string{
+		"a: {kind: kafka, addresses: [h:1, h:2]}\n  b: {kind: kafka, addresses: [h:2], topic_prefix: b.}",
+		"a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: ./data, topic_prefix: b.}",
+		"a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: ./other}",
+		"a: {kind: nats, url: \"nats://h:1\", topic_prefix: a.}\n  b: {kind: nats, url: \"nats://h:1\", topic_prefix: b.}",
+	} {
+		_, err := Parse(write(t, "providers: {default: {dialect: sqlite}}\nbrokers:\n  "+pair+"\n"))
+		require.NoError(t, err, pair)
+	}
 }
 
 func TestParse_TheDefaultProviderComesFirst(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -94,12 +95,18 @@ func spread(flat map[string]string, name string, n *yaml.Node) {
 }
 
 // samePlace says whether two brokers of a kind are one and the same, whatever
-// else their settings say.
+// else their settings say: one address in common is enough.
 func samePlace(a, b map[string]string) bool {
-	for _, k := range []string{"ADDRESSES", "URL", "EMBEDDED"} {
-		if a[k] != "" && a[k] == b[k] {
+	for _, k := range []string{"ADDRESSES", "URL"} {
+		there := strings.FieldsFunc(b[k], comma)
+		if slices.ContainsFunc(strings.FieldsFunc(a[k], comma), func(address string) bool { return slices.Contains(there, address) }) {
 			return true
 		}
 	}
+	if a["EMBEDDED"] != "" && b["EMBEDDED"] != "" && filepath.Clean(a["EMBEDDED"]) == filepath.Clean(b["EMBEDDED"]) {
+		return true
+	}
 	return maps.Equal(a, b)
 }
+
+func comma(r rune) bool { return r == ',' || r == ' ' }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -76,6 +77,7 @@ const (
 	broken = "CREATE TABLE others (id text); INSERT INTO nothing VALUES (1);"
 )
 
+// F-59: new code on old tables, and old code on new ones, refuse with the remedy.
 func TestUpAppliesWhatIsMissing(t *testing.T) {
 	databases(t, func(t *testing.T, again func() *bun.DB) {
 		db := again()
@@ -87,7 +89,9 @@ func TestUpAppliesWhatIsMissing(t *testing.T) {
 
 		require.NoError(t, old.Up(t.Context(), db))
 		require.NoError(t, old.Check(t.Context(), db))
-		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 1, Need: 2}, current.Check(t.Context(), db))
+		err = current.Check(t.Context(), db)
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 1, Need: 2}, err)
+		require.EqualError(t, err, "tables of things are at version 1, this build needs 2; run `waybill migrate` or engine.Migrate")
 
 		require.NoError(t, current.Up(t.Context(), db))
 		require.NoError(t, current.Up(t.Context(), db), "a second run changes nothing")
@@ -97,6 +101,7 @@ func TestUpAppliesWhatIsMissing(t *testing.T) {
 
 		newer := &migrate.SchemaError{Feature: "things", Have: 2, Need: 1}
 		require.Equal(t, newer, old.Check(t.Context(), db))
+		require.EqualError(t, newer, "tables of things are at version 2, this build knows only 1; deploy a newer build")
 		require.Equal(t, newer, old.Up(t.Context(), db), "an old build leaves newer tables alone")
 
 		other := current
@@ -105,16 +110,40 @@ func TestUpAppliesWhatIsMissing(t *testing.T) {
 	})
 }
 
+// F-59: a file that fails is an error with its name and the database's words, and
+// leaves nothing.
 func TestUpIsAllOrNothing(t *testing.T) {
 	databases(t, func(t *testing.T, again func() *bun.DB) {
 		db := again()
 		err := set(first, broken).Up(t.Context(), db)
-		require.ErrorContains(t, err, "0002_step.sql")
+		require.ErrorContains(t, err, "migrate: tables of things: 0002_step.sql: ")
+		require.ErrorContains(t, err, "nothing")
+		_, err = db.ExecContext(t.Context(), "SELECT * FROM others")
+		require.Error(t, err, "the first statement of the file was rolled back with the second")
 		require.Equal(t, &migrate.SchemaError{Feature: "things", Need: 2}, set(first, broken).Check(t.Context(), db))
 		require.NoError(t, set(first).Up(t.Context(), db), "the first file was rolled back with the second")
 	})
 }
 
+// F-59: a process that ends in the middle leaves nothing, and no lock: the next
+// one applies everything.
+func TestUpEndedInTheMiddle(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		endless := set(first, "")
+		endless.Files.(fstest.MapFS)["postgres/0002_step.sql"].Data = []byte("CREATE TABLE others (id text); SELECT pg_sleep(3600);")
+		endless.Files.(fstest.MapFS)["sqlite/0002_step.sql"].Data = []byte("CREATE TABLE others (id text); CREATE TABLE numbers AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT 1 FROM n WHERE i > 1;")
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		require.Error(t, endless.Up(ctx, again()))
+		require.Error(t, ctx.Err())
+		db := again()
+		require.NoError(t, set(first, second).Up(t.Context(), db))
+		_, err := db.ExecContext(t.Context(), "SELECT * FROM others")
+		require.Error(t, err)
+	})
+}
+
+// F-59: while one process migrates, another waits, and then finds it done.
 func TestUpOneProcessAtATime(t *testing.T) {
 	databases(t, func(t *testing.T, again func() *bun.DB) {
 		var wg sync.WaitGroup

@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// Two processes of one context that know different brokers: the second is
+// refused, by a migration, by a check and at its start, until somebody changes
+// the database's list.
+func TestTargets_AnotherListIsRefused(t *testing.T) {
+	b := setup(t)
+	forgetful := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{forgetful}
+	for what, refused := range map[string]error{
+		"migration": Migrate(t.Context(), forgetful),
+		"check":     Check(t.Context(), forgetful),
+		"start":     b.make(cfg).Start(t.Context()),
+	} {
+		var wrong *outbox.TargetsError
+		require.ErrorAs(t, refused, &wrong, what)
+		require.Equal(t, "sales", wrong.Context)
+		require.Equal(t, "default,partner", wrong.Have.String())
+		require.Equal(t, "default", wrong.Want.String())
+		require.ErrorContains(t, refused, `provider "default": outbox: in the database context sales sends to default,partner, in the configuration to default;`+
+			" a broker that not all of its processes know misses events: configure default,partner,"+
+			" or stop all its processes and run `waybill migrate --set-targets sales=default` or outbox.SetTargets")
+	}
+	require.NoError(t, Check(t.Context(), b.sales, b.parcels), "nothing has flipped it")
+
+	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", forgetful.Targets()))
+	b.start(cfg)
+	require.NoError(t, Migrate(t.Context(), forgetful))
+	require.ErrorContains(t, Check(t.Context(), b.sales), "configure default, or stop all")
+	require.NoError(t, Check(t.Context(), b.parcels), "another context's are its own")
+}
+
+// A context that is new to a shared database adds its own list, and so does one
+// that is new to it when its engine starts: `waybill --dsn … migrate` knows of no
+// context.
+func TestTargets_ANewContextAddsItsOwn(t *testing.T) {
+	b := setup(t)
+	db := openSQLite(t, "shared")
+	require.NoError(t, MigrateProvider(t.Context(), db, 0))
+	first := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, External: []outbox.Target{{Broker: "partner"}}})
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{first}
+	b.start(cfg)
+	second := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{db}})
+	require.NoError(t, Migrate(t.Context(), second))
+	all, err := outbox.ReadTargets(t.Context(), db.Reader())
+	require.NoError(t, err)
+	require.Equal(t, map[string]outbox.Targets{
+		"sales":   {Broker: "default", External: []string{"partner"}},
+		"parcels": {Broker: "default", External: []string{}},
+	}, all)
+	require.NoError(t, Check(t.Context(), first, second))
+}
+
+func TestTargets_OfTwoUnitsOfOneContext(t *testing.T) {
+	b := setup(t)
+	other := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
+	const want = "context sales: it sends to default, and with other units to default,partner: give both the same brokers"
+	require.ErrorContains(t, Migrate(t.Context(), b.sales, other), want)
+	cfg := b.config()
+	cfg.Units = append(cfg.Units, other)
+	_, err := New(cfg)
+	require.ErrorContains(t, err, want)
+}
+
+// A process that only writes is refused at its first unit with events.
+func TestTargets_OfAWriter(t *testing.T) {
+	b := setup(t)
+	forgetful := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
+	err := repository.New[*sale](forgetful).Save(t.Context(), newSale(1))
+	var wrong *outbox.TargetsError
+	require.ErrorAs(t, err, &wrong)
+	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, stats)
+	b.sell(1)
+}
