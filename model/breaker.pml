@@ -42,7 +42,7 @@
 #define POISON(m) ((m) < POISONS)
 #define ALLPOISON (BIT(POISONS) - 1)
 
-/* the properties: true, so that SPIN names the one that breaks */
+/* the properties; one that is 0 isn't asserted */
 hidden byte OUTAGE = 1, POISONED = 1, STARVED = 1;
 
 #define NONE 0 /* published, or not there yet */
@@ -94,7 +94,7 @@ inline choose() {
 }
 inline pay(m) {
   if
-  :: !POISON(m) -> assert(OUTAGE && !up && !paid[m]); paid[m] = 1
+  :: !POISON(m) -> assert(!OUTAGE || !up && !paid[m]); paid[m] = 1
   :: else
   fi;
   att[m]++;
@@ -112,10 +112,10 @@ inline call(cut) {
   /* with the broker there for good, this has to lead somewhere */
   if
   :: up && outages == 0 ->
-    if :: (due & ALLPOISON) && (due & ~ALLPOISON) -> calls++; assert(POISONED && calls <= PATIENCE) :: else fi;
+    if :: (due & ALLPOISON) && (due & ~ALLPOISON) -> calls++; assert(!POISONED || calls <= PATIENCE) :: else fi;
     i = POISONS;
     do
-    :: i < N -> if :: (due & BIT(i)) && !(ans & BIT(i)) -> wait[i]++; assert(STARVED && wait[i] <= PATIENCE) :: else -> wait[i] = 0 fi; i++
+    :: i < N -> if :: (due & BIT(i)) && !(ans & BIT(i)) -> wait[i]++; assert(!STARVED || wait[i] <= PATIENCE) :: else -> wait[i] = 0 fi; i++
     :: else -> break
     od; i = 0
   :: else

@@ -59,7 +59,7 @@
 #define FAIL 3 /* not due */
 #define HELD 4
 #define DONE 5 /* published, or abandoned and passed over */
-/* the properties: true, so that SPIN names the one that breaks */
+/* the properties; one that is 0 isn't asserted */
 hidden byte ORDER = 1, FORGET = 1;
 
 byte st[T], key[T];
@@ -182,7 +182,7 @@ inline apply() {
     if
     :: (wtake & BIT(i)) && st[i] == PEND ->
       j = 0;
-      do :: j < i -> assert(ORDER && (!(UNF(j) && key[j] == key[i]) || (wtake & BIT(j)))); j++
+      do :: j < i -> assert(!ORDER || !(UNF(j) && key[j] == key[i]) || (wtake & BIT(j))); j++
          :: else -> break od; j = 0;
 #ifdef INHAND
       if :: (wB & BIT(key[i])) -> skip :: else -> wB = wB | BIT(key[i]); whead[key[i]] = i fi;
@@ -208,7 +208,7 @@ inline finish() {
     :: i < T ->
       if
       :: UNF(i) && !(stop & BIT(key[i])) ->
-        assert(FORGET && (st[i] != PEND || (B & BIT(key[i])) && due[head[key[i]]]));
+        assert(!FORGET || st[i] != PEND || (B & BIT(key[i])) && due[head[key[i]]]);
         stop = stop | BIT(key[i])
       :: else fi; i++
     :: else -> break

@@ -87,7 +87,7 @@ byte qi[4]; /* its request */
 bit act[NR], det[NR]; /* in use; nobody waits for it any more */
 byte qf[NR], todo[NR], okm[NR], trm[NR], pem[NR], unm[NR];
 
-/* the properties: true, so that SPIN names the one that breaks */
+/* the properties; one that is 0 isn't asserted */
 hidden byte BOUND = 1, ORDER = 1, DUPLICATE = 1, HEAD = 1, STALE = 1, UNDONE = 1, FENCE = 1, LOST = 1, STUCK = 1;
 
 byte budget = FB;
@@ -167,7 +167,7 @@ inline claim(w, s) {
       if
       :: msk & BIT(i) ->
         st[i] = PROC; rf[i] = myf[w]; rowexp[i] = 0; att[i]++;
-        assert(BOUND && att[i] <= MAXATT);
+        assert(!BOUND || att[i] <= MAXATT);
 #ifdef MARKFIRST
         st[i] = PUB;
 #endif
@@ -195,10 +195,10 @@ inline arrive(q) {
   :: del[x] == 0 ->
     ex = 0; i = x+1;
     do :: i < N -> if :: KEY(i) == KEY(x) && del[i] > 0 -> ex = 1 :: else fi; i++ :: else -> break od; i = 0;
-    assert(ORDER && (!ex || EXCUSED(x)));
+    assert(!ORDER || !ex || EXCUSED(x));
     ex = 0; del[x] = 1
   :: else ->
-    assert(DUPLICATE && fault);
+    assert(!DUPLICATE || fault);
     del[x] = 2
   fi
 }
@@ -248,9 +248,7 @@ inline handback(m) { st[m] = PEND; att[m] = (att[m] > 0 -> att[m] - 1 : 0) }
 /* a row that an operator put back doesn't count for those that overtook it */
 #define BEFORE(j) (UNF(j) && !excused[j])
 inline pays(m) {
-#ifndef NOHEAD /* there, let the consequence be seen */
-  assert(HEAD && (!(paid & BIT(KEY(m))) && (m == 3 || m == 0 || !BEFORE(0) && (m == 1 || !BEFORE(1)))));
-#endif
+  assert(!HEAD || !(paid & BIT(KEY(m))) && (m == 3 || m == 0 || !BEFORE(0) && (m == 1 || !BEFORE(1))));
   paid = paid | BIT(KEY(m))
 }
 /* nobody waits any more for what is still on the wire */
@@ -265,13 +263,11 @@ inline settle(w, s) {
   :: i < N ->
     if
     :: (cm[FLIGHT(w,s)] & BIT(i)) && MINE(i, qf[r]) ->
-#ifndef NOFENCE /* there, let the consequence be seen */
-      assert(STALE && fence == qf[r]);
-#endif
+      assert(!STALE || fence == qf[r]);
       if
       :: okm[r] & BIT(i) -> st[i] = PUB; lo[i] = 0
       :: else ->
-        assert(UNDONE && st[i] != PUB);
+        assert(!UNDONE || st[i] != PUB);
         if
         :: BEHIND(i) -> handback(i)
         :: else ->
@@ -335,7 +331,7 @@ inline worker(w) {
   if
   :: d_step { myf[w] == 0 && (owner == 0 || !live) && SOMEUNF ->
        owner = w+1; fence++; live = 1; myf[w] = fence;
-       assert(FENCE && myf[0] != myf[1]);
+       assert(!FENCE || myf[0] != myf[1]);
        sweep() }
   /* notices that it lost its lease; renews it late, when nobody came between */
   :: d_step { myf[w] != 0 && myf[w] != fence && ph[FLIGHT(w,0)] == 0 && ph[FLIGHT(w,1)] == 0 -> myf[w] = 0 }
@@ -389,6 +385,6 @@ init {
   :: d_step { live && owner != 0 && !DEAD(0) && !DEAD(1) && budget > 0 -> budget--; fault = 1; live = 0 }
   :: else -> break
   od;
-  assert(LOST && ALLROWS(SENT));
-  assert(STUCK && (!UNF(0) && (!UNF(1) || HELD(0)) && (!UNF(2) || HELD(0) || HELD(1)) && !UNF(3)))
+  assert(!LOST || ALLROWS(SENT));
+  assert(!STUCK || !UNF(0) && (!UNF(1) || HELD(0)) && (!UNF(2) || HELD(0) || HELD(1)) && !UNF(3))
 }
