@@ -258,7 +258,7 @@ func (l lostUnit) settled(t *testing.T, unknown *uow.CommitUnknownError, want uo
 	if want == uow.Committed {
 		require.Equal(t, 1, l.stored(t))
 		require.Empty(t, domain.PendingEvents(l.a))
-		require.EqualValues(t, l.before+1, l.a.Version())
+		require.Equal(t, l.before+1, l.a.Version())
 		require.Equal(t, !l.removes, l.exists(t))
 		require.Equal(t, []int{1, 1}, []int{*l.wakes, *l.after})
 		return
@@ -274,7 +274,7 @@ func (l lostUnit) triedAgain(t *testing.T) {
 	require.NoError(t, l.again())
 	require.Equal(t, 1, l.stored(t))
 	require.Empty(t, domain.PendingEvents(l.a))
-	require.EqualValues(t, l.before+1, l.a.Version())
+	require.Equal(t, l.before+1, l.a.Version())
 	require.Equal(t, !l.removes, l.exists(t))
 }
 

@@ -78,7 +78,9 @@ func through(t testing.TB, dsn string) (string, *netfault.Relay) {
 	t.Helper()
 	u, err := url.Parse(dsn)
 	require.NoError(t, err)
-	relay := netfault.New(t, u.Host)
+	relay, err := netfault.New(t.Context(), u.Host)
+	require.NoError(t, err)
+	t.Cleanup(relay.Close)
 	u.Host = relay.Address
 	return u.String(), relay
 }

@@ -68,13 +68,13 @@ func TestResolve_F55_DoesWhatDoWouldHave(t *testing.T) {
 			if happened {
 				require.Equal(t, []string{"default[default partner]"}, *w.wakes)
 				require.Equal(t, 1, after)
-				require.EqualValues(t, []int64{2, 1}, []int64{a.Version(), b.Version()})
+				require.Equal(t, []int64{2, 1}, []int64{a.Version(), b.Version()})
 				require.Len(t, rootstate.Of(a).Raised, 1)
 				require.Empty(t, rootstate.Of(b).Raised)
 			} else {
 				require.Empty(t, *w.wakes)
 				require.Zero(t, after)
-				require.EqualValues(t, []int64{1, 0}, []int64{a.Version(), b.Version()})
+				require.Equal(t, []int64{1, 0}, []int64{a.Version(), b.Version()})
 				require.Len(t, rootstate.Of(a).Raised, 2)
 			}
 			require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error { return errors.Join(w.save(ctx, a), w.save(ctx, b)) }))

@@ -4,13 +4,11 @@ package netfault
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Fault is what a relay does to the next request.
@@ -34,6 +32,7 @@ func (f Fault) String() string {
 type Relay struct {
 	Address string // where it listens
 
+	listener  net.Listener
 	server    string
 	fault     atomic.Int32
 	trips     atomic.Int64
@@ -44,20 +43,26 @@ type Relay struct {
 	closed    chan struct{}
 }
 
-// New relays to a server until the test's clean-up, which waits for the end of
-// all connections: register before what closes them.
-func New(t testing.TB, server string) *Relay {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	r := &Relay{Address: listener.Addr().String(), server: server, late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{})}
-	r.wg.Go(func() { r.accept(listener) })
-	t.Cleanup(func() {
-		_ = listener.Close()
-		close(r.closed)
-		r.wg.Wait()
-	})
-	return r
+// New relays to a server until Close.
+func New(ctx context.Context, server string) (*Relay, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{
+		Address: listener.Addr().String(), listener: listener, server: server,
+		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}),
+	}
+	r.wg.Go(r.accept)
+	return r, nil
+}
+
+// Close waits for the end of all connections: whoever has them closes them
+// before.
+func (r *Relay) Close() {
+	_ = r.listener.Close()
+	close(r.closed)
+	r.wg.Wait()
 }
 
 // Set says what happens to the next request.
@@ -72,13 +77,13 @@ func (r *Relay) Deliver() {
 	<-r.delivered
 }
 
-func (r *Relay) accept(listener net.Listener) {
+func (r *Relay) accept() {
 	for {
-		client, err := listener.Accept()
+		client, err := r.listener.Accept()
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", r.server)
+		server, err := new(net.Dialer).DialContext(context.Background(), "tcp", r.server)
 		if err != nil {
 			_ = client.Close()
 			continue

@@ -15,7 +15,9 @@ import (
 func openThrough(t *testing.T, change ...func(*postgres.Config)) (uow.Provider, *netfault.Relay) {
 	u, err := url.Parse(dsn(t))
 	require.NoError(t, err)
-	x := netfault.New(t, u.Host)
+	x, err := netfault.New(t.Context(), u.Host)
+	require.NoError(t, err)
+	t.Cleanup(x.Close)
 	u.Host = x.Address
 	p := open(t, append([]func(*postgres.Config){func(c *postgres.Config) { c.DSN = u.String() }}, change...)...)
 	return p, x
