@@ -61,11 +61,14 @@ type documents[A domain.AggregateRoot] struct{ kept[A] }
 var _ store[domain.AggregateRoot] = documents[domain.AggregateRoot]{}
 
 const (
-	insertDocument = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-	updateDocument = "UPDATE documents SET version = ?, state = ? WHERE category = ? AND id = ? AND version = ?"
-	insertPrepared = "INSERT INTO documents (category, id, version, state) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
-	updatePrepared = "UPDATE documents SET version = $1, state = $2 WHERE category = $3 AND id = $4 AND version = $5"
-	selectDocument = "SELECT id, version, state FROM documents WHERE category = ? AND id IN (?)"
+	// replaceNothing lets an insert take the place of a row that only refuses others.
+	replaceNothing = " ON CONFLICT (category, id) DO UPDATE SET version = excluded.version, state = excluded.state, unit = excluded.unit" +
+		" WHERE documents.version = 0 AND documents.unit NOT LIKE "
+	insertDocument = "INSERT INTO documents (category, id, version, state, unit) VALUES (?, ?, ?, ?, ?)" + replaceNothing + "?"
+	updateDocument = "UPDATE documents SET version = ?, state = ?, unit = ? WHERE category = ? AND id = ? AND version = ? AND unit NOT LIKE ?"
+	insertPrepared = "INSERT INTO documents (category, id, version, state, unit) VALUES ($1, $2, $3, $4, $5)" + replaceNothing + "$6"
+	updatePrepared = "UPDATE documents SET version = $1, state = $2, unit = $3 WHERE category = $4 AND id = $5 AND version = $6 AND unit NOT LIKE $7"
+	selectDocument = "SELECT id, version, state FROM documents WHERE category = ? AND id IN (?) AND version > 0"
 )
 
 // Persist implements [uow.Persister]. A removed aggregate is a row without
@@ -88,9 +91,9 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	}
 	s := uow.Statement{Rows: 1, Else: conflict(c)}
 	if c.Expected == 0 {
-		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state), insertPrepared}
+		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state, c.Unit, refusing(c)), insertPrepared}
 	} else {
-		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, c.Type.Category, id, c.Expected), updatePrepared}
+		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, c.Unit, c.Type.Category, id, c.Expected, refusing(c)), updatePrepared}
 	}
 	return []uow.Statement{s}, nil
 }
@@ -111,6 +114,21 @@ func (w documentWrite) Prepared() (query string, values []any, err error) {
 		values[i] = arg
 	}
 	return w.prepared, values, nil
+}
+
+// Resolve implements [uow.Persister].
+func (d documents[A]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow.Outcome, error) {
+	var refused bool
+	var err error
+	if c.Expected == 0 {
+		refused, err = affected(tx.ExecContext(ctx, refuseInsert, c.Type.Category, c.Aggregate.ID(), refusal(c)))
+	} else {
+		refused, err = affected(tx.ExecContext(ctx, refuseUpdate, refusal(c), c.Type.Category, c.Aggregate.ID(), c.Expected))
+	}
+	if err != nil || refused {
+		return uow.NotCommitted, err
+	}
+	return judge(c, tx.QueryRowContext(ctx, selectWriter, c.Type.Category, c.Aggregate.ID()).Scan)
 }
 
 func (d documents[A]) unchanged(A) bool { return false }

@@ -47,6 +47,9 @@ var _ store[domain.Sourced] = events[domain.Sourced]{}
 const (
 	markSaved   = "waybill.saved"
 	markRemoved = "waybill.removed"
+	// markRefused keeps units out whose commit was lost; for all others there is
+	// nothing.
+	markRefused = "waybill.refused"
 )
 
 // Persist implements [uow.Persister].
@@ -60,7 +63,7 @@ func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 			return nil, fmt.Errorf("%T was raised by Raise, so that it is an event but not part of the state: an event-sourced aggregate raises by domain.Record(aggregate, event)", r.Event)
 		}
 	}
-	in := eventInsert{category: c.Type.Category, id: root.ID, version: c.Version}
+	in := eventInsert{category: c.Type.Category, id: root.ID, version: c.Version, unit: c.Unit, refusing: refusing(c)}
 	for _, event := range c.Events {
 		if !utf8.Valid(event.Data) {
 			return nil, fmt.Errorf("the JSON of %s is not UTF-8", event.Type)
@@ -92,7 +95,23 @@ func (e events[A]) unchanged(a A) bool {
 	return root.Version > 0 && len(root.Raised) == 0
 }
 
-const selectEvents = "SELECT id, version, type, data FROM events WHERE category = ? AND id IN (?) ORDER BY id, version, n"
+const (
+	selectEvents = "SELECT id, version, type, data FROM events WHERE category = ? AND id IN (?) AND type <> '" + markRefused + "' ORDER BY id, version, n"
+	refuseEvent  = "INSERT INTO events (category, id, version, n, type, occurred_at, unit) VALUES (?, ?, ?, 1, '" + markRefused + "', ?, ?)" +
+		" ON CONFLICT (category, id, version, n) DO UPDATE SET unit = events.unit || excluded.unit WHERE events.type = '" + markRefused + "'"
+	selectEventWriter = "SELECT version, unit FROM events WHERE category = ? AND id = ? AND version = ? AND n = 1"
+)
+
+// Resolve implements [uow.Persister]. Rows of events stay for ever, so it is
+// always known who wrote a version.
+func (e events[A]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow.Outcome, error) {
+	next := c.Expected + 1
+	refused, err := affected(tx.ExecContext(ctx, refuseEvent, c.Type.Category, c.Aggregate.ID(), next, dbtime.Value(tx.Dialect(), time.Now()), refusal(c)))
+	if err != nil || refused {
+		return uow.NotCommitted, err
+	}
+	return judge(c, tx.QueryRowContext(ctx, selectEventWriter, c.Type.Category, c.Aggregate.ID(), next).Scan)
+}
 
 func (e events[A]) load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error) {
 	rows, err := db.QueryContext(ctx, selectEvents, e.typ.Category, bun.List(ids))
@@ -157,6 +176,8 @@ func originOf(o domain.Origin) origin {
 type eventInsert struct {
 	category, id string
 	version      int64
+	unit         string
+	refusing     string
 	rows         []eventRow
 	mark         string // the type of one more row, which is no event
 }
@@ -171,11 +192,11 @@ var _ schema.QueryAppender = eventInsert{}
 // AppendQuery implements [schema.QueryAppender].
 func (in eventInsert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	d := gen.Dialect()
-	size := 200
+	size := 600
 	for _, r := range in.rows {
 		size += 300 + len(r.event.Data) + len(r.metadata)
 	}
-	b = append(slices.Grow(b, size), "INSERT INTO events (category, id, version, n, message_id, type, data, metadata, occurred_at) VALUES "...)
+	b = append(slices.Grow(b, size), "INSERT INTO events (category, id, version, n, message_id, type, data, metadata, occurred_at, unit) VALUES "...)
 	key := func(n int) {
 		if n > 1 {
 			b = append(b, ',')
@@ -185,17 +206,23 @@ func (in eventInsert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error)
 		b = append(strconv.AppendInt(b, in.version, 10), ',')
 		b = append(strconv.AppendInt(b, int64(n), 10), ',')
 	}
+	end := func(at time.Time) {
+		b = append(gen.Append(b, dbtime.Value(d, at)), ',')
+		b = append(d.AppendString(b, in.unit), ')')
+	}
 	for i, r := range in.rows {
 		key(i + 1)
 		for _, s := range [...]string{r.event.ID, r.event.Type, string(r.event.Data), string(r.metadata)} {
 			b = append(d.AppendString(b, s), ',')
 		}
-		b = append(gen.Append(b, dbtime.Value(d, r.event.Time)), ')')
+		end(r.event.Time)
 	}
 	if in.mark != "" {
 		key(len(in.rows) + 1)
 		b = append(d.AppendString(append(b, "NULL,"...), in.mark), ",NULL,NULL,"...)
-		b = append(gen.Append(b, dbtime.Value(d, time.Now())), ')')
+		end(time.Now())
 	}
-	return append(b, " ON CONFLICT DO NOTHING"...), nil
+	b = append(b, " ON CONFLICT (category, id, version, n) DO UPDATE SET message_id = excluded.message_id, type = excluded.type, data = excluded.data,"+
+		" metadata = excluded.metadata, occurred_at = excluded.occurred_at, unit = excluded.unit WHERE events.type = '"+markRefused+"' AND events.unit NOT LIKE "...)
+	return d.AppendString(b, in.refusing), nil
 }

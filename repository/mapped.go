@@ -19,6 +19,7 @@ import (
 type Row struct {
 	ID      string `bun:"id,pk"`
 	Version int64  `bun:"version"`
+	Unit    string `bun:"unit"` // which unit of work wrote it
 }
 
 func (r *Row) row() *Row { return r }
@@ -54,7 +55,9 @@ type Mapping[A domain.AggregateRoot, R any] struct {
 
 // Mapped keeps aggregates in tables of your own, and bun's tags out of the
 // domain. You create the tables: the first with the columns id (primary key;
-// text or uuid) and version (bigint), child tables with the parent's id.
+// text or uuid), version (bigint) and unit (text), child tables with the parent's
+// id. By the column unit a unit of work whose COMMIT was not answered is found
+// again: see [uow.CommitUnknownError].
 //
 // What ToRow returns is written when the unit of work is flushed, in the state
 // that it had at Save. bun's hooks for models (BeforeAppendModel) don't run.
@@ -107,8 +110,8 @@ func (m mapped[A, R]) check() (children []child, err error) {
 		fail("%T embeds *repository.Row: embed it by value", *row)
 		return nil, errors.Join(errs...)
 	}
-	if len(table.PKs) != 1 || table.PKs[0].Name != "id" || table.FieldMap["version"] == nil {
-		fail("%T has its own primary key, id or version: leave them to repository.Row", *row)
+	if len(table.PKs) != 1 || table.PKs[0].Name != "id" || table.FieldMap["version"] == nil || table.FieldMap["unit"] == nil {
+		fail("%T has its own primary key, id, version or unit: leave them to repository.Row", *row)
 	}
 	if table.SoftDeleteField != nil {
 		fail("%T has soft_delete: drop it, a removed aggregate leaves its version in the table documents", *row)
@@ -152,11 +155,11 @@ func findChild(table *schema.Table, row reflect.Value, slice any) (child, error)
 func (m mapped[A, R]) unchanged(A) bool { return false }
 
 const (
-	insertRemoved = "INSERT INTO documents (category, id, version, state) VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING"
-	deleteRemoved = "DELETE FROM documents WHERE category = ? AND id = ? AND version = ? AND state IS NULL"
-	// anyRemoved has to affect no row.
-	anyRemoved    = "DELETE FROM documents WHERE category = ? AND id = ? AND state IS NULL"
-	selectRemoved = "SELECT id, version FROM documents WHERE category = ? AND id IN (?) AND state IS NULL"
+	insertRemoved = "INSERT INTO documents (category, id, version, unit) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+	deleteRemoved = "DELETE FROM documents WHERE category = ? AND id = ? AND version = ? AND state IS NULL AND unit NOT LIKE ?"
+	// noneRemoved affects no row where an aggregate was removed, or the unit refused.
+	noneRemoved   = "INSERT INTO documents (category, id, version, state, unit) VALUES (?, ?, 0, NULL, ?)" + replaceNothing + "?"
+	selectRemoved = "SELECT id, version FROM documents WHERE category = ? AND id IN (?) AND state IS NULL AND version > 0"
 )
 
 // Persist implements [uow.Persister]. It writes the row first in any case:
@@ -180,14 +183,13 @@ func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
 	case create:
 		w.add(w.db.NewInsert().Model(&row).On("CONFLICT (id) DO NOTHING").Returning("NULL"), 1, conflict(c))
 		if c.Expected == 0 {
-			w.add(bun.SafeQuery(anyRemoved, c.Type.Category, id), 0, conflict(c))
-		} else {
-			w.add(bun.SafeQuery(deleteRemoved, c.Type.Category, id, c.Expected), 1, conflict(c))
+			w.add(bun.SafeQuery(noneRemoved, c.Type.Category, id, c.Unit, refusing(c)), 1, conflict(c))
 		}
+		w.add(bun.SafeQuery(deleteRemoved, c.Type.Category, id, c.Expected, refusing(c)), 1, conflict(c))
 	case c.Removed:
-		w.add(w.db.NewUpdate().Model(&row).Set("version = ?", c.Version).Where("id = ?", id).Where("version = ?", c.Expected), 1, conflict(c))
+		w.add(w.db.NewUpdate().Model(&row).Set("version = ?", c.Version).Where("id = ?", id).Where("version = ?", c.Expected).Where(notRefused, refusing(c)), 1, conflict(c))
 	default:
-		w.add(w.db.NewUpdate().Model(&row).WherePK().Where("version = ?", c.Expected), 1, conflict(c))
+		w.add(w.db.NewUpdate().Model(&row).WherePK().Where("version = ?", c.Expected).Where(notRefused, refusing(c)), 1, conflict(c))
 	}
 	if !create {
 		for _, ch := range m.children {
@@ -197,7 +199,7 @@ func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
 	}
 	if c.Removed {
 		w.add(w.db.NewDelete().Model(&row).Where("id = ?", id), 1, conflict(c))
-		w.add(bun.SafeQuery(insertRemoved, c.Type.Category, id, c.Version), 1, conflict(c))
+		w.add(bun.SafeQuery(insertRemoved, c.Type.Category, id, c.Version, c.Unit), 1, conflict(c))
 		return w.statements, w.err
 	}
 	for i, ch := range m.children {
@@ -213,8 +215,49 @@ func (m mapped[A, R]) toRow(c uow.Change) (R, error) {
 	if err != nil {
 		return row, fmt.Errorf("Mapping.ToRow: %w", err)
 	}
-	*m.row(&row) = Row{ID: c.Aggregate.ID(), Version: c.Version}
+	*m.row(&row) = Row{ID: c.Aggregate.ID(), Version: c.Version, Unit: c.Unit}
 	return row, nil
+}
+
+// notRefused is a guard on rows of the application's, which may hold a null.
+const notRefused = "coalesce(unit, '') NOT LIKE ?"
+
+// Resolve implements [uow.Persister]. The row of a new aggregate is the
+// application's, and can't be written to keep a unit out. Its place in documents
+// can: Persist writes that too, and deletes it again.
+func (m mapped[A, R]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow.Outcome, error) {
+	id := c.Aggregate.ID()
+	var refused bool
+	var err error
+	switch {
+	case c.Expected == 0:
+		refused, err = affected(tx.ExecContext(ctx, refuseInsert, c.Type.Category, id, refusal(c)))
+	case c.Recreated:
+		refused, err = affected(tx.ExecContext(ctx, refuseUpdate, refusal(c), c.Type.Category, id, c.Expected))
+	default:
+		refused, err = affected(tx.NewUpdate().Model((*R)(nil)).Set("unit = coalesce(unit, '') || ?", refusal(c)).Where("id = ?", id).Where("version = ?", c.Expected).Exec(ctx))
+	}
+	if err != nil || refused && c.Expected > 0 {
+		return uow.NotCommitted, err
+	}
+	exists, err := tx.NewSelect().Model((*R)(nil)).Where("id = ?", id).Exists(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case refused && !exists:
+		return uow.NotCommitted, nil
+	case refused: // a place in documents is for what was removed
+		_, err = tx.ExecContext(ctx, "DELETE FROM documents WHERE category = ? AND id = ? AND version = 0", c.Type.Category, id)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !exists {
+		return judge(c, tx.QueryRowContext(ctx, selectWriter, c.Type.Category, id).Scan)
+	}
+	return judge(c, func(into ...any) error {
+		return tx.NewSelect().Model((*R)(nil)).ColumnExpr("version, coalesce(unit, '')").Where("id = ?", id).Scan(ctx, into...)
+	})
 }
 
 // adopt gives child rows their parent's id, and counts them.

@@ -159,7 +159,7 @@ type sharingRow struct {
 func TestMapped_RowsAreTakenAtSave(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
-		db.exec(t, "CREATE TABLE sharing (id text PRIMARY KEY, version bigint NOT NULL, items text)")
+		db.exec(t, "CREATE TABLE sharing (id text PRIMARY KEY, version bigint NOT NULL, unit text, items text)")
 		baskets := repository.Mapped(db.units, repository.Mapping[*Basket, sharingRow]{
 			ToRow:     func(b *Basket) (sharingRow, error) { return sharingRow{Items: b.items}, nil },
 			Aggregate: func(r sharingRow) (*Basket, error) { return &Basket{items: r.Items}, nil },
@@ -193,7 +193,7 @@ type uuidItemRow struct {
 func TestMapped_UUIDKeys(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
-		db.exec(t, "CREATE TABLE uuids (id uuid PRIMARY KEY, version bigint NOT NULL, label text)")
+		db.exec(t, "CREATE TABLE uuids (id uuid PRIMARY KEY, version bigint NOT NULL, unit text, label text)")
 		db.exec(t, "CREATE TABLE uuid_items (parent uuid NOT NULL REFERENCES uuids, position int, PRIMARY KEY (parent, position))")
 		baskets := repository.Mapped(db.units, repository.Mapping[*Basket, uuidRow]{
 			ToRow: func(b *Basket) (uuidRow, error) {
@@ -303,7 +303,7 @@ func TestMapped_ConstructionPanics(t *testing.T) {
 	}
 	require.Equal(t, "repository.Mapped: shop::basket: Mapping.ToRow is missing: make a row of an aggregate\nMapping.Aggregate is missing: make an aggregate of a row",
 		message(func() { repository.Mapped(units, repository.Mapping[*Basket, basketRow]{}) }))
-	require.Contains(t, message(func() { repository.Mapped(units, mappingTo[keyedRow]()) }), "repository_test.keyedRow has its own primary key, id or version: leave them to repository.Row")
+	require.Contains(t, message(func() { repository.Mapped(units, mappingTo[keyedRow]()) }), "repository_test.keyedRow has its own primary key, id, version or unit: leave them to repository.Row")
 	require.Contains(t, message(func() { repository.Mapped(units, mappingTo[deletedRow]()) }), "repository_test.deletedRow has soft_delete: drop it")
 	require.Equal(t, `repository.Mapped: shop::basket: Mapping.Children[0]: returns []repository_test.itemRow: return the address of a slice of child rows, as in &r.Lines
 Mapping.Children[1]: no has-many relation of repository_test.parentRow is what it points to: tag the field `+"`"+`bun:"rel:has-many,join:id=<column of the child>"`+"`"+`

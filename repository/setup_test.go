@@ -140,10 +140,10 @@ type noteRow struct {
 }
 
 var basketTables = map[dialect.Name]string{
-	dialect.PG: `CREATE TABLE baskets (id text PRIMARY KEY, version bigint NOT NULL, label text NOT NULL, sum int NOT NULL);
+	dialect.PG: `CREATE TABLE baskets (id text PRIMARY KEY, version bigint NOT NULL, unit text, label text NOT NULL, sum int NOT NULL);
 		CREATE TABLE basket_items (basket_id text NOT NULL REFERENCES baskets, position int NOT NULL, n int NOT NULL, PRIMARY KEY (basket_id, position));
 		CREATE TABLE basket_notes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, basket text NOT NULL REFERENCES baskets, text text NOT NULL)`,
-	dialect.SQLite: `CREATE TABLE baskets (id text PRIMARY KEY, version integer NOT NULL, label text NOT NULL, sum integer NOT NULL);
+	dialect.SQLite: `CREATE TABLE baskets (id text PRIMARY KEY, version integer NOT NULL, unit text, label text NOT NULL, sum integer NOT NULL);
 		CREATE TABLE basket_items (basket_id text NOT NULL REFERENCES baskets, position integer NOT NULL, n integer NOT NULL, PRIMARY KEY (basket_id, position));
 		CREATE TABLE basket_notes (id integer PRIMARY KEY AUTOINCREMENT, basket text NOT NULL REFERENCES baskets, text text NOT NULL)`,
 }
@@ -319,4 +319,13 @@ func (db testDB) exec(t testing.TB, query string, args ...any) {
 	t.Helper()
 	_, err := db.provider.DB().ExecContext(t.Context(), query, args...)
 	require.NoError(t, err)
+}
+
+// reopen opens a schema a second time.
+func reopen(t testing.TB, schema string) uow.Provider {
+	t.Helper()
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: postgresDSN(t), Schema: schema})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
 }

@@ -2,23 +2,20 @@ package repository_test
 
 import (
 	"context"
-	"io"
-	"net"
 	"net/url"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/repository"
 )
 
 // TestRoundTrips counts what a network would cost.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
-	dsn, trips := countTrips(t, postgresDSN(t))
+	dsn, relay := through(t, postgresDSN(t))
 	db := openPostgres(t, dsn)
 	ctx := t.Context()
 	tallies := repository.New[*Tally](db.units)
@@ -31,9 +28,9 @@ func TestRoundTrips(t *testing.T) {
 
 	costs := func(want int64, what string, do func() error) {
 		t.Helper()
-		before := trips()
+		before := relay.Trips()
 		require.NoError(t, do())
-		require.Equal(t, want, trips()-before, what)
+		require.Equal(t, want, relay.Trips()-before, what)
 	}
 	tally, basket, ledger := newTally("1"), newBasket("1"), newLedger("1")
 	for range 3 {
@@ -76,59 +73,14 @@ func TestRoundTrips(t *testing.T) {
 	})
 }
 
-// countTrips returns a DSN through a relay that counts requests which begin
-// after an answer.
-func countTrips(t testing.TB, dsn string) (through string, trips func() int64) {
+// through returns a DSN whose connections can be counted and broken.
+func through(t testing.TB, dsn string) (string, *netfault.Relay) {
 	t.Helper()
 	u, err := url.Parse(dsn)
 	require.NoError(t, err)
-	server := u.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	relay, err := netfault.New(t.Context(), u.Host)
 	require.NoError(t, err)
-	var n atomic.Int64
-	var wg sync.WaitGroup
-	t.Cleanup(func() {
-		_ = listener.Close()
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			upstream, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			var asked atomic.Bool
-			relay := func(to, from net.Conn, seen func()) {
-				defer to.Close() // which ends the other direction too
-				defer from.Close()
-				_, _ = io.Copy(watcher{to, seen}, from)
-			}
-			wg.Go(func() {
-				relay(upstream, client, func() {
-					if !asked.Swap(true) {
-						n.Add(1)
-					}
-				})
-			})
-			wg.Go(func() { relay(client, upstream, func() { asked.Store(false) }) })
-		}
-	})
-	u.Host = listener.Addr().String()
-	return u.String(), n.Load
-}
-
-// watcher tells of each write before it happens.
-type watcher struct {
-	io.Writer
-	seen func()
-}
-
-func (w watcher) Write(b []byte) (int, error) {
-	w.seen()
-	return w.Writer.Write(b)
+	t.Cleanup(relay.Close)
+	u.Host = relay.Address
+	return u.String(), relay
 }

@@ -110,6 +110,17 @@ func (u *Unit) waiting(p *part) []*entry {
 	return waiting
 }
 
+// written are the aggregates of a provider that were flushed.
+func (u *Unit) written(p *part) []*entry {
+	var written []*entry
+	for _, e := range u.entries {
+		if e.flushed && e.provider == p.provider.Name() {
+			written = append(written, e)
+		}
+	}
+	return written
+}
+
 // flushed notes that what waited has been sent.
 func (u *Unit) flushed(p *part) {
 	p.guards = nil
@@ -127,10 +138,14 @@ func (u *Unit) commit(ctx context.Context) error {
 		}
 	}
 	var committed []string
-	for _, p := range u.touched {
+	for i, p := range u.touched {
 		statements, err := u.statements(ctx, p)
 		if err == nil {
 			err = p.session.Commit(ctx, statements)
+			if unknown, ok := errors.AsType[*CommitUnknownError](err); ok {
+				u.flushed(p) // perhaps
+				unknown.lost = newLost(u, p, i == len(u.touched)-1)
+			}
 		}
 		if err != nil {
 			if len(committed) > 0 {
@@ -140,23 +155,25 @@ func (u *Unit) commit(ctx context.Context) error {
 		}
 		u.flushed(p)
 		u.settle(p)
-		if len(p.pokes) > 0 {
-			u.m.wake(p.provider.Name(), slices.Collect(maps.Keys(p.pokes)))
-		}
 		committed = append(committed, p.provider.Name())
 	}
 	return nil
 }
 
-// settle tells the aggregates of a provider that they are stored. Until then
-// they keep version and events, so that a failed save can be tried again.
+// settle tells the aggregates of a provider that they are stored, and the
+// listeners that there are rows. Until then aggregates keep version and events,
+// so that a failed save can be tried again.
 func (u *Unit) settle(p *part) {
-	for _, e := range u.entries {
-		if !e.flushed || e.provider != p.provider.Name() {
-			continue
-		}
+	for _, e := range u.written(p) {
 		e.root.Version = e.base
 		e.root.Raised = slices.Clone(e.root.Raised[e.taken:])
 		e.taken = 0
+	}
+	u.wake(p)
+}
+
+func (u *Unit) wake(p *part) {
+	if len(p.pokes) > 0 {
+		u.m.wake(p.provider.Name(), slices.Collect(maps.Keys(p.pokes)))
 	}
 }

@@ -201,7 +201,7 @@ func TestDB(t *testing.T) {
 			require.NoError(t, db.NewRaw("SELECT count(*) FROM outbox").Scan(ctx, &n))
 			require.Equal(t, 2, n, "what was saved before is there")
 			require.NoError(t, scan(ctx, db, newAccount("a")))
-			_, err = db.ExecContext(ctx, "INSERT INTO things VALUES ('bank::account', 'by-hand', 1, '{}')")
+			_, err = db.ExecContext(ctx, "INSERT INTO things VALUES ('bank::account', 'by-hand', 1, '{}', '')")
 			require.NoError(t, err)
 			_, err = get(ctx, w.store, newAccount("by-hand"))
 			require.NoError(t, err, "repositories read the transaction, once it has begun")

@@ -33,8 +33,11 @@ func (e *ConflictError) Error() string {
 }
 
 // CommitUnknownError is a COMMIT whose answer never came. The unit may or may
-// not have happened; Do does not run it again.
-type CommitUnknownError struct{ Err error }
+// not have happened; Do does not run it again. Ask Resolve.
+type CommitUnknownError struct {
+	Err  error
+	lost *lost
+}
 
 func (e *CommitUnknownError) Error() string {
 	return "uow: the answer to COMMIT did not come, so the unit may or may not have happened: " + e.Err.Error()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/rootstate"
@@ -22,6 +23,7 @@ type Change struct {
 	// Recreated: what is stored now, at version Expected, is that an aggregate of
 	// this identity was removed; see [Unit.Gone].
 	Recreated bool
+	Unit      string // The unit's id, to be stored beside the version.
 }
 
 // Conflict is what a statement's Else has to be when another version is stored.
@@ -29,11 +31,30 @@ func (c Change) Conflict() error {
 	return &ConflictError{Type: c.Type.Name, ID: c.Aggregate.ID(), Expected: c.Expected}
 }
 
-// Persister is a repository's part of a flush: it turns a change into
-// statements and doesn't run them. The state is the one at the time of the call.
+// Outcome is what the stored version of c's aggregate, and the unit that wrote
+// it, say about c's unit. Each version is written by one unit only.
+func (c Change) Outcome(version int64, unit string) Outcome {
+	switch {
+	case version > c.Version:
+		return Overwritten
+	case unit == c.Unit:
+		return Committed
+	}
+	return NotCommitted
+}
+
+// Persister is a repository's part of a flush.
 type Persister interface {
 	Provider() string // "" is the default.
+	// Persist turns a change into statements and doesn't run them. The state is
+	// the one at the time of the call.
 	Persist(c Change) ([]Statement, error)
+	// Resolve finds out in tx, which is READ COMMITTED, whether the unit c.Unit has
+	// written its versions after c.Expected, up to c.Version. It waits for a
+	// transaction that may be about to. If none has, it makes sure that the unit's
+	// own statements will fail, should they still arrive, and those of no other
+	// unit: the answer is final when tx commits. tx commits for [NotCommitted] only.
+	Resolve(ctx context.Context, tx bun.Tx, c Change) (Outcome, error)
 }
 
 // Loaded notes an aggregate that a repository has read. If the unit holds that
@@ -51,7 +72,7 @@ func (u *Unit) Loaded(a domain.AggregateRoot, provider string) (domain.Aggregate
 	if e, ok := u.entries[key]; ok {
 		return e.aggregate, nil
 	}
-	u.entries[key] = &entry{aggregate: a, root: root, typ: t, provider: provider, base: root.Version, loaded: true}
+	u.entries[key] = &entry{aggregate: a, root: root, typ: t, provider: provider, before: root.Version, base: root.Version, loaded: true}
 	return a, nil
 }
 
@@ -114,11 +135,15 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 		if removedAt, ok := u.gone[key]; ok && root.Version == 0 {
 			e.base, e.recreated = removedAt, true
 		}
+		e.before = e.base
 		u.entries[key] = e
 	case e.aggregate != a:
 		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned, or create it again in another unit than the one that removes it", t.Name, root.ID))
 	}
-	e.provider = part.provider.Name()
+	e.provider, e.persister = part.provider.Name(), p
+	if u.id == "" {
+		u.id = uuid.Must(uuid.NewV7()).String()
+	}
 	version := e.base + 1
 	for _, r := range root.Raised[e.taken:] {
 		event, err := u.event(ctx, e, r, version)
@@ -130,6 +155,7 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	}
 	e.writes, err = p.Persist(Change{
 		Aggregate: a, Type: t, Expected: e.base, Version: version, Events: e.events, Removed: remove, Recreated: e.recreated && !e.flushed,
+		Unit: u.id,
 	})
 	if err != nil {
 		return u.doom(fmt.Errorf("uow: %s %s can't be stored: %w", t.Name, root.ID, err))

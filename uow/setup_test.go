@@ -2,6 +2,7 @@ package uow_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func (c *Customer) Rename(name string) {
 	c.Raise(Renamed{Name: name})
 }
 
-const tables = "CREATE TABLE things (category text NOT NULL, id text NOT NULL, version bigint NOT NULL, state text NOT NULL, PRIMARY KEY (category, id))"
+const tables = "CREATE TABLE things (category text NOT NULL, id text NOT NULL, version bigint NOT NULL, state text NOT NULL, unit text NOT NULL, PRIMARY KEY (category, id))"
 
 // store keeps aggregates in the table things. It is what a repository is to a
 // unit of work, without any comfort.
@@ -102,11 +103,22 @@ func (s store) Persist(c uow.Change) ([]uow.Statement, error) {
 	case c.Removed:
 		st.Query = bun.SafeQuery("DELETE FROM things WHERE category = ? AND id = ? AND version = ?", category, id, c.Expected)
 	case c.Expected == 0:
-		st.Query = bun.SafeQuery("INSERT INTO things (category, id, version, state) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", category, id, c.Version, string(state))
+		st.Query = bun.SafeQuery("INSERT INTO things (category, id, version, state, unit) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", category, id, c.Version, string(state), c.Unit)
 	default:
-		st.Query = bun.SafeQuery("UPDATE things SET version = ?, state = ? WHERE category = ? AND id = ? AND version = ?", c.Version, string(state), category, id, c.Expected)
+		st.Query = bun.SafeQuery("UPDATE things SET version = ?, state = ?, unit = ? WHERE category = ? AND id = ? AND version = ?", c.Version, string(state), c.Unit, category, id, c.Expected)
 	}
 	return []uow.Statement{st}, nil
+}
+
+// Resolve only looks: nothing arrives late here.
+func (s store) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow.Outcome, error) {
+	var version int64
+	var unit string
+	err := tx.NewRaw("SELECT version, unit FROM things WHERE category = ? AND id = ?", c.Type.Category, c.Aggregate.ID()).Scan(ctx, &version, &unit)
+	if errors.Is(err, sql.ErrNoRows) {
+		return uow.NotCommitted, nil
+	}
+	return c.Outcome(version, unit), err
 }
 
 func (s store) save(ctx context.Context, a domain.AggregateRoot) error {

@@ -22,6 +22,7 @@ type Unit struct {
 	state state
 	err   error // what doomed it
 
+	id          string // stored beside the version of every aggregate that it writes
 	correlation string // of events whose context names none
 	entries     map[entryKey]*entry
 	gone        map[entryKey]int64 // removed, at a version
@@ -47,6 +48,8 @@ type entry struct {
 	root      *rootstate.State
 	typ       *domain.AggregateType
 	provider  string
+	persister Persister
+	before    int64 // the version in the database, before the unit
 	base      int64 // the version in the database, after what was flushed
 	loaded    bool
 	recreated bool // base is the version at which one of its identity was removed

@@ -90,7 +90,7 @@ func readBooks(ctx context.Context, db uow.Provider, brokers []string) (*books, 
 // after it can only be further on.
 func (b *books) count(ctx context.Context, db bun.IDB) error {
 	rows, err := db.QueryContext(ctx, "SELECT category, count(*), CAST(sum(version) AS bigint), sum(CASE WHEN state ->> 'Status' = 'cancelled' THEN 1 ELSE 0 END)"+
-		" FROM documents WHERE category IN (?) GROUP BY category", bun.List([]string{orderCategory, shipmentCategory}))
+		" FROM documents WHERE category IN (?) AND state IS NOT NULL GROUP BY category", bun.List([]string{orderCategory, shipmentCategory}))
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (b *books) count(ctx context.Context, db bun.IDB) error {
 // match compares orders and shipments one by one.
 func (b *books) match(ctx context.Context, db bun.IDB) error {
 	const (
-		alone   = "SELECT count(*), min(id) FROM documents AS a WHERE category = ? AND NOT EXISTS (SELECT 1 FROM documents AS b WHERE b.category = ? AND b.id = a.id)"
+		alone   = "SELECT count(*), min(id) FROM documents AS a WHERE category = ? AND state IS NOT NULL AND NOT EXISTS (SELECT 1 FROM documents AS b WHERE b.category = ? AND b.id = a.id AND b.state IS NOT NULL)"
 		unequal = "SELECT count(*), min(a.id) FROM documents AS a JOIN documents AS b ON b.category = ? AND b.id = a.id" +
 			" WHERE a.category = ? AND (a.state ->> 'Status' = 'cancelled') <> (b.state ->> 'Status' = 'cancelled')"
 	)

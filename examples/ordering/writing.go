@@ -163,19 +163,16 @@ func (w *writing) commit(ctx context.Context, o *ordering.Order) error {
 	for _, e := range domain.PendingEvents(o) {
 		done.MessageIDs = append(done.MessageIDs, e.ID)
 	}
-	unknown := false
+	var lost *uow.CommitUnknownError
 	err := w.patiently(ctx, func(ctx context.Context) error {
-		err := w.orders.Save(ctx, o)
-		if _, ok := errors.AsType[*uow.CommitUnknownError](err); ok {
-			unknown = true
-		}
-		// A conflict after a commit without an answer is most likely with oneself.
-		if _, ok := errors.AsType[*uow.ConflictError](err); ok && unknown {
-			stored, lookErr := w.stored(ctx, done.MessageIDs[0])
-			if stored || lookErr != nil {
-				return lookErr
+		if lost != nil {
+			outcome, err := lost.Resolve(ctx)
+			if err != nil || outcome == uow.Committed {
+				return err
 			}
 		}
+		err := w.orders.Save(ctx, o)
+		lost, _ = errors.AsType[*uow.CommitUnknownError](err)
 		return err
 	})
 	if err != nil {
@@ -184,13 +181,6 @@ func (w *writing) commit(ctx context.Context, o *ordering.Order) error {
 	w.print.Lock()
 	defer w.print.Unlock()
 	return json.NewEncoder(w.stdout).Encode(done)
-}
-
-// stored says whether an event is in the outbox, hence its unit committed.
-func (w *writing) stored(ctx context.Context, messageID string) (bool, error) {
-	var n int
-	err := w.units.Providers()[0].Reader().NewRaw("SELECT count(*) FROM outbox WHERE message_id = ?", messageID).Scan(ctx, &n)
-	return n > 0, err
 }
 
 // patiently does something until it succeeds or can't. While ctx is done it is

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -50,9 +51,9 @@ func TestPrepared(t *testing.T) {
 	things(t, p)
 	commit := func(statements ...uow.Statement) error {
 		t.Helper()
-		before := x.trips.Load()
+		before := x.Trips()
 		err := p.Session().Commit(t.Context(), statements)
-		require.EqualValues(t, 1, x.trips.Load()-before)
+		require.EqualValues(t, 1, x.Trips()-before)
 		return err
 	}
 	require.EqualError(t, commit(incrementPrepared("none"), insertPrepared("a")), "missed none")
@@ -94,21 +95,21 @@ func TestPrepared_BehindAPooler(t *testing.T) {
 
 // F-55, for a pipeline.
 func TestPrepared_CommitUnknown(t *testing.T) {
-	for _, f := range []fault{cutBefore, cutAfter, hangBefore} {
+	for _, f := range []netfault.Fault{netfault.CutBefore, netfault.CutAfter, netfault.Hang} {
 		t.Run(fmt.Sprint(f), func(t *testing.T) {
 			p, x := openThrough(t)
 			things(t, p)
 			ctx := t.Context()
-			if f == hangBefore {
+			if f == netfault.Hang {
 				var stop func()
 				ctx, stop = context.WithTimeout(ctx, 50*time.Millisecond)
 				defer stop()
 			}
-			x.set(f)
+			x.Set(f)
 			err := p.Session().Commit(ctx, []uow.Statement{insertPrepared("a"), incrementPrepared("a")})
 			require.True(t, isUnknown(err), "%v", err)
 			noneInUse(t, p)
-			if f == cutAfter {
+			if f == netfault.CutAfter {
 				require.Equal(t, []string{"a"}, ids(t, p))
 			} else {
 				require.Empty(t, ids(t, p))

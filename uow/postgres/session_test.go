@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -58,9 +59,9 @@ func TestRoundTrips(t *testing.T) {
 	p, x := openThrough(t)
 	things(t, p)
 	trips := func(f func()) int64 {
-		before := x.trips.Load()
+		before := x.Trips()
 		f()
-		return x.trips.Load() - before
+		return x.Trips() - before
 	}
 	statements := []uow.Statement{insert("a"), increment("a"), insert("b"), insert("c")}
 	require.EqualValues(t, 1, trips(func() {
@@ -96,7 +97,7 @@ func TestLazy(t *testing.T) {
 // F-55: whether the request or the answer was lost can't be told apart from here.
 func TestCommitUnknown(t *testing.T) {
 	for name, begun := range map[string]bool{"at once": false, "begun": true} {
-		for _, f := range []fault{cutBefore, cutAfter, hangBefore} {
+		for _, f := range []netfault.Fault{netfault.CutBefore, netfault.CutAfter, netfault.Hang} {
 			t.Run(fmt.Sprint(name, f), func(t *testing.T) {
 				p, x := openThrough(t)
 				things(t, p)
@@ -108,21 +109,21 @@ func TestCommitUnknown(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if f == hangBefore {
+				if f == netfault.Hang {
 					var stop func()
 					ctx, stop = context.WithTimeout(ctx, 50*time.Millisecond)
 					defer stop()
 				}
-				x.set(f)
+				x.Set(f)
 				err := s.Commit(ctx, statements)
 				require.True(t, isUnknown(err), "%v", err)
 				require.False(t, p.Retryable(err))
-				if f == hangBefore {
+				if f == netfault.Hang {
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
 				require.NoError(t, s.Rollback(t.Context()))
 				noneInUse(t, p)
-				if f == cutAfter {
+				if f == netfault.CutAfter {
 					require.Equal(t, []string{"a"}, ids(t, p))
 				} else {
 					require.Empty(t, ids(t, p))
@@ -134,13 +135,13 @@ func TestCommitUnknown(t *testing.T) {
 
 // A connection that is lost before COMMIT was sent has rolled back.
 func TestConnectionLostBeforeCommit(t *testing.T) {
-	for _, f := range []fault{cutBefore, cutAfter} {
+	for _, f := range []netfault.Fault{netfault.CutBefore, netfault.CutAfter} {
 		p, x := openThrough(t)
 		things(t, p)
 		s := p.Session()
 		_, err := s.DB(t.Context())
 		require.NoError(t, err)
-		x.set(f)
+		x.Set(f)
 		err = s.Commit(t.Context(), []uow.Statement{insert("a")})
 		require.Error(t, err)
 		require.False(t, isUnknown(err), "%v", err)
@@ -155,7 +156,7 @@ func TestRollbackOfBrokenConnection(t *testing.T) {
 	things(t, p)
 	s := p.Session()
 	require.NoError(t, s.Send(t.Context(), []uow.Statement{insert("a")}))
-	x.set(hangBefore)
+	x.Set(netfault.Hang)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.Error(t, s.Rollback(ctx))
@@ -293,7 +294,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 	p, x := openThrough(t)
 	things(t, p)
 	exec(t, p, "INSERT INTO things VALUES ('a', 0)")
-	x.set(cutAfter)
+	x.Set(netfault.CutAfter)
 	_, err := p.DB().ExecContext(t.Context(), "UPDATE things SET n = n + 1")
 	require.Error(t, err)
 	var n int
