@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,71 @@ func TestProcessor_F24_CallsOfOtherKeysOvertakeASlowOne(t *testing.T) {
 		require.Equal(t, first[0].MessageID, byKey(m.Messages(topic))["slow"][0])
 		require.Len(t, byKey(m.Messages(topic))["slow"], 3)
 	})
+}
+
+// patient never looks by itself.
+func patient() outbox.Config {
+	cfg := quick()
+	cfg.PollInterval, cfg.MaxPollInterval, cfg.Lease = 10*time.Minute, 10*time.Minute, time.Hour
+	return cfg
+}
+
+// What is committed while a call of its key is out is published when that has
+// ended, without a poll.
+func TestProcessor_FollowerOfACallThatIsOutIsNotForgotten(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		m := memory.New(memory.Config{})
+		s := &stalling{Broker: m, key: "slow", block: make(chan struct{})}
+		p := processor(t, b, patient(), lane(s))
+		require.Eventually(t, func() bool { return p.Status()["default"].Partitions == outboxtest.Partitions }, 10*time.Second, time.Millisecond)
+		poke := []outbox.Poke{{Target: "default", Partition: outbox.PartitionOf("slow", outboxtest.Partitions)}}
+		b.Insert("slow")
+		p.Wake(poke)
+		require.Eventually(t, func() bool { return p.Status()["default"].InFlight == 1 }, 10*time.Second, time.Millisecond)
+		b.Insert("slow")
+		p.Wake(poke)
+		other := beside("slow") // shows that the poke was heard
+		b.Insert(other)
+		p.Wake(poke)
+		require.Eventually(t, func() bool { return len(m.Messages(topic)) == 1 }, 10*time.Second, time.Millisecond)
+		close(s.block)
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 3})
+	})
+}
+
+// When a topic or the broker answers again, what waited for it leaves without a
+// poll.
+func TestProcessor_RecoveryNeedsNoPoll(t *testing.T) {
+	for name, fails := range map[string]func(m broker.Message) bool{
+		"the broker": func(broker.Message) bool { return true },
+		"a topic":    func(m broker.Message) bool { return m.Topic == "away" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := outboxtest.Open(t, openSQLite(t))
+			var rows []outbox.Row
+			for i, key := range outboxtest.Numbered("k", 20) {
+				row := outboxtest.Row(key)
+				if i%2 == 0 {
+					row.Topic = "away"
+				}
+				rows = append(rows, row)
+			}
+			b.InsertRows(rows...)
+			m := memory.New(memory.Config{})
+			var away atomic.Bool
+			away.Store(true)
+			m.FailWhere(func(m broker.Message) error {
+				if away.Load() && fails(m) {
+					return broker.Classify(broker.Unavailable, errors.New("away"))
+				}
+				return nil
+			})
+			processor(t, b, patient(), lane(m))
+			require.Eventually(t, func() bool { return len(m.Calls()) >= 2 }, 10*time.Second, time.Millisecond)
+			away.Store(false)
+			statuses(t, b, map[outbox.Status]int{outbox.Published: 20})
+		})
+	}
 }
 
 // stalling answers calls with a certain key only when it is let.
