@@ -2,11 +2,9 @@ package outbox_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -218,72 +216,4 @@ func TestProcessor_F_25_ReleasesAfterTheCall(t *testing.T) {
 		require.Len(t, m.Messages(topic), 200)
 		require.Zero(t, first.Status()["default"].Stale+first.Status()["default"].TakenOver+second.Status()["default"].TakenOver)
 	})
-}
-
-// S3-21: what a claim finds locked it leaves, or waits for and reads again. A
-// write-back that is under way when its worker loses the partition ends first;
-// the claim that comes then sees what it made of the rows.
-func TestClaim_S3_21_F_13_SeesWhatItWaitedFor(t *testing.T) {
-	b := outboxtest.Open(t, openPostgres(t))
-	rows := b.Insert("a", "a", "a", "other")
-	zombie := b.Worker("zombie", outboxtest.Partitions, time.Minute)
-	c := zombie.Claim(3)
-	require.Equal(t, []string{"a", "a", "a"}, outboxtest.Keys(c))
-
-	// A partition that is locked, as by a claim, is left and not waited for.
-	lock := begin(t, b)
-	_, err := lock.ExecContext(t.Context(), "SELECT 1 FROM outbox_partitions WHERE partition = ? FOR NO KEY UPDATE", outbox.PartitionOf("other", outboxtest.Partitions))
-	require.NoError(t, err)
-	other := zombie.Claim(10)
-	require.Empty(t, other.Rows)
-	require.True(t, other.Incomplete)
-	require.NoError(t, lock.Rollback())
-	require.Equal(t, []string{"other"}, outboxtest.Keys(zombie.Claim(10)))
-
-	// The write-back has the first row and waits for the second.
-	lock = begin(t, b)
-	_, err = lock.ExecContext(t.Context(), "SELECT 1 FROM outbox WHERE message_id = ? FOR UPDATE", rows[1].MessageID)
-	require.NoError(t, err)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer func() { _ = lock.Rollback() }()
-	outcomes := []outbox.Outcome{
-		{Seq: c.Rows[0].Seq, Status: outbox.Failed, Class: "transient", Error: "x", After: time.Hour},
-		{Seq: c.Rows[1].Seq, Status: outbox.Pending, Unspent: true},
-		{Seq: c.Rows[2].Seq, Status: outbox.Pending, Unspent: true},
-	}
-	var stale int
-	var settleErr, takeErr error
-	var heir outboxtest.Worker
-	var taken outbox.Takeover
-	wg.Go(func() {
-		stale, settleErr = b.Settle(t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outcomes})
-	})
-	waiting := func(n int) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			var blocked int
-			err := b.DB.NewRaw("SELECT count(*) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace"+
-				" WHERE n.nspname = current_schema() AND c.relname = 'outbox' AND l.pid IN (SELECT pid FROM pg_locks WHERE NOT granted) AND l.mode = 'RowExclusiveLock'").Scan(t.Context(), &blocked)
-			return err == nil && blocked >= n
-		}, 10*time.Second, 5*time.Millisecond)
-	}
-	waiting(1)
-	b.Expire()
-	wg.Go(func() {
-		heir = outboxtest.Worker{Name: "heir", Target: "default"}
-		heir.Leases, taken, takeErr = b.Acquire(t.Context(), outboxtest.Owner("heir", time.Minute), outboxtest.Partitions)
-	})
-	waiting(2)
-	require.NoError(t, lock.Commit())
-	wg.Wait()
-	require.NoError(t, settleErr)
-	require.NoError(t, takeErr)
-	require.Zero(t, stale)
-	require.Equal(t, outbox.Takeover{Pending: 1}, taken, "the row of the other claim")
-	require.Len(t, heir.Leases, outboxtest.Partitions)
-	claimed, err := b.Claim(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "heir", Leases: heir.Leases, Limit: 10, MaxAttempts: 5})
-	require.NoError(t, err)
-	require.Equal(t, []string{"other"}, outboxtest.Keys(claimed), "nothing goes past the failed first row")
-	require.Equal(t, []outbox.Status{outbox.Failed, outbox.Pending, outbox.Pending, outbox.Processing}, b.Statuses(), fmt.Sprint(rows))
 }
