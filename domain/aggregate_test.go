@@ -68,7 +68,8 @@ func TestRaise_KeepsOrderAndGivesIDAndTimeOnce(t *testing.T) {
 	}
 }
 
-// The unit of work sorts the events of several aggregates by their ids.
+// F-10: ids are UUIDv7s that grow. The unit of work sorts the events of several
+// aggregates by them.
 func TestRaise_IDsGrowWithinTheProcess(t *testing.T) {
 	var mu sync.Mutex
 	last := ""

@@ -181,7 +181,7 @@ func TestProcessor_S3_04_RetriesUntilPublished(t *testing.T) {
 	})
 }
 
-// After max_attempts a row is abandoned with the broker's words, and its key
+// S3-17: after max_attempts a row is abandoned with the broker's words, and its key
 // goes on, or is held.
 func TestProcessor_AbandonsAfterMaxAttempts(t *testing.T) {
 	for _, policy := range []outbox.OnAbandoned{outbox.Skip, outbox.Hold} {
@@ -212,7 +212,7 @@ func TestProcessor_AbandonsAfterMaxAttempts(t *testing.T) {
 	}
 }
 
-// A permanent error abandons at once.
+// A51, A52: a permanent error abandons at once, and the others of the call go on.
 func TestProcessor_PermanentErrorAbandonsAtOnce(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("a", "b")
@@ -465,7 +465,7 @@ func TestProcessor_RetentionDelete(t *testing.T) {
 	require.Len(t, m.Messages(topic), 2)
 }
 
-// Housekeeping removes what has expired.
+// S3-18: housekeeping removes what has expired, on schedule.
 func TestProcessor_RetentionPublished(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("a", "b")

@@ -40,7 +40,7 @@ func blocked(t *testing.T, b *outboxtest.Bench, n int) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-// A claim that waits for an earlier owner's write-back doesn't publish past the
+// S3-21: a claim that waits for an earlier owner's write-back doesn't publish past the
 // row that failed in it. Without the sweep, which waits for that write-back too,
 // the claim's snapshot still shows the key's rows as takeable, and rows 2 and 3
 // leave before 1.

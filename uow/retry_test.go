@@ -316,8 +316,8 @@ func TestCommit_F55_Unknown(t *testing.T) {
 	})
 }
 
-// Several writers of one aggregate: nothing is lost, and the order of seq is
-// that of its versions.
+// F-02: several writers of one aggregate, whose units overlap: nothing is lost,
+// and the order of seq is that of its versions.
 func TestConcurrentWriters(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
