@@ -85,7 +85,7 @@ func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 	}
 }
 
-// A target that nobody publishes to any more still shows its rows.
+// S2-13: a target that nobody publishes to any more still shows its rows.
 func TestAPI_RowsWithoutALane(t *testing.T) {
 	b := setup(t)
 	b.sell(1)
