@@ -85,8 +85,8 @@ func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 	}
 }
 
-// F-20, F-21: a target that nobody publishes to any more still shows its rows,
-// how long they wait, and that it has no lane.
+// F-20, F-21, S2-13: a target that nobody publishes to any more still shows its
+// rows, how long they wait, and that it has no lane.
 func TestAPI_RowsWithoutALane(t *testing.T) {
 	b := setup(t)
 	b.sell(1)

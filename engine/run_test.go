@@ -53,7 +53,7 @@ func TestRun_S3_03_PublishesUntilItIsStopped(t *testing.T) {
 	require.Empty(t, stats["partner"].LeaseOwners)
 }
 
-// The commit wakes the processor: no poll comes for an hour.
+// C-56: the commit wakes the processor: no poll comes for an hour.
 func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 	b := setup(t)
 	cfg := b.config()

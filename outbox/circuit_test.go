@@ -103,7 +103,7 @@ func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
 	require.Equal(t, 1, b.Entries()[0].Attempts)
 }
 
-// A topic that fails alone opens its own breaker: the others of the lane go on
+// C-58: a topic that fails alone opens its own breaker: the others of the lane go on
 // at full speed, nobody pays, and it goes on by itself.
 func TestProcessor_TopicFailsAlone(t *testing.T) {
 	for _, class := range []broker.Class{broker.Unavailable, broker.Unknown} {
@@ -152,7 +152,7 @@ func TestProcessor_TopicFailsAlone(t *testing.T) {
 	}
 }
 
-// One line when an outage begins and one when it ends, however many calls fail.
+// S2-43: one line when an outage begins and one when it ends, however many calls fail.
 func TestProcessor_OutageIsTwoLines(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert(outboxtest.Numbered("k", 50)...)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The vectors were made by a program in another language from the words of
+// S2-06: the vectors were made by a program in another language from the words of
 // PartitionOf's comment.
 func TestPartitionOf_F61_GoldenVectors(t *testing.T) {
 	text, err := os.ReadFile("testdata/partition.json")
@@ -33,7 +33,7 @@ func TestPartitionOf_F61_GoldenVectors(t *testing.T) {
 	}
 }
 
-// F-61: a hash with the top bit set must not give a negative partition.
+// F-61, S2-06: a hash with the top bit set must not give a negative partition.
 func TestPartitionOf_F61_IsUnsigned(t *testing.T) {
 	high := 0
 	for i := range 1000 {
@@ -50,6 +50,7 @@ func TestPartitionOf_F61_IsUnsigned(t *testing.T) {
 	require.Positive(t, high)
 }
 
+// S2-12
 func TestPartitionOf_SpreadsKeysThatDifferLittle(t *testing.T) {
 	const keys, partitions = 64_000, 64
 	for name, key := range map[string]func(int) string{

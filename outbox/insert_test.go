@@ -73,7 +73,7 @@ func (d insertDatabase) insert(ctx context.Context, rows []Row) error {
 	return err
 }
 
-// S4-07, A6: what is inserted is what is there, in the order of the rows.
+// S4-07, A6, C-01: what is inserted is what is there, in the order of the rows.
 func TestInsert_S407_A6_RowsComeBack(t *testing.T) {
 	hostile := orderEvent("OrderPlaced")
 	hostile.AggregateID = `o'1'' \' \ " ; DROP TABLE outbox; -- $1 ? é東🚚 ` + "\n\t\x01\x7f"

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
+// S2-35, S2-42, C-60
 func TestJudge(t *testing.T) {
 	row := func(seq int64, key string) Claimed {
 		return Claimed{Seq: seq, Attempts: 1, Message: broker.Message{Key: key}}

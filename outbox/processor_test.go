@@ -98,7 +98,7 @@ func rowsByKey(rows []outbox.Row) map[string][]string {
 	return keys
 }
 
-// S3-07: without a fault each row is published once. D7, A41: in the order of
+// S3-07, S4-10, C-56: without a fault each row is published once. D7, A41: in the order of
 // its key, over all workers.
 func TestProcessor_S3_07_PublishesEachRowOnceInOrder(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
@@ -121,7 +121,7 @@ func TestProcessor_S3_07_PublishesEachRowOnceInOrder(t *testing.T) {
 	})
 }
 
-// The same through a broker without prefix, in waves: one row of a key per call.
+// S2-34: the same through a broker without prefix, in waves: one row of a key per call.
 func TestProcessor_WavesKeepOrder(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
 		rows := b.Insert("a", "a", "b", "a", "b", "c")
@@ -140,7 +140,7 @@ func TestProcessor_WavesKeepOrder(t *testing.T) {
 	})
 }
 
-// A33, A34, S4-14: one message that fails stops neither the others of the call
+// A33, A34, S4-14, S2-15, S2-35: one message that fails stops neither the others of the call
 // nor those of other keys, and its followers wait for it unspent.
 func TestProcessor_A33_A34_MixedResults(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
@@ -212,7 +212,8 @@ func TestProcessor_AbandonsAfterMaxAttempts(t *testing.T) {
 	}
 }
 
-// A51, A52: a permanent error abandons at once, and the others of the call go on.
+// A51, A52, S2-45, C-59: a permanent error abandons at once, and the others of the
+// call go on.
 func TestProcessor_PermanentErrorAbandonsAtOnce(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("a", "b")
@@ -229,7 +230,7 @@ func TestProcessor_PermanentErrorAbandonsAtOnce(t *testing.T) {
 	require.Equal(t, "permanent", b.Entries()[0].FailureClass)
 }
 
-// S3-05, S4-05: an outage burns no attempts, shows in the table, and the lane
+// S3-05, S4-05, C-61: an outage burns no attempts, shows in the table, and the lane
 // goes on by itself.
 func TestProcessor_S3_05_OutageCostsNothingButTime(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
@@ -337,7 +338,7 @@ func (m mute) Publish(ctx context.Context, messages []broker.Message) error {
 	return ctx.Err()
 }
 
-// A35: the database fails when the answer is written back; the row stays in
+// A35, S2-07: the database fails when the answer is written back; the row stays in
 // hand until it is.
 func TestProcessor_A35_SettlesWhenTheDatabaseIsBack(t *testing.T) {
 	b := outboxtest.Open(t, openPostgres(t))
@@ -380,7 +381,7 @@ func TestProcessor_StopReleases(t *testing.T) {
 	})
 }
 
-// Two processes share the partitions; when one stops, the other takes its part.
+// S4-10, C-40: two processes share the partitions; when one stops, the other takes its part.
 func TestProcessor_ProcessesShareThePartitions(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
 		m := memory.New(memory.Config{})
@@ -401,7 +402,7 @@ func TestProcessor_ProcessesShareThePartitions(t *testing.T) {
 	})
 }
 
-// A worker whose adapter panics starts again, and publishes what it had.
+// S2-14: a worker whose adapter panics starts again, and publishes what it had.
 func TestProcessor_WorkerSurvivesAPanic(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("a", "a", "b")
@@ -440,7 +441,7 @@ func (p *panicking) Publish(ctx context.Context, messages []broker.Message) erro
 	return p.Broker.Publish(ctx, messages)
 }
 
-// A poke wakes a worker that would have slept.
+// C-56: a poke wakes a worker that would have slept.
 func TestProcessor_WakesAtOnce(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	m := memory.New(memory.Config{})
@@ -524,7 +525,7 @@ func ExampleRetryPolicy_Delay() {
 	// 1h0m0s
 }
 
-// F-41: a drain is not one round trip per message: calls hold batches, and every
+// F-41, C-56: a drain is not one round trip per message: calls hold batches, and every
 // worker has one out.
 func TestProcessor_F41_CallsAreBatchesAndOverlap(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))

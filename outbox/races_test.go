@@ -70,7 +70,7 @@ func TestRace_ClaimBehindAZombiesWriteBack(t *testing.T) {
 	require.Equal(t, []outbox.Status{outbox.Failed, outbox.Pending, outbox.Pending}, b.Statuses())
 }
 
-// A claim waits for a head that somebody has locked. Were it to skip locked rows,
+// C-26: a claim waits for a head that somebody has locked. Were it to skip locked rows,
 // it would take the followers.
 func TestRace_ClaimWaitsForALockedHead(t *testing.T) {
 	b := outboxtest.Open(t, openPostgres(t))

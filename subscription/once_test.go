@@ -40,6 +40,7 @@ func TestEffectOnceHoweverOftenDelivered(t *testing.T) {
 	})
 }
 
+// C-08, C-09
 func TestHandlerDoesNotRunOnDuplicates(t *testing.T) {
 	w := newWorld(t, openSQLite(t))
 	var runs atomic.Int64
@@ -81,7 +82,7 @@ func TestDuplicatesAcrossRestarts(t *testing.T) {
 	})
 }
 
-// Two members that both have every message, at the same time: as when a group
+// C-03: two members that both have every message, at the same time: as when a group
 // is rebalanced under a handler that goes on.
 func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
@@ -124,7 +125,7 @@ func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 	})
 }
 
-// A loser may fail for a reason of its own before it comes to its inbox row.
+// C-08: a loser may fail for a reason of its own before it comes to its inbox row.
 func TestLoserOfARaceIsNotParkedOrFailed(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		other := memory.New(memory.Config{})
@@ -161,7 +162,7 @@ func TestLoserOfARaceIsNotParkedOrFailed(t *testing.T) {
 	})
 }
 
-// F-68: the effect is durable, the acknowledgement was lost with the process.
+// F-68, S2-18: the effect is durable, the acknowledgement was lost with the process.
 func TestCrashBetweenCommitAndAck(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		w.publish(orders(30)...)

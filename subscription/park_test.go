@@ -46,6 +46,7 @@ func (w *world) parked() []deadLetter {
 	return all
 }
 
+// C-21
 func TestClaim_A73_PoisonBytesAreParkedOnceAndOthersGoOn(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		poison := broker.Message{

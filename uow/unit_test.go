@@ -128,7 +128,7 @@ func TestDo_A10_NothingDoneNothingTaken(t *testing.T) {
 	})
 }
 
-// F-58: events are stored once, however often and in how many flushes the
+// F-58, C-56: events are stored once, however often and in how many flushes the
 // aggregate is saved.
 func TestSave_F58_Twice(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
@@ -158,6 +158,7 @@ func TestSave_F58_Twice(t *testing.T) {
 	})
 }
 
+// C-56
 func TestSave_VersionsOfSeveralFlushes(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -271,6 +272,7 @@ func TestCommit_Unsaved(t *testing.T) {
 	})
 }
 
+// C-30
 func TestSave_Refused(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

@@ -286,7 +286,7 @@ func TestPublish_OverBefore(t *testing.T) {
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
 }
 
-// A server that takes everything and says nothing: what was sent is in doubt,
+// S2-42, C-60: a server that takes everything and says nothing: what was sent is in doubt,
 // later calls are sure that nothing was, and none hangs.
 func TestPublish_SilentServer(t *testing.T) {
 	t.Parallel()

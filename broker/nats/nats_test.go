@@ -187,6 +187,7 @@ func TestForbiddenSubjectIsPermanent(t *testing.T) {
 	require.ErrorContains(t, failed.Failed[1], "not authorised")
 }
 
+// S2-42, C-60
 func TestUnknownWhenNobodyAnswers(t *testing.T) {
 	b := newHost(t).quick(t)
 	// A listener that doesn't answer stands for a stream that is stuck.

@@ -19,46 +19,46 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 			f(t, Open(t, open(t)))
 		})
 	}
-	test("Claim_A17_TakesPendingAndFailedThatIsDue", claimTakesDue)
-	test("Claim_A18_SecondClaimTakesNothing", secondClaim)
-	test("Claim_A19_KeyInSomebodysHandGivesNothing", keyInHand)
-	test("Claim_A22_S3_10_OnlyItsTarget", onlyItsTarget)
+	test("Claim_A17_TakesPendingAndFailedThatIsDue", claimTakesDue) // S2-09, S2-36, C-22
+	test("Claim_A18_SecondClaimTakesNothing", secondClaim)          // S2-09
+	test("Claim_A19_KeyInSomebodysHandGivesNothing", keyInHand)     // C-24, C-32, C-45
+	test("Claim_A22_S3_10_OnlyItsTarget", onlyItsTarget)            // C-11
 	test("Claim_A23_NoLimitTakesNothing", noLimit)
-	test("Claim_A24_RespectsLimitAndKeepsLeadingRuns", respectsLimit)
+	test("Claim_A24_RespectsLimitAndKeepsLeadingRuns", respectsLimit) // C-23
 	test("Claim_S3_22_MarksTheRow", marksTheRow)
-	test("Claim_S4_06_S4_09_OldestFirstAndPastBlockedHeads", pastBlockedHeads)
-	test("Claim_F_05_FailedHeadHoldsItsKeyAndNothingElse", failedHead)
-	test("Claim_NeedsARunningLeaseOfItsOwn", needsLease)
-	test("Claim_CarriesTheMessage", carriesTheMessage)
-	test("Claim_A25_ConcurrentWorkersShareWithoutOverlap", concurrentClaims)
-	test("Settle_S3_23_ClearsTheLock", settleClears)
-	test("Settle_A37_PublishedClearsTheError", settleClearsError)
+	test("Claim_S4_06_S4_09_OldestFirstAndPastBlockedHeads", pastBlockedHeads) // S2-09, C-29
+	test("Claim_F_05_FailedHeadHoldsItsKeyAndNothingElse", failedHead)         // S2-34, S2-35, C-24, C-32
+	test("Claim_NeedsARunningLeaseOfItsOwn", needsLease)                       // S2-09, C-44
+	test("Claim_CarriesTheMessage", carriesTheMessage)                         // S2-16
+	test("Claim_A25_ConcurrentWorkersShareWithoutOverlap", concurrentClaims)   // S2-10, S4-10
+	test("Settle_S3_23_ClearsTheLock", settleClears)                           // S2-36, S4-13
+	test("Settle_A37_PublishedClearsTheError", settleClearsError)              // S4-13
 	test("Settle_S4_07_LongErrorIsCut", longError)
-	test("Settle_FailedRowIsDueAfterItsDelay", failedDelay)
-	test("Settle_OfAnotherClaimChangesNothing", staleSettle)
+	test("Settle_FailedRowIsDueAfterItsDelay", failedDelay)  // C-19, C-22
+	test("Settle_OfAnotherClaimChangesNothing", staleSettle) // C-25
 	test("Settle_ToleratesMissingRows", missingRows)
-	test("Settle_HeldRowHoldsItsKey", heldRow)
+	test("Settle_HeldRowHoldsItsKey", heldRow) // C-24
 	test("Settle_DeleteOnPublishKeepsCounting", deleteOnPublish)
-	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)
-	test("Takeover_F_13_LateSettleChangesNothing", lateSettle)
+	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-30, C-45
+	test("Takeover_F_13_LateSettleChangesNothing", lateSettle) // S2-33, C-25, C-44
 	test("Lease_FencesAreNeverUsedTwice", fences)
-	test("Lease_F_06_F_19_NobodyTakesFromARunningLease", runningLease)
-	test("Lease_F_19_RenewalExtendsOnlyItsOwn", renewal)
-	test("Lease_ReleasedPartitionsAreFreeAtOnce", release)
+	test("Lease_F_06_F_19_NobodyTakesFromARunningLease", runningLease) // S2-13, S2-32, C-45
+	test("Lease_F_19_RenewalExtendsOnlyItsOwn", renewal)               // S2-30, S2-33
+	test("Lease_ReleasedPartitionsAreFreeAtOnce", release)             // C-45
 	test("Lease_RefenceEndsAClaimNobodyKnowsOf", refence)
 	test("LifeCycle_TheDatabaseRefusesOtherEdges", edges)
 	test("Partitions_ArePropertyOfTheDatabase", partitionCount)
-	test("Row_F60_OneRowPerMessageAndTarget", oneRowPerMessageAndTarget)
-	test("Stats_CountPerTarget", stats)
+	test("Row_F60_OneRowPerMessageAndTarget", oneRowPerMessageAndTarget) // C-03
+	test("Stats_CountPerTarget", stats)                                  // C-06, C-07
 	test("Find_S3_30_OperatorQueries", find)
-	test("Operate_A49_RetryMakesFailedAndAbandonedPending", retryVerb)
+	test("Operate_A49_RetryMakesFailedAndAbandonedPending", retryVerb) // C-19
 	test("Operate_A49_A50_S3_14_OtherStatesAreRefused", refusedVerbs)
 	test("Operate_A50_PriorityOfPendingAndFailed", priorityVerb)
-	test("Operate_AbandonLetsFollowersGo", abandonVerb)
+	test("Operate_AbandonLetsFollowersGo", abandonVerb) // C-19
 	test("Operate_HeldHeadIsRetriedOrSkipped", heldVerbs)
 	test("Quarantine_LostTwiceGoesAlone", quarantineAlone)
 	test("Quarantine_A30_D2_FiveCrashesEndARow", crashesEnd)
-	test("Purge_RemovesOnlyWhatHasExpired", purge)
+	test("Purge_RemovesOnlyWhatHasExpired", purge) // C-27
 	test("Claim_A21_DueFromItsInstantOn", dueInstant)
 	test("Claim_D9_BytesAndTimesComeAsTheyWere", bytesAndTimes)
 	test("Claim_F_08_OrderIsNoClocks", orderIsSeq)
@@ -69,6 +69,27 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Purge_S3_18_EachRetentionIsItsOwn", retentions)
 	test("LifeCycle_S3_14_F_34_RandomHistories", randomHistories)
 	test("TakeTurn_OncePerInterval", takeTurn)
+	test("Settle_S2_07_AllOrNone", settleAllOrNone)
+	test("Claim_S2_09_C_24_EligibleOrNot", eligible)
+	test("Claim_S2_10_S4_10_ManyWorkersManyRounds", manyWorkers)
+	test("Stats_S2_13_WhatNobodyPublishes", nobodyPublishes)
+	test("Settle_S2_19_S4_12_C_18_FiveFailures", fiveFailures)
+	test("Find_S2_20_FailedSayWhy", failedSayWhy)
+	test("Claim_S2_41_ALongKeyHidesNoOther", longKey)
+	test("Settle_S2_49_ErrorTextComesBack", errorText)
+	test("Find_C_01_C_02_FoundUntilRemoved", foundUntilRemoved)
+	test("Row_C_03_OneOfTwoWritersIsRefused", twoWriters)
+	test("Takeover_C_10_S2_30_AllOrNothing", takeoverAllOrNothing)
+	test("Operate_C_19_RescheduledOrCancelled", rescheduled)
+	test("Row_C_21_AnyBytesAreCarried", anyBytes)
+	test("Claim_C_23_LimitUnderMatchingOver", limits)
+	test("Settle_C_25_StaleDeleteRemovesNothing", staleDelete)
+	test("Claim_C_26_PassesLockedPartitions", lockedPartitions)
+	test("Purge_C_27_WhatIsInHandStays", purgeLeavesWhatIsInHand)
+	test("Claim_C_28_ARetryIsClaimedOnce", retryOnce)
+	test("Claim_C_31_OldestFirstAcrossPartitions", oldestAcrossPartitions)
+	test("Lease_C_42_AMissedRenewalLosesNothing", missedRenewal)
+	test("Lease_C_43_RacingWorkersShareEvenly", racingWorkers)
 }
 
 func published() outbox.Outcome { return outbox.Outcome{Status: outbox.Published} }
