@@ -1,0 +1,139 @@
+package faults
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// chance is the run's source of randomness. WAYBILL_SEED sets it.
+func chance(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("WAYBILL_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("WAYBILL_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// victim is a process that the monkey plays with. There is always one of it,
+// though it may be dead or stopped for a while.
+type victim struct {
+	process *process
+	restart func() *process
+	next    time.Time // when something happens to it again
+	stopped bool
+	dead    bool
+}
+
+// D7, A41, S3-07, S3-19, F-05, F-06, F-12, F-13, F-17, F-25: writers that meet on
+// the same accounts, and engines, in processes of their own that are killed and
+// stopped at random: nothing is lost, nothing is invented, every key's events
+// come first in their order, and each event that comes twice was out when its
+// engine was killed or had lost its lease.
+func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
+	t.Parallel()
+	random := chance(t)
+	const accounts = 50
+	lasts := 18 * time.Second
+	if long() {
+		lasts = 3 * time.Minute
+	}
+	w := newWorld(t, accounts)
+	engine := func() *process {
+		return w.node(func(c *nodeConfig) {
+			c.Outbox.Workers, c.Outbox.Lease, c.Trap.Delay = 4, 3*time.Second, 60*time.Millisecond
+		})
+	}
+	writer := func() *process { return w.writer(accounts, 4, 40*time.Millisecond) }
+	var victims []*victim
+	for _, restart := range []func() *process{engine, engine, engine, engine, writer, writer} {
+		victims = append(victims, &victim{process: restart(), restart: restart})
+	}
+	between := func(from, to time.Duration) time.Duration { return from + time.Duration(random.Int64N(int64(to-from))) }
+	for _, v := range victims {
+		v.process.until("running", 1)
+		v.next = time.Now().Add(between(0, 3*time.Second))
+	}
+	for end := time.Now().Add(lasts); time.Now().Before(end); <-time.After(tick) {
+		for _, v := range victims {
+			if time.Now().Before(v.next) {
+				continue
+			}
+			switch {
+			case v.stopped:
+				w.resume(v.process)
+				v.stopped = false
+			case v.dead:
+				v.process, v.dead = v.restart(), false
+			case random.IntN(2) == 0:
+				w.kill(v.process)
+				v.dead = true
+			default:
+				w.pause(v.process)
+				v.stopped = true
+			}
+			v.next = time.Now().Add(between(200*time.Millisecond, 4*time.Second))
+			if v.stopped {
+				v.next = time.Now().Add(between(100*time.Millisecond, 9*time.Second))
+			}
+		}
+	}
+	for _, v := range victims {
+		switch {
+		case v.stopped:
+			w.resume(v.process)
+		case v.dead:
+			v.process = v.restart()
+		}
+	}
+	for _, v := range victims[4:] {
+		v.process.until("running", 1)
+		v.process.terminate()
+	}
+	w.drain()
+	r := w.check()
+	require.Positive(t, r.incidents["kills"])
+	require.Positive(t, r.incidents["stops"])
+	require.Positive(t, r.taken)
+	for _, v := range victims[:4] {
+		v.process.until("running", 1)
+		v.process.terminate()
+	}
+}
+
+// Ten times kill -9 in a row, each with rows in flight, and nothing is abandoned:
+// they had killed nobody.
+func TestKill_TenTimesInARow(t *testing.T) {
+	t.Parallel()
+	random := chance(t)
+	w := newWorld(t, 40)
+	slow := func(c *nodeConfig) {
+		c.Outbox.Lease, c.Trap.Delay = time.Second, 30*time.Millisecond
+	}
+	writer := w.writer(40, 2, 30*time.Millisecond)
+	writer.until("running", 1)
+	for range 10 {
+		p := w.engine(slow)
+		lives := time.After(time.Duration(500+random.IntN(1000)) * time.Millisecond)
+		<-lives
+		eventually(t, func() bool {
+			return w.count("outbox WHERE status = 'processing' AND locked_by LIKE $1", owned(p)) > 0
+		}, "rows are in flight")
+		w.kill(p)
+	}
+	writer.terminate()
+	w.engine(slow)
+	w.drain()
+	r := w.check()
+	require.Equal(t, 10, r.incidents["kills"])
+	require.Positive(t, r.taken)
+	require.Zero(t, r.abandoned)
+}

@@ -1,0 +1,213 @@
+package faults
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// S3-26: while calls of the broker take five seconds, no session of the database
+// is in a transaction that nobody works on.
+func TestPublish_S3_26_NoTransactionIsOpenDuringACall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 40)
+	e := w.engine(lease(20*time.Second), func(c *nodeConfig) { c.Trap.Gate = "before" })
+	e.until("waiting", 2)
+	idle := func(than time.Duration) []string {
+		return w.strings(`SELECT query FROM pg_stat_activity WHERE datname = $1 AND state LIKE 'idle in transaction%'
+			AND clock_timestamp() - state_change > $2::interval`, w.database, than.String())
+	}
+	looks := 0
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		require.Empty(t, idle(50*time.Millisecond))
+		looks++
+	}
+	require.Greater(t, looks, 50)
+	require.Equal(t, 40, w.count("outbox WHERE status = 'processing'"), "the calls are still out")
+
+	tx, err := w.db.Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec("SELECT 1")
+	require.NoError(t, err)
+	eventually(t, func() bool { return len(idle(50*time.Millisecond)) == 1 }, "one that is there is seen")
+	require.NoError(t, tx.Rollback())
+	e.open()
+	w.drain()
+	w.check()
+}
+
+// S2-44: the database doesn't answer when the engine starts, and goes away in the
+// middle of the work of engines and writers, again and again: they wait and go
+// on, no row pays, and nothing is lost.
+func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 30)
+	x := newProxy(t, &w.dsn)
+	late := w.node(func(c *nodeConfig) { c.Trap.Gate = "start" })
+	late.until("waiting", 1)
+	x.cut()
+	late.open()
+	late.until("running", 1)
+	require.Contains(t, late.logged(), "the database doesn't answer")
+	require.Zero(t, w.count("outbox_workers"))
+	x.mend()
+	w.drain()
+
+	w.engine()
+	w.writer(30, 4, 20*time.Millisecond).until("running", 1)
+	rounds := 2
+	if long() {
+		rounds = 15
+	}
+	for range rounds {
+		n := w.count("outbox WHERE status = 'published'")
+		eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+100 }, "rows are published")
+		fault := incident{Kind: "cut", From: time.Now()}
+		x.cut()
+		eventually(t, func() bool {
+			return w.count("outbox_partitions WHERE locked_until > clock_timestamp()") == 0
+		}, "the leases run out")
+		x.mend()
+		fault.Until = time.Now().Add(time.Second) // a settle may still be tried again
+		w.note(fault)
+	}
+	w.nodes[len(w.nodes)-1].terminate()
+	w.drain()
+	w.check()
+	require.Zero(t, w.count("outbox WHERE failure_class IS NOT NULL"))
+}
+
+// S2-51: statements that hang are ended after a while and tried again: neither is
+// a row lost, nor does an engine need a restart.
+func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 20)
+	// Many workers: of a long list of leases PostgreSQL would show nothing behind it.
+	w.engine(lease(3*time.Second), func(c *nodeConfig) { c.Outbox.Workers = 12 })
+	w.drain()
+	tx, err := w.db.Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec("LOCK TABLE outbox_partitions IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	w.move(20, 5)
+	// A statement that waits is known by its session and its start.
+	hanging := func(what string) []string {
+		return w.strings(`SELECT pid || ' ' || query_start FROM pg_stat_activity
+			WHERE datname = $1 AND wait_event_type = 'Lock' AND query `+what, w.database)
+	}
+	for _, what := range []string{
+		"LIKE '%claimed_below%'", // a claim
+		"LIKE 'WITH v(worker, partition, fence)%' AND query NOT LIKE '%claimed_below%'", // a renewal
+	} {
+		var first []string
+		eventually(t, func() bool { first = hanging(what); return len(first) > 0 }, "a statement %s hangs", what)
+		eventually(t, func() bool { return !slices.Contains(hanging(what), first[0]) }, "a statement %s is ended", what)
+	}
+	require.NoError(t, tx.Rollback())
+	w.drain()
+	r := w.check()
+	require.Zero(t, r.duplicates)
+}
+
+// proxy stands in front of the database.
+type proxy struct {
+	t        *testing.T
+	server   string
+	listener net.Listener
+	all      sync.WaitGroup
+
+	mu    sync.Mutex
+	down  bool
+	conns map[net.Conn]bool
+}
+
+// newProxy makes dsn one that leads through it.
+func newProxy(t *testing.T, dsn *string) *proxy {
+	t.Helper()
+	u, err := url.Parse(*dsn)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	x := &proxy{t: t, server: u.Host, listener: listener, conns: map[net.Conn]bool{}}
+	u.Host = listener.Addr().String()
+	*dsn = u.String()
+	x.all.Go(x.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		x.cut()
+		x.all.Wait()
+	})
+	return x
+}
+
+func (x *proxy) accept() {
+	for {
+		client, err := x.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", x.server)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		if !x.keep(client, server) {
+			continue
+		}
+		x.all.Go(func() { x.copy(client, server) })
+		x.all.Go(func() { x.copy(server, client) })
+	}
+}
+
+// keep says no while the proxy is cut.
+func (x *proxy) keep(client, server net.Conn) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.down {
+		_ = client.Close()
+		_ = server.Close()
+		return false
+	}
+	x.conns[client], x.conns[server] = true, true
+	return true
+}
+
+func (x *proxy) copy(to, from net.Conn) {
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buf)
+		if err == nil {
+			_, err = to.Write(buf[:n])
+		}
+		if err != nil {
+			break
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, c := range []net.Conn{to, from} {
+		_ = c.Close()
+		delete(x.conns, c)
+	}
+}
+
+// cut ends all connections and lets none through until mend.
+func (x *proxy) cut() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.down = true
+	for c := range x.conns {
+		_ = c.Close()
+	}
+}
+
+func (x *proxy) mend() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.down = false
+}

@@ -1,0 +1,50 @@
+// Package faults kills, stops and cuts off real processes on real servers, and
+// lets a checker of its own decide whether anything was lost, invented or put
+// out of order.
+//
+// With WAYBILL_LONG set the tests do more of it, for minutes. WAYBILL_SEED makes
+// the chaos of an earlier run again.
+package faults
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// scratch is a directory for all tests of this run.
+var scratch string
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(nodeVar); text != "" {
+		if err := runNode(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// These tests wait more than they work: more of them than there are processors
+	// run side by side.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	dir, err := os.MkdirTemp("", "faults")
+	if err != nil {
+		panic(err)
+	}
+	scratch = dir
+	goleak.VerifyTestMain(m,
+		// sarama's metrics start one goroutine for the whole process, which never ends.
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
+		goleak.Cleanup(func(code int) {
+			ownKafka.end()
+			_ = os.RemoveAll(scratch)
+			os.Exit(code)
+		}))
+}
+
+func long() bool { return os.Getenv("WAYBILL_LONG") != "" }

@@ -1,0 +1,320 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+// nodeVar is set for this package's test binary when it shall be a node instead:
+// a process to be killed.
+const nodeVar = "WAYBILL_FAULTS_NODE"
+
+// accounts are what is changed. Each change of one raises events with growing
+// numbers, so that what must have been published can be told without the outbox.
+var accounts = domain.MustNew("faults",
+	domain.Aggregate[*account]("account", domain.Event[Moved]()),
+)
+
+const accountTopic = "faults.account"
+
+type account struct {
+	domain.Root
+	Moves int64
+}
+
+type Moved struct {
+	Number int64  `json:"number"`
+	Note   string `json:"note,omitempty"`
+}
+
+func newAccount(id string) *account { return &account{Root: domain.RootWithID(id)} }
+
+func (a *account) move(n int, note string) {
+	for range n {
+		a.Moves++
+		a.Raise(Moved{Number: a.Moves, Note: note})
+	}
+}
+
+func accountID(i int) string { return fmt.Sprintf("account-%03d", i) }
+
+// nodeConfig is what a node is told.
+type nodeConfig struct {
+	Role   string // "engine" or "writer"
+	DSN    string
+	Kafka  string
+	Prefix string // of topics
+
+	// An engine's.
+	Outbox          outbox.Config
+	MaxMessageBytes int // of Kafka's adapter
+	PublishTimeout  time.Duration
+	Trap            trap
+
+	// A writer's.
+	Accounts int
+	Writers  int
+	Pause    time.Duration // between two units of one writer, at most
+}
+
+// trap is what an engine's broker does besides publishing. A gate opens when the
+// node reads a line; before, a call that comes to it says so and waits,
+// whatever its context says.
+type trap struct {
+	KillAt   string        // Whoever publishes this message dies.
+	KillNext string        // Whoever has published dies, unless this file exists.
+	Gate     string        // "before" the call, or "after" it, or before the "start" of the engine.
+	Detached bool          // The call goes on whatever its context says: its bytes were on the wire.
+	Delay    time.Duration // before and after each call, at most.
+}
+
+func runNode(text string) error {
+	var cfg nodeConfig
+	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
+		return err
+	}
+	//nolint:forbidigo // This is a program.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n := node{cfg: cfg, gate: make(chan struct{}), log: slog.New(slog.NewJSONHandler(os.Stderr, nil))}
+	go n.listen()
+	p, err := postgres.Open(ctx, postgres.Config{DSN: cfg.DSN})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	units, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, MaxRetries: 20})
+	if err != nil {
+		return err
+	}
+	if cfg.Role == "writer" {
+		return n.write(ctx, units)
+	}
+	return n.serve(ctx, units)
+}
+
+type node struct {
+	cfg  nodeConfig
+	gate chan struct{}
+	log  *slog.Logger
+	mu   sync.Mutex
+}
+
+// say tells the test.
+func (n *node) say(what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Println(what)
+}
+
+// listen opens the gate with the first line, and ends the process with the test.
+func (n *node) listen() {
+	in := bufio.NewReader(os.Stdin)
+	for opened := false; ; opened = true {
+		if _, err := in.ReadString('\n'); err != nil {
+			os.Exit(3)
+		}
+		if !opened {
+			close(n.gate)
+		}
+	}
+}
+
+func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
+	k, err := kafka.Open(ctx, kafka.Config{
+		Addresses: []string{n.cfg.Kafka}, Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, k.Close(ctx))
+	}()
+	eng, err := engine.New(engine.Config{
+		Units:   []*uow.Manager{units},
+		Brokers: map[string]broker.Broker{"default": &trapped{Broker: broker.Prefixed(k, n.cfg.Prefix), node: n}},
+		Outbox:  n.cfg.Outbox,
+		Logger:  n.log,
+	})
+	if err != nil {
+		return err
+	}
+	if n.cfg.Trap.Gate == "start" {
+		n.wait()
+	}
+	if err := eng.Start(ctx); err != nil {
+		return err
+	}
+	n.say("running")
+	return eng.Run(ctx)
+}
+
+func (n *node) wait() {
+	n.say("waiting")
+	<-n.gate
+}
+
+// trapped is a broker with a trap.
+type trapped struct {
+	broker.Broker
+	node *node
+}
+
+func (b *trapped) Publish(ctx context.Context, messages []broker.Message) error {
+	t := b.node.cfg.Trap
+	if slices.ContainsFunc(messages, func(m broker.Message) bool { return m.ID == t.KillAt }) {
+		die()
+	}
+	if t.Gate == "before" {
+		b.node.wait()
+	}
+	t.dawdle()
+	if t.Detached {
+		ctx = context.WithoutCancel(ctx)
+	}
+	since := time.Now()
+	err := b.Broker.Publish(ctx, messages)
+	if unanswered(err) {
+		b.node.log.Warn(noAnswer, "since", since, "error", err)
+	}
+	t.dawdle()
+	if t.Gate == "after" {
+		b.node.wait()
+	}
+	if err == nil && t.KillNext != "" {
+		if f, err := os.OpenFile(t.KillNext, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			f.Close()
+			die()
+		}
+	}
+	return err
+}
+
+const noAnswer = "a call was not answered in time"
+
+// unanswered says that some of a call may be stored.
+func unanswered(err error) bool {
+	partial, ok := errors.AsType[*broker.PublishError](err)
+	if !ok {
+		return err != nil && broker.ClassOf(err) == broker.Unknown
+	}
+	for _, err := range partial.Failed {
+		if broker.ClassOf(err) == broker.Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+func (t trap) dawdle() {
+	if t.Delay > 0 {
+		<-time.After(rand.N(t.Delay))
+	}
+}
+
+// die is kill -9.
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// write changes accounts until ctx is done. Some of them are more popular than
+// others, so that writers meet.
+func (n *node) write(ctx context.Context, units *uow.Manager) error {
+	repo := repository.New[*account](units)
+	n.say("running")
+	var all sync.WaitGroup
+	for range n.cfg.Writers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				pause := rand.N(n.cfg.Pause)
+				if err := n.change(ctx, units, repo); err != nil && ctx.Err() == nil {
+					n.log.Warn("a unit failed", "error", err)
+					pause = time.Second
+				}
+				select {
+				case <-time.After(pause):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+func (n *node) change(ctx context.Context, units *uow.Manager, repo *repository.Repository[*account]) error {
+	ids := []string{accountID(rand.N(n.cfg.Accounts))}
+	if rand.N(3) == 0 {
+		ids[0] = accountID(rand.N(1 + n.cfg.Accounts/10))
+	}
+	if rand.N(4) > 0 {
+		return repo.Update(ctx, ids[0], func(a *account) error {
+			a.move(1+rand.N(2), "")
+			return nil
+		})
+	}
+	if other := accountID(rand.N(n.cfg.Accounts)); other != ids[0] {
+		ids = append(ids, other)
+	}
+	return units.Do(ctx, func(ctx context.Context) error {
+		changed, err := repo.GetMany(ctx, ids...)
+		if err != nil {
+			return err
+		}
+		for range 2 { // events of several aggregates in turn
+			for _, a := range changed {
+				a.move(1, "")
+			}
+		}
+		for _, a := range changed {
+			if err := repo.Save(ctx, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// logLine is a line of a node's log, as far as tests read it.
+type logLine struct {
+	Time  time.Time `json:"time"`
+	Msg   string    `json:"msg"`
+	Rows  int       `json:"rows"`
+	Since time.Time `json:"since"`
+}
+
+// readLog reads what is whole of a log: the last line of a killed process may
+// not be.
+func readLog(text []byte) (lines []logLine) {
+	for line := range bytes.Lines(text) {
+		var l logLine
+		if json.Unmarshal(line, &l) == nil {
+			lines = append(lines, l)
+		}
+	}
+	return lines
+}

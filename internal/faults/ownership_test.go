@@ -1,0 +1,203 @@
+package faults
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gated makes an engine of one worker wait in its calls.
+func gated(where string) func(*nodeConfig) {
+	return func(c *nodeConfig) { c.Outbox.Workers, c.Trap.Gate = 1, where }
+}
+
+func lease(d time.Duration) func(*nodeConfig) {
+	return func(c *nodeConfig) { c.Outbox.Lease = d }
+}
+
+// table is all that the outbox says, row by row.
+func (w *world) table() []string {
+	w.t.Helper()
+	return w.strings("SELECT outbox::text FROM outbox ORDER BY seq")
+}
+
+// held is how many partitions a process has.
+func (w *world) held(p *process) int {
+	w.t.Helper()
+	return w.count("outbox_partitions WHERE locked_by LIKE $1", owned(p))
+}
+
+// inHand are the rows that a process has claimed, in partitions that it holds.
+const inHand = "outbox JOIN outbox_partitions AS p USING (target_broker, partition) WHERE status = 'processing' AND p.locked_by LIKE $1"
+
+// owned is the pattern of the names of a process's workers.
+func owned(p *process) string { return fmt.Sprintf("%%-%d-%%", p.pid()) }
+
+// stale is how many rows a process could not write back, by its log.
+func stale(p *process) (rows int) {
+	for _, l := range readLog([]byte(p.logged())) {
+		if strings.HasPrefix(l.Msg, "rows were not written back") {
+			rows += l.Rows
+		}
+	}
+	return rows
+}
+
+// D1, A28, S3-25, C-46, F-13: an engine that was stopped past its lease in the
+// middle of a call, and goes on, changes nothing of what its successor did, and
+// counts what it could not write back. The call holds several rows of one key. It
+// ends late with an error, or late with an answer; or its bytes were on the wire
+// and are stored after the successor's.
+func TestStop_D1_A28_S3_25_C_46_F_13_PastTheLeaseInTheMiddleOfACall(t *testing.T) {
+	t.Parallel()
+	const rows = 7
+	for name, c := range map[string]struct {
+		trap   trap
+		copies int
+	}{
+		"ends with an error":         {trap{Gate: "before"}, 1},
+		"ends with an answer":        {trap{Gate: "after"}, 2},
+		"is stored after all others": {trap{Gate: "before", Detached: true}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 0)
+			w.save(1, rows)
+			first := w.engine(gated(""), lease(2*time.Second), func(n *nodeConfig) { n.Trap = c.trap })
+			first.until("waiting", 1)
+			w.pause(first)
+			second := w.engine()
+			w.drain()
+			before := w.table()
+
+			w.resume(first)
+			first.open()
+			eventually(t, func() bool { return stale(first) > 0 }, "the write-back comes too late")
+			require.Equal(t, rows, stale(first))
+			require.Equal(t, before, w.table())
+			r := w.check()
+			require.Equal(t, rows*(c.copies-1), r.duplicates)
+			require.Equal(t, rows, r.taken)
+			first.terminate()
+			second.terminate()
+			require.Equal(t, before, w.table())
+		})
+	}
+}
+
+// A29, F-14: a call that takes longer than the lease loses nothing, as another
+// goroutine renews meanwhile. S2-32, F-17: whoever joins takes nothing of it.
+func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 20)
+	first := w.engine(gated("after"), lease(2*time.Second))
+	eventually(t, func() bool { return w.count(inHand, owned(first)) == 20 }, "all rows are in its hand")
+	second := w.engine(lease(2 * time.Second))
+	var begin time.Time
+	require.NoError(t, w.db.QueryRow("SELECT min(locked_until) FROM outbox_partitions").Scan(&begin))
+	eventually(t, func() bool { return w.held(second) > 0 }, "what the first has nothing out for is shared")
+	eventually(t, func() bool {
+		return w.count(inHand+" AND p.locked_until > $2", owned(first), begin.Add(3*2*time.Second)) == 20
+	}, "the leases are renewed")
+	first.open()
+	w.drain()
+	r := w.check()
+	require.Zero(t, r.taken+r.stale+r.duplicates)
+	require.Equal(t, 20, w.count("outbox WHERE attempts = 1 AND losses = 0"))
+}
+
+// S2-11, S4-11, F-12, C-45: of an engine that died, nothing is touched before its
+// leases end; then another one publishes exactly its rows, within a poll.
+func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
+	t.Parallel()
+	const poll = 200 * time.Millisecond
+	w := newWorld(t, 30)
+	first := w.engine(gated("before"), lease(3*time.Second))
+	eventually(t, func() bool { return w.count(inHand, owned(first)) == 30 }, "all rows are in its hand")
+	second := w.engine(lease(3 * time.Second))
+	eventually(t, func() bool {
+		return w.count("outbox_workers WHERE worker LIKE $1", owned(second)) > 0
+	}, "the second is counted")
+	w.kill(first)
+	_, err := w.db.Exec("CREATE TABLE leases AS SELECT partition, locked_until FROM outbox_partitions")
+	require.NoError(t, err)
+	require.Equal(t, 30, w.count(inHand, owned(first)))
+	w.drain()
+
+	taken := "witness JOIN outbox USING (seq) JOIN leases USING (partition) WHERE lost"
+	require.Equal(t, 30, w.count(taken))
+	require.Zero(t, w.count(taken+" AND at < leases.locked_until"))
+	require.Zero(t, w.count(taken+" AND at > leases.locked_until + $1::interval", (poll+5*time.Second).String()))
+	r := w.check()
+	require.Zero(t, r.duplicates, "it was killed before it sent anything")
+	require.Equal(t, 30, w.count("outbox WHERE losses = 1 AND attempts = 2"))
+}
+
+// S2-17, F-26, C-50, S3-07: killed between the broker's acknowledgement and the
+// write-back, a row is published again, under the same message id.
+func TestKill_S2_17_F_26_C_50_S3_07_BeforeTheWriteBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.save(3, 4)
+	once := func(c *nodeConfig) {
+		c.Outbox.Workers, c.Outbox.Lease = 1, 2*time.Second
+		c.Trap.KillNext = filepath.Join(t.TempDir(), "done")
+	}
+	w.died(w.node(once))
+	require.Equal(t, 12, w.count("outbox WHERE status = 'processing'"))
+	w.engine(lease(2 * time.Second))
+	w.drain()
+	r := w.check()
+	require.Equal(t, 12, r.duplicates)
+	require.Equal(t, map[string]int{"kill": 12}, r.reasons)
+}
+
+// S2-31, F-25: an engine that is told to stop gives its partitions back, and
+// another one goes on within a poll instead of a lease.
+func TestStop_S2_31_F_25_AnotherGoesOnAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 30)
+	first, second := w.engine(lease(10*time.Minute)), w.engine(lease(10*time.Minute))
+	partitions := w.count("outbox_partitions")
+	eventually(t, func() bool { return w.held(first) == partitions/2 && w.held(second) == partitions/2 }, "they share")
+	first.terminate()
+	require.Zero(t, w.held(first))
+	w.move(30, 3)
+	begin := time.Now()
+	w.drain()
+	require.Less(t, time.Since(begin), 30*time.Second)
+	require.Equal(t, partitions, w.held(second))
+	r := w.check()
+	require.Zero(t, r.taken+r.stale+r.duplicates)
+}
+
+// C-63, C-64: engines are restarted one after the other under load: each ends
+// what it has begun, nothing is lost and nothing is sent twice.
+func TestStop_C_63_C_64_RollingRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 30)
+	ten := lease(10 * time.Second)
+	engines := []*process{w.engine(ten), w.engine(ten), w.engine(ten)}
+	writer := w.writer(30, 4, 20*time.Millisecond)
+	rounds := 1
+	if long() {
+		rounds = 5
+	}
+	for range rounds {
+		for i, e := range engines {
+			n := w.count("outbox WHERE status = 'published'")
+			eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+50 }, "rows are published")
+			e.terminate()
+			engines[i] = w.engine(ten)
+		}
+	}
+	writer.terminate()
+	w.drain()
+	r := w.check()
+	require.Greater(t, r.events, 150*rounds)
+	require.Zero(t, r.taken+r.stale+r.duplicates)
+}

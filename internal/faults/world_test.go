@@ -1,0 +1,427 @@
+package faults
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+// world is a database and a topic of a test's own, on real servers.
+type world struct {
+	t        *testing.T
+	database string
+	dsn      string
+	server   *sql.DB // as a superuser, in another database
+	db       *sql.DB
+	kafka    string
+	prefix   string
+	units    *uow.Manager
+	repo     *repository.Repository[*account]
+
+	nodes     []*process
+	incidents []incident
+}
+
+// witness keeps every change of hands that rows and partitions go through, in the
+// database itself: what it tells is independent of the processes that did it.
+const witness = `
+CREATE TABLE witness (
+	n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	seq bigint, old text, new text, owner text, claim bigint, lost boolean);
+CREATE FUNCTION see_row() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO witness (seq, old, new, owner, claim, lost) VALUES (OLD.seq, OLD.status, NEW.status,
+		COALESCE(NEW.locked_by, OLD.locked_by), COALESCE(NEW.claim_id, OLD.claim_id), NEW.losses > OLD.losses);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER see_row AFTER UPDATE OF status ON outbox FOR EACH ROW EXECUTE FUNCTION see_row();
+
+CREATE TABLE thefts (what text);
+CREATE FUNCTION see_partition() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF NEW.fence < OLD.fence THEN
+		INSERT INTO thefts VALUES (format('partition %s: fence %s after %s', OLD.partition, NEW.fence, OLD.fence));
+	END IF;
+	IF OLD.locked_by <> NEW.locked_by AND OLD.locked_until > clock_timestamp() THEN
+		INSERT INTO thefts VALUES (format('partition %s: %s took it from %s, %s before its lease ended',
+			OLD.partition, NEW.locked_by, OLD.locked_by, OLD.locked_until - clock_timestamp()));
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER see_partition AFTER UPDATE OF locked_by, fence ON outbox_partitions FOR EACH ROW EXECUTE FUNCTION see_partition();
+`
+
+func environment(t *testing.T, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	require.NotEmpty(t, value, `%s is not set: run scripts/test, or eval "$(scripts/services up)"`, name)
+	return value
+}
+
+// newWorld is on the servers that all tests share, with n accounts.
+func newWorld(t *testing.T, n int) *world {
+	t.Helper()
+	return newWorldOn(t, environment(t, "WAYBILL_KAFKA"), n, 1<<20)
+}
+
+// newWorldOn is on some Kafka, which takes messages up to a size.
+func newWorldOn(t *testing.T, kafka string, n, maxMessageBytes int) *world {
+	t.Helper()
+	dsn := environment(t, "WAYBILL_POSTGRES")
+	name := "faults_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	w := &world{t: t, database: name, kafka: kafka, prefix: name + "."}
+	w.server = connect(t, dsn)
+	w.execute("CREATE DATABASE " + name)
+	t.Cleanup(func() { w.execute("DROP DATABASE " + name + " WITH (FORCE)") })
+	own, err := url.Parse(dsn)
+	require.NoError(t, err)
+	own.Path = "/" + name
+	w.dsn = own.String()
+	w.db = connect(t, w.dsn)
+
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn, MaxConns: 4})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	w.units, err = uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, MaxRetries: 20})
+	require.NoError(t, err)
+	require.NoError(t, engine.Migrate(t.Context(), w.units))
+	_, err = w.db.Exec(witness)
+	require.NoError(t, err)
+	w.repo = repository.New[*account](w.units)
+	w.createTopic(maxMessageBytes)
+	t.Cleanup(w.deleteTopic)
+	w.save(n, 1)
+	return w
+}
+
+func connect(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func (w *world) execute(query string) {
+	w.t.Helper()
+	_, err := w.server.Exec(query)
+	require.NoError(w.t, err)
+}
+
+// save creates n accounts with a number of events each.
+func (w *world) save(n, events int) {
+	w.t.Helper()
+	require.NoError(w.t, w.units.Do(w.t.Context(), func(ctx context.Context) error {
+		for i := range n {
+			a := newAccount(accountID(i))
+			a.move(events, "")
+			if err := w.repo.Save(ctx, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// move changes n accounts rounds times, one event each time: their events stand
+// in turn in the outbox.
+func (w *world) move(n, rounds int) {
+	w.t.Helper()
+	for range rounds {
+		require.NoError(w.t, w.units.Do(w.t.Context(), func(ctx context.Context) error {
+			for i := range n {
+				if err := w.update(ctx, i, ""); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+}
+
+func (w *world) update(ctx context.Context, i int, note string) error {
+	return w.repo.Update(ctx, accountID(i), func(a *account) error {
+		a.move(1, note)
+		return nil
+	})
+}
+
+// engine starts an engine and waits until it runs.
+func (w *world) engine(change ...func(*nodeConfig)) *process {
+	w.t.Helper()
+	p := w.node(change...)
+	p.until("running", 1)
+	return p
+}
+
+// node starts an engine.
+func (w *world) node(change ...func(*nodeConfig)) *process {
+	w.t.Helper()
+	return w.run(fmt.Sprintf("engine-%d", len(w.nodes)+1), w.config(change...))
+}
+
+// config is an engine's. It looks often for work, so that waits are those of
+// leases.
+func (w *world) config(change ...func(*nodeConfig)) nodeConfig {
+	cfg := nodeConfig{Role: "engine", DSN: w.dsn, Kafka: w.kafka, Prefix: w.prefix, Outbox: outbox.Config{
+		Workers: 2, BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 2 * time.Second,
+		Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
+	}}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return cfg
+}
+
+func (w *world) run(name string, cfg nodeConfig) *process {
+	w.t.Helper()
+	path, err := program()
+	require.NoError(w.t, err)
+	p := start(w.t, path, name, cfg)
+	w.nodes = append(w.nodes, p)
+	return p
+}
+
+// writer starts a process of writers.
+func (w *world) writer(accounts, writers int, pause time.Duration) *process {
+	w.t.Helper()
+	return w.run(fmt.Sprintf("writer-%d", len(w.nodes)+1), nodeConfig{
+		Role: "writer", DSN: w.dsn, Accounts: accounts, Writers: writers, Pause: pause,
+	})
+}
+
+// kill, pause and resume also note when they did so, for the checker.
+
+func (w *world) kill(p *process) {
+	at := time.Now()
+	p.kill()
+	w.note(incident{Kind: "kill", PID: p.pid(), From: at, Until: time.Now()})
+}
+
+func (w *world) pause(p *process) {
+	w.t.Helper()
+	w.note(incident{Kind: "stop", PID: p.pid(), From: time.Now()})
+	p.pause()
+}
+
+func (w *world) resume(p *process) {
+	w.t.Helper()
+	p.resume()
+	for i := range w.incidents {
+		if in := &w.incidents[i]; in.PID == p.pid() && in.Until.IsZero() {
+			in.Until = time.Now()
+		}
+	}
+}
+
+func (w *world) note(i incident) { w.incidents = append(w.incidents, i) }
+
+// died notes a kill that a node did itself.
+func (w *world) died(p *process) {
+	w.t.Helper()
+	p.wait()
+	require.Equal(w.t, "signal: killed", p.cmd.ProcessState.String(), p.logged())
+	w.note(incident{Kind: "kill", PID: p.pid(), From: time.Now().Add(-patience), Until: time.Now()})
+}
+
+// count is the answer to SELECT count(*) FROM ….
+func (w *world) count(from string, args ...any) (n int) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow("SELECT count(*) FROM "+from, args...).Scan(&n))
+	return n
+}
+
+// strings selects one column.
+func (w *world) strings(query string, args ...any) (all []string) {
+	w.t.Helper()
+	rows, err := w.db.Query(query, args...)
+	require.NoError(w.t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var v string
+		require.NoError(w.t, rows.Scan(&v))
+		all = append(all, v)
+	}
+	require.NoError(w.t, rows.Err())
+	return all
+}
+
+// drain waits until no row is unfinished.
+func (w *world) drain() {
+	w.t.Helper()
+	eventually(w.t, func() bool { return w.count("outbox WHERE finished_at IS NULL") == 0 }, "all rows are finished")
+}
+
+// check collects what there is to know and has it judged. Only rows that are
+// named may be abandoned.
+func (w *world) check(mayBeAbandoned ...string) report {
+	w.t.Helper()
+	e := w.evidence()
+	e.mayBeAbandoned = mayBeAbandoned
+	r := e.judge()
+	w.t.Logf("%s", r)
+	require.Empty(w.t, r.violations)
+	return r
+}
+
+func (w *world) evidence() evidence {
+	w.t.Helper()
+	e := evidence{moves: map[string]int64{}, incidents: w.incidents, thefts: w.strings("SELECT what FROM thefts")}
+	w.each("SELECT seq, message_id::text, partition_key, status, attempts, losses, COALESCE(failure_class, ''), held, payload FROM outbox ORDER BY seq", func(scan func(...any) error) error {
+		var r row
+		err := scan(&r.seq, &r.id, &r.key, &r.status, &r.attempts, &r.losses, &r.class, &r.held, &r.body)
+		e.rows = append(e.rows, r)
+		return err
+	})
+	w.each("SELECT seq, at, old, new, COALESCE(owner, ''), COALESCE(claim, 0), lost FROM witness ORDER BY n", func(scan func(...any) error) error {
+		var s step
+		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.claim, &s.lost)
+		e.steps = append(e.steps, s)
+		return err
+	})
+	w.each("SELECT id, (state ->> 'Moves')::bigint FROM documents", func(scan func(...any) error) error {
+		var id string
+		var moves int64
+		err := scan(&id, &moves)
+		e.moves[id] = moves
+		return err
+	})
+	e.deliveries = w.delivered()
+	for _, p := range w.nodes {
+		for _, l := range readLog([]byte(p.logged())) {
+			switch {
+			case strings.HasPrefix(l.Msg, "rows were not written back"):
+				e.stale += l.Rows
+			case strings.HasPrefix(l.Msg, "rows were taken over"):
+				e.takenOver += l.Rows
+			case l.Msg == noAnswer:
+				e.incidents = append(e.incidents, incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
+			case strings.HasPrefix(l.Msg, "leases had run out"):
+				// It was too slow to renew, and notices when it has tried again.
+				e.incidents = append(e.incidents, incident{Kind: "late renewal", PID: p.pid(), From: l.Time.Add(-10 * time.Second), Until: l.Time})
+			}
+		}
+	}
+	return e
+}
+
+func (w *world) each(query string, row func(scan func(...any) error) error) {
+	w.t.Helper()
+	rows, err := w.db.Query(query)
+	require.NoError(w.t, err)
+	defer rows.Close()
+	for rows.Next() {
+		require.NoError(w.t, row(rows.Scan))
+	}
+	require.NoError(w.t, rows.Err())
+}
+
+// delivered is all that Kafka has, read by sarama alone, in the order of each
+// partition.
+func (w *world) delivered() (all []delivery) {
+	w.t.Helper()
+	client, err := sarama.NewClient([]string{w.kafka}, sarama.NewConfig())
+	require.NoError(w.t, err)
+	defer client.Close()
+	topics, err := client.Topics()
+	require.NoError(w.t, err)
+	consumer, err := sarama.NewConsumerFromClient(client)
+	require.NoError(w.t, err)
+	defer consumer.Close()
+	for _, topic := range topics {
+		if !strings.HasPrefix(topic, w.prefix) {
+			continue
+		}
+		partitions, err := client.Partitions(topic)
+		require.NoError(w.t, err)
+		for _, p := range partitions {
+			end, err := client.GetOffset(topic, p, sarama.OffsetNewest)
+			require.NoError(w.t, err)
+			all = append(all, w.partition(consumer, topic, p, end)...)
+		}
+	}
+	return all
+}
+
+func (w *world) partition(consumer sarama.Consumer, topic string, partition int32, end int64) (all []delivery) {
+	w.t.Helper()
+	if end == 0 {
+		return nil
+	}
+	pc, err := consumer.ConsumePartition(topic, partition, 0)
+	require.NoError(w.t, err)
+	defer pc.Close()
+	for late := time.After(patience); ; {
+		select {
+		case m := <-pc.Messages():
+			d := delivery{topic: topic, partition: partition, offset: m.Offset, key: string(m.Key), body: m.Value}
+			for _, h := range m.Headers {
+				if string(h.Key) == "id" {
+					d.id = string(h.Value)
+				}
+			}
+			all = append(all, d)
+			if m.Offset == end-1 {
+				return all
+			}
+		case <-late:
+			require.Fail(w.t, "Kafka doesn't hand out what it has", "%s, partition %d, up to %d", topic, partition, end)
+		}
+	}
+}
+
+func (w *world) admin() sarama.ClusterAdmin {
+	w.t.Helper()
+	admin, err := sarama.NewClusterAdmin([]string{w.kafka}, sarama.NewConfig())
+	require.NoError(w.t, err)
+	return admin
+}
+
+// createTopic creates the topic before an engine does, which on a busy machine
+// may count as an outage at first.
+func (w *world) createTopic(maxMessageBytes int) {
+	w.t.Helper()
+	admin := w.admin()
+	defer admin.Close()
+	limit := strconv.Itoa(maxMessageBytes)
+	require.NoError(w.t, admin.CreateTopic(w.prefix+accountTopic, &sarama.TopicDetail{
+		NumPartitions: 4, ReplicationFactor: 1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
+	}, false))
+}
+
+func (w *world) deleteTopic() {
+	admin := w.admin()
+	defer admin.Close()
+	topics, err := admin.ListTopics()
+	require.NoError(w.t, err)
+	for topic := range topics {
+		if strings.HasPrefix(topic, w.prefix) {
+			require.NoError(w.t, admin.DeleteTopic(topic))
+		}
+	}
+}
+
+// moved is the number in an event's body.
+func moved(body []byte) int64 {
+	var m struct{ Data Moved }
+	_ = json.Unmarshal(body, &m) // 0 is no number
+	return m.Data.Number
+}
