@@ -42,6 +42,7 @@ func outage(t *testing.T, down, up func()) {
 	w.drain()
 	over := time.After(away)
 	fault := incident{Kind: "silence", From: time.Now()}
+	t.Cleanup(up) // whatever happens, for those that come after
 	down()
 	w.move(20, rows/20)
 	<-over
@@ -73,6 +74,7 @@ func silence(t *testing.T) {
 	w.engine(quick)
 	w.engine(quick)
 	writer := w.writer(30, 4, 20*time.Millisecond)
+	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
 	for range rounds {
 		n := w.count("outbox WHERE status = 'published'")
 		eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+100 }, "rows are published")
