@@ -53,9 +53,10 @@ type Session interface {
 }
 
 // Statement is an INSERT, UPDATE or DELETE without RETURNING that a unit sends
-// when it chooses, with the outcome that it must have. Because the outcome is a
-// number and not a callback, a provider can send a whole unit and its COMMIT
-// without waiting for answers in between.
+// when it chooses, with the outcome that it must have; or, with any number of
+// rows, a SELECT for the sake of its effect. Because the outcome is a number and
+// not a callback, a provider can send a whole unit and its COMMIT without waiting
+// for answers in between.
 //
 // For authors of repositories.
 type Statement struct {

@@ -52,9 +52,10 @@ type entry struct {
 	before    int64 // the version in the database, before the unit
 	base      int64 // the version in the database, after what was flushed
 	loaded    bool
-	recreated bool // base is the version at which one of its identity was removed
-	saved     bool // since the last flush
-	taken     int  // how many of root.Raised are in events, or were flushed
+	recreated bool   // base is the version at which one of its identity was removed
+	saved     bool   // since the last flush
+	taken     int    // how many of root.Raised are in events, or were flushed
+	key       string // of its events, if they have one of their own
 	events    []outbox.Event
 	writes    []Statement
 	flushed   bool
