@@ -2,6 +2,7 @@ package uow
 
 import (
 	"context"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
@@ -50,6 +51,9 @@ type Session interface {
 	Rollback(ctx context.Context) error
 	// Began says whether the transaction has begun, so that reads must see it.
 	Began() bool
+	// Held says, after its end, for how long the session kept all other
+	// transactions of its process waiting; 0 on a database that has many.
+	Held() time.Duration
 }
 
 // Statement is an INSERT, UPDATE or DELETE without RETURNING that a unit sends

@@ -130,6 +130,9 @@ func (u *Unit) run(ctx context.Context, fn func(context.Context) error) error {
 		if !committed {
 			u.rollback(ctx)
 		}
+		for _, p := range u.touched {
+			u.m.held(p.provider.Name(), p.session.Held())
+		}
 	}()
 	if err := fn(context.WithValue(ctx, unitKey{}, u)); err != nil {
 		return err
