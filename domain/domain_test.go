@@ -259,6 +259,7 @@ func TestNew_RefusesWithTheRemedy(t *testing.T) {
 	event := func(options ...domain.EventOption) domain.Element {
 		return order(domain.Event[OrderCancelled](options...))
 	}
+	byOrder := domain.OrderedBy(func(e OrderPlaced) string { return e.OrderID })
 	for name, c := range map[string]struct {
 		elements []domain.Element
 		want     string
@@ -309,6 +310,11 @@ func TestNew_RefusesWithTheRemedy(t *testing.T) {
 		"upcast from 0":          {[]domain.Element{event(domain.Version(2), domain.Upcast(1, cancelledV2), domain.Upcast(0, cancelledV1))}, "nothing is upcast from version 0"},
 		"upcast nil":             {[]domain.Element{event(domain.Version(2), domain.Upcast[CancelledV1, OrderCancelled](1, nil))}, "domain.Upcast(1, nil) has no function"},
 
+		"ordered by nothing": {[]domain.Element{event(domain.OrderedBy[OrderCancelled](nil))}, "event Ordering.OrderCancelled: domain.OrderedBy(nil) has no function"},
+		"ordered by another": {[]domain.Element{event(domain.OrderedBy(func(OrderPlaced) string { return "" }))}, "its domain.OrderedBy takes domain_test.OrderPlaced: let it take domain_test.OrderCancelled"},
+		"ordered by, some":   {[]domain.Element{order(domain.Event[OrderPlaced](byOrder), domain.Event[NoteAdded]())}, `aggregate "order": events [Ordering.OrderPlaced] have a domain.OrderedBy and [Ordering.NoteAdded] have none`},
+		"foreign ordered by": {[]domain.Element{domain.Foreign[OrderPlaced]("Sales.OrderPlaced.v1", byOrder)}, "foreign event Sales.OrderPlaced can't be OrderedBy"},
+
 		"foreign of one's own":    {[]domain.Element{domain.Foreign[StockReserved]("Ordering.StockReserved.v1")}, "foreign event Ordering.StockReserved is this context's own: declare domain.Event[domain_test.StockReserved]()"},
 		"foreign without version": {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved")}, `foreign event domain_test.StockReserved: "Inventory.StockReserved" is not an event name such as Ordering.OrderPlaced.v1`},
 		"foreign published":       {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.Published())}, "can't be Published"},
@@ -328,6 +334,22 @@ func TestNew_RefusesWithTheRemedy(t *testing.T) {
 			require.Equal(t, 1, strings.Count(err.Error(), "domain ordering: "), "one mistake is one line:\n%v", err)
 		})
 	}
+}
+
+func TestOrderingKey(t *testing.T) {
+	d := domain.MustNew("ordering",
+		domain.Aggregate[*Order]("order", domain.Event[OrderPlaced](domain.OrderedBy(func(e OrderPlaced) string { return "order " + e.OrderID }))),
+		domain.Aggregate[*Invoice]("invoice", domain.Event[NoteAdded]()),
+	)
+	placed, err := domain.EventTypeFor[OrderPlaced](d)
+	require.NoError(t, err)
+	key, ok := placed.OrderingKey(OrderPlaced{OrderID: "1"})
+	require.True(t, ok)
+	require.Equal(t, "order 1", key)
+	note, err := domain.EventTypeFor[NoteAdded](d)
+	require.NoError(t, err)
+	_, ok = note.OrderingKey(NoteAdded{})
+	require.False(t, ok)
 }
 
 func TestNew_Accepts(t *testing.T) {

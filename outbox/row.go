@@ -10,6 +10,7 @@ import (
 // Version in its metadata is the version that the aggregate gets by this save.
 type Event struct {
 	domain.Metadata
+	Key  string // Of domain.OrderedBy. "": the aggregate's identity.
 	Data []byte // The event's JSON, encoded once; every envelope carries these bytes.
 }
 

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -35,12 +36,13 @@ func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 		if err != nil {
 			return nil, err
 		}
+		key := cmp.Or(e.Key, e.AggregateID)
 		row := Row{
 			MessageID:        e.ID,
 			Stream:           e.Stream,
 			StreamCategory:   e.Category,
-			PartitionKey:     e.AggregateID,
-			Partition:        PartitionOf(e.AggregateID, partitions),
+			PartitionKey:     key,
+			Partition:        PartitionOf(key, partitions),
 			MessageType:      e.Type,
 			AggregateType:    e.Aggregate,
 			AggregateID:      e.AggregateID,

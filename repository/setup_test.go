@@ -36,6 +36,7 @@ var shop = domain.MustNew("shop",
 	domain.Aggregate[*Sealed]("sealed"),
 	domain.Aggregate[*HalfSealed]("half-sealed"),
 	domain.Aggregate[*Odd]("odd"),
+	domain.Aggregate[*Parcel]("parcel", domain.Event[ParcelLoaded](domain.OrderedBy(func(e ParcelLoaded) string { return e.Van }))),
 )
 
 // counter is what the suite needs of an aggregate.
@@ -79,6 +80,14 @@ func (t *Tally) SetLabel(text string) {
 func (t *Tally) Text() string     { return t.Label }
 func (t *Tally) SetBroken(b bool) { t.broken = b }
 func (t *Tally) Validate() error  { return brokenIf(t.broken) }
+
+// Parcel has the order of its van.
+type Parcel struct {
+	domain.Root
+	Van string
+}
+
+type ParcelLoaded struct{ Van string }
 
 // Basket is kept in tables of its own.
 type Basket struct {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/repository"
 )
@@ -41,6 +42,9 @@ func TestRoundTrips(t *testing.T) {
 	costs(1, "a new document and its events", func() error { return tallies.Save(ctx, tally) })
 	costs(1, "new rows with children and events", func() error { return baskets.Save(ctx, basket) })
 	costs(1, "new events", func() error { return ledgers.Save(ctx, ledger) })
+	parcel := &Parcel{Root: domain.NewRoot(), Van: "v"}
+	parcel.Raise(ParcelLoaded{Van: "v"})
+	costs(1, "a new document with the lock of its key", func() error { return repository.New[*Parcel](db.units).Save(ctx, parcel) })
 	tally.Add(1)
 	costs(1, "a changed document", func() error { return tallies.Save(ctx, tally) })
 	costs(1, "reading alone", func() error { _, err := tallies.GetMany(ctx, "1", "warm"); return err })

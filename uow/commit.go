@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/uptrace/bun/dialect"
+
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -68,6 +70,10 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	}
 	for _, r := range rows {
 		p.pokes[outbox.Poke{Target: r.TargetBroker, Partition: r.Partition}] = true
+	}
+	// SQLite has one writer, whose transactions follow one another anyway.
+	if locks := outbox.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
+		all = append(all, Statement{Query: locks, Rows: -1})
 	}
 	if len(rows) > 0 {
 		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})

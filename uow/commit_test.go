@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -303,9 +304,9 @@ func TestNew_AllMistakesAtOnce(t *testing.T) {
 	_, err = uow.New(uow.Config{
 		Domain: bank, Providers: []uow.Provider{p, p, nil}, Broker: "kafka",
 		External:   []outbox.Target{{}, {Broker: "kafka"}, {Broker: "partner", Events: []string{"Nothing"}}},
-		Partitions: -1, MaxMessageBytes: -2, MaxRetries: -2,
+		Partitions: -1, MaxMessageBytes: -2, MaxRetries: -2, Lease: -time.Second,
 	})
-	for _, s := range []string{`two are called "books"`, "Providers[2] is nil", "has no name: set Broker", `"kafka" is named twice`, "Nothing", "Partitions is -1", "MaxMessageBytes is -2", "MaxRetries is -2"} {
+	for _, s := range []string{`two are called "books"`, "Providers[2] is nil", "has no name: set Broker", `"kafka" is named twice`, "Nothing", "Partitions is -1", "MaxMessageBytes is -2", "MaxRetries is -2", "Lease is -1s"} {
 		require.ErrorContains(t, err, s)
 	}
 

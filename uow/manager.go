@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -35,10 +36,12 @@ import (
 )
 
 const (
+	defaultLease           = 5 * time.Minute
 	defaultMaxRetries      = 3
 	defaultMaxMessageBytes = 1 << 20
 	rollbackTimeout        = 5 * time.Second
 	retryPause             = 5 * time.Millisecond
+	warnEvery              = time.Minute
 )
 
 // Config is what a context's units of work need to know.
@@ -60,6 +63,13 @@ type Config struct {
 	MaxMessageBytes int
 	// NoOutbox stores no events at all.
 	NoOutbox bool
+	// Lease is the engine's, in outbox.Config. Where a database has one writer, as
+	// SQLite has, a unit that holds it for longer than a third of the lease keeps
+	// leases from being renewed; Do then warns, once a minute at most. Defaults to
+	// 5 minutes.
+	Lease time.Duration
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 	// MaxRetries is how often Do runs its function again after a conflict, a
 	// serialization failure or a deadlock. Defaults to 3; -1 is never.
 	MaxRetries int
@@ -70,6 +80,7 @@ type Manager struct {
 	cfg        Config
 	writer     outbox.Writer
 	partitions map[string]*partitionCount // by provider
+	warned     atomic.Pointer[time.Time]  // of a unit that held a writer for too long
 
 	mu        sync.Mutex
 	listeners map[int]func(provider string, pokes []outbox.Poke)
@@ -114,12 +125,17 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.MaxMessageBytes < -1 {
 		fail("uow.Config.MaxMessageBytes is %d: give a positive size, 0 for 1 MiB, or -1 for no limit", cfg.MaxMessageBytes)
 	}
+	if cfg.Lease < 0 {
+		fail("uow.Config.Lease is %v: give the lease of outbox.Config, or 0 for %v", cfg.Lease, defaultLease)
+	}
 	if cfg.MaxRetries < -1 {
 		fail("uow.Config.MaxRetries is %d: give a positive number, 0 for %d, or -1 for never", cfg.MaxRetries, defaultMaxRetries)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("uow: %w", err)
 	}
+	cfg.Lease = cmp.Or(cfg.Lease, defaultLease)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
 	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
 	m := &Manager{
@@ -198,6 +214,19 @@ func (m *Manager) wake(provider string, pokes []outbox.Poke) {
 	for _, l := range listeners {
 		l(provider, pokes)
 	}
+}
+
+// held warns of a unit that held a provider's one writer for too long.
+func (m *Manager) held(provider string, d time.Duration) {
+	if d <= m.cfg.Lease/3 {
+		return
+	}
+	now, last := time.Now(), m.warned.Load()
+	if last != nil && now.Sub(*last) < warnEvery || !m.warned.CompareAndSwap(last, &now) {
+		return
+	}
+	m.cfg.Logger.Warn("a unit of work held the database's one writer for longer than a third of the lease, and no lease could be renewed meanwhile; do less in one unit, wait for nothing in it, or raise outbox.lease",
+		"context", m.cfg.Domain.Name(), "provider", provider, "held", d.Round(time.Millisecond), "lease", m.cfg.Lease)
 }
 
 // Option adjusts one call of Do.

@@ -2,6 +2,7 @@ package uow
 
 import (
 	"context"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
@@ -50,12 +51,16 @@ type Session interface {
 	Rollback(ctx context.Context) error
 	// Began says whether the transaction has begun, so that reads must see it.
 	Began() bool
+	// Held says, after its end, for how long the session kept all other
+	// transactions of its process waiting; 0 on a database that has many.
+	Held() time.Duration
 }
 
 // Statement is an INSERT, UPDATE or DELETE without RETURNING that a unit sends
-// when it chooses, with the outcome that it must have. Because the outcome is a
-// number and not a callback, a provider can send a whole unit and its COMMIT
-// without waiting for answers in between.
+// when it chooses, with the outcome that it must have; or, with any number of
+// rows, a SELECT for the sake of its effect. Because the outcome is a number and
+// not a callback, a provider can send a whole unit and its COMMIT without waiting
+// for answers in between.
 //
 // For authors of repositories.
 type Statement struct {

@@ -242,7 +242,7 @@ func TestDeadlock_F56(t *testing.T) {
 // another is a manager of the same kind, without the spy.
 func (w *world) another(t *testing.T) *uow.Manager {
 	t.Helper()
-	units, err := uow.New(uow.Config{Domain: bank, Providers: []uow.Provider{w.db.Provider}, External: w.units.External(), MaxRetries: 100})
+	units, err := uow.New(uow.Config{Domain: w.units.Domain(), Providers: []uow.Provider{w.db.Provider}, External: w.units.External(), MaxRetries: w.retries})
 	require.NoError(t, err)
 	return units
 }

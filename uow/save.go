@@ -173,6 +173,14 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 	if et.Category != e.typ.Category {
 		return outbox.Event{}, fmt.Errorf("uow: %s %s raised %s, which is declared for another aggregate; declare domain.Event[%T]() under domain.Aggregate %q", e.typ.Name, e.root.ID, et.WireName(), r.Event, e.typ.Name)
 	}
+	key, ok := et.OrderingKey(r.Event)
+	switch {
+	case ok && key == "":
+		return outbox.Event{}, fmt.Errorf("uow: %s of %s %s has an empty key: let its domain.OrderedBy return what it is ordered by", et.WireName(), e.typ.Name, e.root.ID)
+	case e.key != "" && key != e.key:
+		return outbox.Event{}, fmt.Errorf("uow: %s of %s %s has the key %q and the event before it %q, and between two keys there is no order: let domain.OrderedBy return one that an aggregate keeps for life", et.WireName(), e.typ.Name, e.root.ID, key, e.key)
+	}
+	e.key = key
 	origin := domain.OriginFrom(ctx)
 	if origin.CorrelationID == "" {
 		if u.correlation == "" {
@@ -195,6 +203,7 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 			Sequence:    fmt.Sprintf("%d.%d", version, len(e.events)+1),
 			Priority:    domain.PriorityFrom(ctx),
 		},
+		Key:  key,
 		Data: data,
 	}, nil
 }

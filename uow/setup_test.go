@@ -212,12 +212,14 @@ type world struct {
 	units *uow.Manager
 	db    *spy
 	wakes *[]string
+	// retries are those of another manager.
+	retries int
 	store
 }
 
 // newWorld opens a database with all tables, and units on it.
 func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world {
-	w := &world{db: &spy{Provider: open(t, "default")}, wakes: &[]string{}}
+	w := &world{db: &spy{Provider: open(t, "default")}, wakes: &[]string{}, retries: 100}
 	w.create(t, w.db)
 	cfg := uow.Config{Domain: bank, Providers: []uow.Provider{w.db}, External: []outbox.Target{{Broker: "partner"}}}
 	for _, c := range change {

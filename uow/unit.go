@@ -52,9 +52,10 @@ type entry struct {
 	before    int64 // the version in the database, before the unit
 	base      int64 // the version in the database, after what was flushed
 	loaded    bool
-	recreated bool // base is the version at which one of its identity was removed
-	saved     bool // since the last flush
-	taken     int  // how many of root.Raised are in events, or were flushed
+	recreated bool   // base is the version at which one of its identity was removed
+	saved     bool   // since the last flush
+	taken     int    // how many of root.Raised are in events, or were flushed
+	key       string // of its events, if they have one of their own
 	events    []outbox.Event
 	writes    []Statement
 	flushed   bool
@@ -128,6 +129,9 @@ func (u *Unit) run(ctx context.Context, fn func(context.Context) error) error {
 		u.state = done
 		if !committed {
 			u.rollback(ctx)
+		}
+		for _, p := range u.touched {
+			u.m.held(p.provider.Name(), p.session.Held())
 		}
 	}()
 	if err := fn(context.WithValue(ctx, unitKey{}, u)); err != nil {

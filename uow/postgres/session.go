@@ -35,6 +35,9 @@ var _ uow.Session = (*session)(nil)
 
 func (s *session) Began() bool { return s.begun }
 
+// Held is nothing: transactions run beside each other.
+func (s *session) Held() time.Duration { return 0 }
+
 func (s *session) DB(ctx context.Context) (bun.IDB, error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err

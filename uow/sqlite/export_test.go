@@ -7,4 +7,15 @@ import (
 )
 
 // SetWriterTimeout shortens the wait for the writer.
-func SetWriterTimeout(p uow.Provider, d time.Duration) { p.(*provider).writerTimeout = d }
+func SetWriterTimeout(p uow.Provider, d time.Duration) { p.(*provider).writer.timeout = d }
+
+// Waiting is how many wait for the writer.
+func Waiting(p uow.Provider) int {
+	g := &p.(*provider).writer.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.urgent) + len(g.waiting)
+}
+
+// IsOpen says whether the writer's connection is open.
+func IsOpen(p uow.Provider) bool { return p.(*provider).writer.conn != nil }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -18,9 +19,10 @@ type session struct {
 	p      *provider
 	begun  bool
 	ended  bool
-	conn   bun.Conn
 	tx     bun.Tx
 	cancel context.CancelFunc // of what tx was begun with
+	since  time.Time          // it has held the writer
+	held   time.Duration
 }
 
 var _ uow.Session = (*session)(nil)
@@ -41,16 +43,12 @@ func (s *session) begin(ctx context.Context) error {
 	case s.begun:
 		return nil
 	}
-	conn, err := s.writer(ctx)
-	if err != nil {
-		return err
-	}
 	// database/sql rolls back when the context of BeginTx is done. That of the
 	// first call may be shorter than the transaction: only the end of a unit
 	// cancels this one.
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
-	tx, err := conn.BeginTx(txCtx, nil)
+	tx, err := s.p.db.BeginTx(txCtx, nil)
 	if !stop() {
 		if err == nil {
 			_ = tx.Rollback()
@@ -59,25 +57,10 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	if err != nil {
 		cancel()
-		_ = conn.Close()
 		return fmt.Errorf("sqlite: begin: %w", err)
 	}
-	s.begun, s.conn, s.tx, s.cancel = true, conn, tx, cancel
+	s.begun, s.tx, s.cancel, s.since = true, tx, cancel, time.Now()
 	return nil
-}
-
-// writer waits for the one connection that writes.
-func (s *session) writer(ctx context.Context) (bun.Conn, error) {
-	wait, cancel := context.WithTimeout(ctx, s.p.writerTimeout)
-	defer cancel()
-	conn, err := s.p.db.Conn(wait)
-	switch {
-	case err == nil:
-		return conn, nil
-	case wait.Err() != nil && ctx.Err() == nil:
-		return conn, fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", s.p.name, s.p.writerTimeout)
-	}
-	return conn, fmt.Errorf("sqlite: no connection: %w", err)
 }
 
 func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
@@ -159,11 +142,12 @@ func (s *session) Rollback(context.Context) error {
 	return nil
 }
 
-// release gives the writer to the next unit.
 func (s *session) release() {
 	s.cancel()
-	_ = s.conn.Close()
+	s.held = time.Since(s.since)
 }
+
+func (s *session) Held() time.Duration { return s.held }
 
 // rolledBack says that SQLite had done it itself, as after an interrupted
 // statement or on a full disk.

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -58,13 +59,16 @@ func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Prov
 // disk when it returns, and survives a power cut.
 //
 // The provider's DB is the file's one writer in this process. It serves one
-// transaction at a time, so whoever holds a transaction holds up all units of
-// work. The reader never waits for it.
+// transaction at a time, in the order in which they came, so whoever holds a
+// transaction holds up all units of work. It can't prepare statements outside
+// transactions. The reader never waits for it.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
-	p := &provider{name: cmp.Or(cfg.Name, defaultName), writerTimeout: defaultWriterTimeout}
+	p := &provider{name: cmp.Or(cfg.Name, defaultName)}
 	path, err := cfg.path()
 	if err == nil {
-		p.db, p.reader = open(path)
+		err = p.open(path)
+	}
+	if err == nil {
 		if err = p.check(ctx, path); err != nil {
 			_ = p.Close()
 		}
@@ -102,7 +106,7 @@ func (cfg Config) path() (string, error) {
 	return path, nil
 }
 
-func open(path string) (writer, reader *bun.DB) {
+func (p *provider) open(path string) error {
 	name := filepath.ToSlash(path)
 	if !strings.HasPrefix(name, "/") {
 		name = "/" + name // a volume, as in file:///C:/ordering.db
@@ -112,24 +116,29 @@ func open(path string) (writer, reader *bun.DB) {
 		more.Set("_foreign_keys", "on")
 		return (&url.URL{Scheme: "file", Path: name, RawQuery: more.Encode()}).String()
 	}
-	pool := func(dsn string, conns int) *bun.DB {
-		db, err := sql.Open("sqlite", dsn)
-		if err != nil { // only for a driver that isn't linked
-			panic(err)
-		}
-		db.SetMaxOpenConns(conns)
-		db.SetMaxIdleConns(conns)
+	writing, err := sqlite.NewConnector(dsn(url.Values{"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}}))
+	if err != nil {
+		return err
+	}
+	reading, err := sqlite.NewConnector(dsn(url.Values{"_query_only": {"on"}}))
+	if err != nil {
+		return err
+	}
+	pool := func(c driver.Connector) *bun.DB {
+		db := sql.OpenDB(c)
+		db.SetMaxIdleConns(maxReaders)
 		return bun.NewDB(db, sqlitedialect.New(), bun.WithDiscardUnknownColumns())
 	}
-	writer = pool(dsn(url.Values{"_txlock": {"immediate"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}}), 1)
-	reader = pool(dsn(url.Values{"_query_only": {"on"}}), maxReaders)
-	return writer, reader
+	p.writer = &oneWriter{Connector: writing, name: p.name, timeout: defaultWriterTimeout}
+	p.db, p.reader = pool(p.writer), pool(reading)
+	p.reader.SetMaxOpenConns(maxReaders)
+	return nil
 }
 
 type provider struct {
-	name          string
-	db, reader    *bun.DB
-	writerTimeout time.Duration
+	name       string
+	writer     *oneWriter
+	db, reader *bun.DB
 }
 
 var _ uow.Provider = (*provider)(nil)
