@@ -54,7 +54,7 @@ func TestProcessor_UnansweredRowPaysAlone(t *testing.T) {
 			m := memory.New(memory.Config{})
 			c := &choking{Broker: m, on: func(m broker.Message) bool { return m.ID == rows[20].MessageID }}
 			cfg := quick()
-			cfg.Workers, cfg.Lease, cfg.PublishTimeout = workers, time.Minute, 100*time.Millisecond
+			cfg.Workers, cfg.Lease, cfg.PublishTimeout = workers, time.Minute, 500*time.Millisecond
 			cfg.Retry.MaxAttempts = 2
 			p := processor(t, b, cfg, lane(c))
 			feed := b.Insert(outboxtest.Numbered("later", 5)...) // somebody to probe with

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/writer"
 )
 
 // lane publishes the rows for one target broker. One goroutine, keep, holds
@@ -156,7 +158,7 @@ type keeper struct {
 
 func (k *keeper) turn(ctx context.Context) {
 	l, lease := k.lane, k.lane.p.cfg.Outbox.Lease
-	ctx, cancel := context.WithTimeout(ctx, lease/3)
+	ctx, cancel := context.WithTimeout(writer.Urgent(ctx), lease/3)
 	defer cancel()
 	var err error
 	if time.Since(k.renewed) >= lease/3-lease/30 {
