@@ -277,7 +277,7 @@ func TestProcessor_F_31_UnsendableDoesNotSpin(t *testing.T) {
 			})
 			cfg := quick()
 			cfg.PollInterval, cfg.MaxPollInterval, cfg.Retry.BaseDelay = 100*time.Millisecond, 200*time.Millisecond, time.Hour
-			cfg.OnAbandoned = outbox.Hold
+			cfg.OnAbandoned, cfg.Retry.MaxAttempts, cfg.Retention.Published = outbox.Hold, 1000, -1
 			p := processor(t, b, cfg, lane(m))
 			require.Eventually(t, func() bool { return p.Status()["default"].Published == 20 }, 20*time.Second, 5*time.Millisecond)
 			sent.take()
