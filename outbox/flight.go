@@ -208,7 +208,7 @@ func (w *worker) count(outcomes []Outcome, stale, try int) {
 			l.log.Error("a row was abandoned", "seq", o.Seq, "class", o.Class, "error", o.Error)
 		}
 	}
-	l.published.add(published)
+	l.published.add(max(published-stale, 0))
 	// After a try without an answer, rows that are no longer in this claim's hand
 	// were most likely settled by that try.
 	if stale > 0 && try == 0 {

@@ -154,6 +154,16 @@ type keeper struct {
 	lane    *lane
 	conn    *bun.Conn
 	renewed time.Time // when the last renewal that succeeded began
+	careful time.Time // until then partitions are taken one by one
+}
+
+// portion is how many partitions to take at once: one by one after a takeover
+// met a row that others have locked, so that only its partition has to wait.
+func (k *keeper) portion(n int) int {
+	if time.Now().Before(k.careful) {
+		return 1
+	}
+	return n
 }
 
 func (k *keeper) turn(ctx context.Context) {
@@ -254,7 +264,11 @@ func (k *keeper) balance(ctx context.Context) error {
 			continue
 		}
 		begin := time.Now()
-		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.owner(w), share-have)
+		leases, taken, err := l.p.cfg.Store.Acquire(ctx, l.owner(w), k.portion(share-have))
+		if lockTimeout(err) {
+			k.careful = time.Now().Add(caution)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("take partitions: %w", err)
 		}

@@ -30,6 +30,10 @@ type held struct {
 // margin is the part of a lease that a worker doesn't use.
 func margin(lease time.Duration) time.Duration { return min(lease/10, 5*time.Second) }
 
+// patience is how long a claim or a takeover waits for a row that others have
+// locked. It has locked partitions, whose renewal must not wait for long.
+func patience(lease time.Duration) time.Duration { return min(lease/6, time.Second) }
+
 func (o *ownership) add(leases []Lease, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 )
@@ -136,4 +137,27 @@ func TestRace_OperatorAndClaim(t *testing.T) {
 	release()
 	require.Len(t, (<-claimed).Rows, 2)
 	require.ErrorContains(t, <-abandoned, "is processing")
+}
+
+// F-24: a row that somebody has locked for long holds up its key: not its worker,
+// nor its leases.
+func TestProcessor_F_24_ALockedRowHoldsUpItsKeyOnly(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	b.Insert("locked", "locked")
+	release := hold(t, b, b.Entries()[0].Seq)
+	m := memory.New(memory.Config{})
+	cfg := quick()
+	cfg.Workers = 1
+	p := processor(t, b, cfg, lane(m))
+	for range 3 {
+		before := len(m.Messages(topic))
+		b.Insert(outboxtest.Numbered("k", 50)...)
+		require.Eventually(t, func() bool { return len(m.Messages(topic)) == before+50 }, 20*time.Second, time.Millisecond)
+		require.Equal(t, outboxtest.Partitions, p.Status()["default"].Partitions)
+	}
+	require.Zero(t, p.Status()["default"].TakenOver)
+	require.NotContains(t, byKey(m.Messages(topic)), "locked")
+	release()
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 152})
+	require.Len(t, byKey(m.Messages(topic))["locked"], 2)
 }

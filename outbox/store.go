@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -51,6 +53,23 @@ func (s *Store) inTx(ctx context.Context, db txBeginner, fn func(tx bun.Tx) erro
 		return err
 	}
 	return tx.Commit()
+}
+
+// patience is a condition that is always true and bounds, for the rest of the
+// transaction, how long PostgreSQL waits for a lock: a statement of its own would
+// be one more round trip. A context can't do it: the server goes on waiting, with
+// all that it has locked, after its client has gone.
+func (s *Store) patience(d time.Duration) string {
+	if d == 0 || s.sqlite() {
+		return ""
+	}
+	return fmt.Sprintf(" AND set_config('lock_timeout', '%dms', true) <> ''", d.Milliseconds())
+}
+
+// lockTimeout says whether err is that bound.
+func lockTimeout(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "55P03"
 }
 
 // txBeginner is a *bun.DB or a bun.Conn.

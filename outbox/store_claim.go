@@ -27,6 +27,12 @@ type ClaimRequest struct {
 	May func(key, topic string) bool
 	// Alone takes one row that is in quarantine, for a call of its own.
 	Alone bool
+	// Wait is how long the claim waits for a row that others have locked; then it
+	// fails with the database's lock timeout. 0: for as long as it takes.
+	Wait time.Duration
+	// Careful leaves out keys with a row that others have locked, instead of
+	// waiting. It costs one more statement.
+	Careful bool
 	// Reach is how many rows are read at most; 0 is as many as it takes.
 	Reach int
 	// Memory is what the worker remembers of its partitions. Nil: nothing.
@@ -101,7 +107,12 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 			return err
 		}
 		c.Next, c.Quarantined, c.InHand = chosen.next, chosen.quarantined, chosen.inHand
-		if len(chosen.seqs) == 0 {
+		if r.Careful && !s.sqlite() {
+			if err := s.leaveLocked(ctx, tx, &chosen); err != nil {
+				return err
+			}
+		}
+		if len(chosen.rows) == 0 {
 			return nil
 		}
 		if err := s.raise(ctx, tx, r.Target, chosen, own); err != nil {
@@ -134,7 +145,7 @@ func (s *Store) Peek(ctx context.Context, r ClaimRequest) (found bool, c Claim, 
 		}
 	}
 	chosen, err := s.choose(ctx, s.reader, r, own)
-	return len(chosen.seqs) > 0, Claim{Next: chosen.next, Quarantined: chosen.quarantined, InHand: chosen.inHand}, err
+	return len(chosen.rows) > 0, Claim{Next: chosen.next, Quarantined: chosen.quarantined, InHand: chosen.inHand}, err
 }
 
 // partitionState is a partition as a claim finds it.
@@ -147,7 +158,7 @@ type partitionState struct {
 // own reads those of the partitions that are the worker's, and locks them.
 func (s *Store) own(ctx context.Context, db bun.IDB, r ClaimRequest, lock bool) (map[int]partitionState, error) {
 	query := leaseValues(r.Leases) + " SELECT p.partition, p.fence, p.claimed_below, p.changes FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
-		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now()
+		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now() + s.patience(r.Wait)
 	if lock && !s.sqlite() {
 		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
 	}
@@ -169,7 +180,11 @@ const claimedAhead = 10000
 // raise keeps claimed_below above the rows that are about to be claimed.
 func (s *Store) raise(ctx context.Context, tx bun.Tx, target string, chosen choice, own map[int]partitionState) error {
 	var values []string
-	for p, seq := range chosen.highest {
+	highest := map[int]int64{}
+	for _, row := range chosen.rows {
+		highest[row.partition] = row.seq
+	}
+	for p, seq := range highest {
 		if seq >= own[p].claimedBelow {
 			values = append(values, fmt.Sprintf("(%d, %d)", p, seq+claimedAhead))
 		}
@@ -246,9 +261,7 @@ func (r *run) block(c candidate, lasting bool, until time.Time) {
 }
 
 type choice struct {
-	seqs        []int64
-	failed      []int64       // those of them that are retries
-	highest     map[int]int64 // of seqs, by partition
+	rows        []candidate // in the order of seq
 	next        time.Duration
 	quarantined bool
 	inHand      []int
@@ -260,7 +273,7 @@ func (r *run) choice(own map[int]partitionState) choice {
 		all = append(all, taken...)
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
-	c := choice{highest: map[int]int64{}, next: time.Duration(r.next * float64(time.Second)), quarantined: r.quarantined}
+	c := choice{next: time.Duration(r.next * float64(time.Second)), quarantined: r.quarantined}
 	for p := range r.inHand {
 		c.inHand = append(c.inHand, p)
 	}
@@ -269,14 +282,33 @@ func (r *run) choice(own map[int]partitionState) choice {
 	}
 	// Cut at the limit: what goes is the end of the order, so that each key keeps
 	// a leading run.
-	for _, row := range all[:min(len(all), r.request.Limit)] {
-		c.seqs = append(c.seqs, row.seq)
-		c.highest[row.partition] = row.seq
-		if row.status == Failed {
-			c.failed = append(c.failed, row.seq)
+	c.rows = all[:min(len(all), r.request.Limit)]
+	return c
+}
+
+// leaveLocked takes the keys out of a choice of which others have locked a row,
+// and locks the rest. To leave out only the row itself would publish its
+// followers before it.
+func (s *Store) leaveLocked(ctx context.Context, tx bun.Tx, c *choice) error {
+	if len(c.rows) == 0 {
+		return nil
+	}
+	seqs := make([]int64, len(c.rows))
+	for i, row := range c.rows {
+		seqs[i] = row.seq
+	}
+	var free []int64
+	if err := scanAll(ctx, tx, &free, "SELECT seq FROM outbox WHERE seq IN ("+list(seqs)+") ORDER BY seq FOR NO KEY UPDATE SKIP LOCKED"); err != nil {
+		return err
+	}
+	locked := map[string]bool{}
+	for _, row := range c.rows {
+		if _, ok := slices.BinarySearch(free, row.seq); !ok {
+			locked[row.key] = true
 		}
 	}
-	return c
+	c.rows = slices.DeleteFunc(c.rows, func(row candidate) bool { return locked[row.key] })
+	return nil
 }
 
 // exclude are blocked keys for the next page to leave out, as far as they fit
@@ -403,17 +435,24 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		}
 		id = strconv.FormatInt(n, 10)
 	}
-	if len(chosen.failed) > 0 {
+	var seqs, failed []int64
+	for _, row := range chosen.rows {
+		seqs = append(seqs, row.seq)
+		if row.status == Failed {
+			failed = append(failed, row.seq)
+		}
+	}
+	if len(failed) > 0 {
 		// A retry is pending again before it is claimed, as the life cycle says.
-		if _, err = tx.ExecContext(ctx, "UPDATE outbox SET status = 'pending' WHERE seq IN ("+list(chosen.failed)+")"); err != nil {
+		if _, err = tx.ExecContext(ctx, "UPDATE outbox SET status = 'pending' WHERE seq IN ("+list(failed)+")"); err != nil {
 			return err
 		}
 	}
-	c.Rows = make([]Claimed, 0, len(chosen.seqs))
+	c.Rows = make([]Claimed, 0, len(seqs))
 	err = each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = "+id+","+
 		" attempts = attempts + 1, max_attempts = ?2, last_attempt_at = "+s.now()+
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
-		" AND outbox.seq IN ("+list(chosen.seqs)+")"+
+		" AND outbox.seq IN ("+list(seqs)+")"+
 		" RETURNING claim_id, outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
 		" correlation_id, tenant_id, traceparent, payload, occurred_at, attempts, losses",
 		func(scan func(...any) error) error {

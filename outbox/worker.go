@@ -23,6 +23,9 @@ const (
 	// reach is how many batches of rows a claim reads at most while others are
 	// out, whose rows and followers it passes over.
 	reach = 4
+	// caution is how long a worker leaves out what others have locked, after it has
+	// met a lock that lasted.
+	caution = 30 * time.Second
 	// turn is how long a worker takes row after row from quarantine.
 	turn = 250 * time.Millisecond
 )
@@ -58,6 +61,7 @@ type worker struct {
 	// Of the claiming goroutine.
 	quarantined bool      // there is, or was at the last look, a row in quarantine
 	turned      time.Time // when it last took rows from there
+	careful     time.Time // until then it leaves locked rows out
 }
 
 // doubt says that rows may be in a worker's hand without its knowledge: no claim
@@ -314,6 +318,7 @@ func (w *worker) request(p permit, leases []Lease) ClaimRequest {
 	r := ClaimRequest{
 		Target: w.lane.target, Worker: w.id, Leases: leases, Limit: cfg.BatchSize, MaxAttempts: cfg.Retry.MaxAttempts,
 		May: p.may, Alone: p.alone, Memory: &w.memory,
+		Wait: patience(cfg.Lease), Careful: time.Now().Before(w.careful),
 	}
 	if p.single() {
 		r.Limit = 1
@@ -337,6 +342,13 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
 	c, err := w.lane.p.cfg.Store.Claim(ctx, w.request(p, leases))
+	if lockTimeout(err) {
+		if time.Now().After(w.careful) {
+			w.lane.log.Warn("another session has rows of the outbox locked; their keys wait until it ends (see pg_locks)", "worker", w.id)
+		}
+		w.careful = time.Now().Add(caution)
+		return Claim{Next: retryFirst}, nil
+	}
 	w.lane.database.note(hard, err)
 	if err != nil {
 		w.doubting(unanswered)
