@@ -63,7 +63,7 @@ func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 			Workers: 2, PollInterval: 20 * time.Millisecond, MaxPollInterval: 50 * time.Millisecond, Lease: time.Second,
 			Retry: outbox.RetryPolicy{BaseDelay: 50 * time.Millisecond, MaxAttempts: 3},
 			Retention: outbox.Retention{
-				Published: time.Millisecond, Abandoned: time.Hour, Every: 100 * time.Millisecond,
+				Published: 2 * time.Second, Abandoned: time.Hour, Every: 100 * time.Millisecond,
 			},
 		},
 		Logger: slog.New(slog.DiscardHandler),

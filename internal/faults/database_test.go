@@ -79,7 +79,7 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 	w.nodes[len(w.nodes)-1].terminate()
 	w.drain()
 	w.check()
-	require.Zero(t, w.count("outbox WHERE failure_class IS NOT NULL"))
+	require.Zero(t, w.count("outbox WHERE attempts > losses + 1"))
 }
 
 // S2-51: statements that hang are ended after a while and tried again: neither is
@@ -110,8 +110,7 @@ func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 	}
 	require.NoError(t, tx.Rollback())
 	w.drain()
-	r := w.check()
-	require.Zero(t, r.duplicates)
+	require.Zero(t, w.check().odd())
 }
 
 // proxy stands in front of the database.

@@ -77,7 +77,9 @@ func silence(t *testing.T) {
 	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
 	for range rounds {
 		n := w.count("outbox WHERE status = 'published'")
-		eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+100 }, "rows are published")
+		eventually(t, func() bool {
+			return w.count("outbox WHERE status = 'published'") > n+100 && w.count("outbox WHERE status = 'failed'") == 0
+		}, "rows are published")
 		fault := incident{Kind: "silence", From: time.Now()}
 		ownKafka.signal(t, syscall.SIGSTOP)
 		eventually(t, func() bool { return w.count("outbox WHERE status = 'failed'") > 0 }, "a row shows the outage")
@@ -122,8 +124,8 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 				return w.count("outbox WHERE status = 'published'") == 998-waiting && w.count("outbox WHERE status = 'abandoned'") == 2
 			}, "the others are published")
 			r := w.check(large[accountID(3)], large[accountID(7)])
-			require.Zero(t, r.duplicates)
-			require.Equal(t, 998-waiting, r.deliveries)
+			require.Zero(t, r.odd())
+			require.Equal(t, 998-waiting, r.deliveries-r.duplicates)
 			why := func(i int) string {
 				return strings.Join(w.strings("SELECT failure_class || ', ' || attempts || ': ' || last_error FROM outbox WHERE message_id = $1", large[accountID(i)]), "")
 			}

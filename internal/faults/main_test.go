@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	// These tests wait more than they work: more of them than there are processors
 	// run side by side.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "10"); err != nil {
 		panic(err)
 	}
 	dir, err := os.MkdirTemp("", "faults")
