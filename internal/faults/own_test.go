@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -20,6 +19,8 @@ import (
 // that use it don't run side by side.
 var ownKafka server
 
+const services = "../../scripts/services"
+
 type server struct {
 	mu     sync.Mutex
 	dir    string
@@ -36,14 +37,15 @@ func (s *server) up(t *testing.T) string {
 	if s.dir == "" {
 		s.dir = filepath.Join(scratch, "own")
 		// The server survives whoever started it, but not this: it ends when this
-		// process does, whatever the reason.
-		s.reaper = exec.Command("sh", "-c", `cat >/dev/null; kill -9 "$(cat "$0/.services/kafka/pid")"; rm -rf "$0"`, s.dir)
+		// process does, whatever the reason. One that is just being started is
+		// waited for.
+		s.reaper = exec.Command("sh", "-c", `cat >/dev/null; kill -9 "$(cat "$0/.services/kafka/pid")"; WAYBILL_SERVICES=$0 "$1" down kafka; rm -rf "$0"`, s.dir, services)
 		hold, err := s.reaper.StdinPipe()
 		require.NoError(t, err)
 		require.NoError(t, s.reaper.Start())
 		s.hold = hold
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "../../scripts/services", "up", "kafka")
+	cmd := exec.Command(services, "up", "kafka")
 	cmd.Env = append(os.Environ(), "WAYBILL_SERVICES="+s.dir)
 	out, err := cmd.Output()
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
