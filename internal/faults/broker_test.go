@@ -18,6 +18,8 @@ import (
 // there and silent. No row pays for it, and when Kafka is back, all are published
 // soon and in order.
 //
+// It takes longest, and stands in the first file so that it begins first.
+//
 //nolint:tparallel // Its parts share a Kafka that each of them stops.
 func TestOutage_C_65_F_05_F_32(t *testing.T) {
 	t.Parallel()
