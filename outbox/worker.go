@@ -477,7 +477,7 @@ func (w *worker) resolve(ctx context.Context) (ok bool) {
 		}
 		defer w.loud(pipelined)
 		if d == crashed {
-			l.p.sleep(min(restartFirst<<min(crashes-1, 10), restartMax))
+			l.p.sleep(min(restartFirst<<min(crashes, 10), restartMax))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
