@@ -56,9 +56,10 @@ func (b *breaker) may() bool {
 type step int
 
 const (
-	otherTopic  step = iota // neither a key nor a topic of the unanswered calls
-	otherKey                // not a key of the unanswered calls
-	anyKey                  // a key of them
+	otherTopic  step = iota // neither of a suspect nor of a topic of the unanswered calls
+	otherKey                // not of a suspect
+	untried                 // of a suspect that was no probe yet
+	anyKey                  // of any
 	quarantined             // a row that may kill
 	steps
 )
@@ -78,6 +79,7 @@ type circuit struct {
 	lane     *breaker            // nil: closed
 	topics   map[string]*breaker // that fail while others are answered
 	suspects map[string]suspect  // by key
+	tried    map[string]bool     // suspects that were probes, in vain
 	silent   map[string]bool     // topics of the calls that opened the lane's breaker
 	seen     map[string]bool     // topics of all calls
 	step     step
@@ -92,7 +94,7 @@ type suspect struct {
 }
 
 func newCircuit(workers int) *circuit {
-	return &circuit{workers: workers, topics: map[string]*breaker{}, suspects: map[string]suspect{}, silent: map[string]bool{}, seen: map[string]bool{}}
+	return &circuit{workers: workers, topics: map[string]*breaker{}, suspects: map[string]suspect{}, tried: map[string]bool{}, silent: map[string]bool{}, seen: map[string]bool{}}
 }
 
 // permit is what a worker may do next.
@@ -130,12 +132,16 @@ func (c *circuit) enter() permit {
 		return p
 	}
 	p.probe = true
-	suspects, silent := keys(c.suspects), maps.Clone(c.silent)
+	suspects, tried, silent := keys(c.suspects), maps.Clone(c.tried), maps.Clone(c.silent)
 	switch c.step {
 	case otherTopic:
 		p.may = func(key, topic string) bool { return !suspects[key] && !silent[topic] }
 	case otherKey:
 		p.may = func(key, _ string) bool { return !suspects[key] }
+	case untried:
+		p.may = func(key, _ string) bool { return !tried[key] }
+	case anyKey:
+		clear(c.tried)
 	case quarantined:
 		p.alone = true
 	}
@@ -162,12 +168,17 @@ func (c *circuit) special(holds func(partition int) bool) (p permit, ok bool) {
 	for topic, b := range c.topics {
 		if b.may() {
 			// A suspect tells more of itself than of its topic.
-			suspects := keys(c.suspects)
-			p.topic = topic
-			p.may = func(key, t string) bool { return t == topic && !suspects[key] }
-			if b.passes >= c.workers {
-				p.may = func(_, t string) bool { return t == topic }
+			avoid := keys(c.suspects)
+			switch b.passes / c.workers {
+			case 0:
+			case 1:
+				avoid = maps.Clone(c.tried)
+			default:
+				avoid = nil
+				clear(c.tried)
 			}
+			p.topic = topic
+			p.may = func(key, t string) bool { return t == topic && !avoid[key] }
 			return p, true
 		}
 	}
@@ -244,6 +255,9 @@ func (c *circuit) skip() {
 		c.step = otherKey
 	}
 	if c.step == otherKey && len(c.suspects) == 0 {
+		c.step = untried
+	}
+	if c.step == untried && len(c.tried) == 0 {
 		c.step = anyKey
 	}
 }
@@ -290,8 +304,12 @@ func (c *circuit) report(p permit, f finding) (changes []change) {
 	defer c.mu.Unlock()
 	for key := range f.answered {
 		delete(c.suspects, key)
+		delete(c.tried, key)
 	}
 	for key, partition := range f.unknown {
+		if p.probe || p.topic != "" {
+			c.tried[key] = true
+		}
 		s := c.suspects[key]
 		if s.since.IsZero() {
 			s.since = time.Now()

@@ -81,6 +81,21 @@ func TestProcessor_UnansweredRowPaysAlone(t *testing.T) {
 	}
 }
 
+// Also if it is the oldest of all, and everybody was in its call: probes go on
+// to others, and don't come to it again and again.
+func TestProcessor_ProbesGoPastTheRowThatIsNotAnswered(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	rows := b.Insert(append([]string{"choke"}, outboxtest.Numbered("k", 10)...)...)
+	m := memory.New(memory.Config{})
+	c := &choking{Broker: m, on: func(m broker.Message) bool { return m.Key == "choke" }}
+	cfg := quick()
+	cfg.Workers, cfg.Lease, cfg.PublishTimeout = 1, time.Minute, 500*time.Millisecond
+	cfg.Retry.MaxAttempts = 1
+	processor(t, b, cfg, lane(c))
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 10, outbox.Abandoned: 1})
+	require.Equal(t, rowsByKey(rows[1:]), byKey(m.Messages(topic)))
+}
+
 // With nobody else to ask there is no telling a broker that is away from a row
 // that it can't stand: nobody pays, and it goes on when it is answered.
 func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
