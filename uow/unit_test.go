@@ -17,6 +17,7 @@ import (
 
 var errGiveUp = errors.New("give up")
 
+// C-05: stored when committed.
 func TestSave_A1_S301_StateAndRowsTogether(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -41,6 +42,7 @@ func TestSave_A1_S301_StateAndRowsTogether(t *testing.T) {
 	})
 }
 
+// C-04: not stored when not committed.
 func TestDo_A2_S301_ErrorLeavesNothing(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
