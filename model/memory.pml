@@ -30,6 +30,11 @@
    goes back to just before its head. A change of the partition's counter, which
    every operator's verb bumps, clears `after` and B.
 
+   In the program a transaction's xid is its lock on the outbox table, which it
+   takes before it draws a seq and holds to its end: (s, x) is the largest seq and
+   all who hold the lock, read in this order, and xmin >= x is that none of these
+   holds it still. Unlike xmin it doesn't wait for transactions elsewhere.
+
    Asserted:
      ORDER   no row is taken while an earlier visible unfinished row of its key
              isn't taken with it;

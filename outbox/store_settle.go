@@ -130,8 +130,9 @@ func (s *Store) expires(after time.Duration) string {
 	return dbtime.In(s.db.Dialect(), after)
 }
 
-// settleOthers writes back what was not published. A row that was settled has
-// killed nobody: the attempts that its lost claims cost are given back.
+// settleOthers writes back what was not published. A row that was tried and
+// settled has killed nobody: the attempts that its lost claims cost are given
+// back. One that is only handed back has proved nothing, and keeps its losses.
 func (s *Store) settleOthers(ctx context.Context, tx bun.Tx, w Settlement, outcomes []Outcome) (int64, error) {
 	seqs := make([]int64, len(outcomes))
 	values := make([]string, len(outcomes))
@@ -165,7 +166,8 @@ func (s *Store) settleOthers(ctx context.Context, tx bun.Tx, w Settlement, outco
 	result, err := tx.ExecContext(ctx, "WITH v(seq, status, class, error, due, finished, expires, unspent, held) AS (VALUES "+strings.Join(values, ", ")+")"+
 		" UPDATE outbox SET status = v.status, held = v.held, finished_at = "+cast("v.finished")+", expires_at = "+cast("v.expires")+","+
 		" available_at = COALESCE("+cast("v.due")+", available_at),"+
-		" attempts = attempts - losses - v.unspent, losses = 0,"+
+		" attempts = attempts - v.unspent - CASE WHEN v.status = 'pending' THEN 0 ELSE losses END,"+
+		" losses = CASE WHEN v.status = 'pending' THEN losses ELSE 0 END,"+
 		" last_error = COALESCE(CAST(v.error AS text), last_error), failure_class = COALESCE(CAST(v.class AS text), failure_class),"+
 		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
 		" FROM v WHERE outbox.seq = v.seq AND "+mine(w, seqs), args...)

@@ -56,6 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Operate_A50_PriorityOfPendingAndFailed", priorityVerb)
 	test("Operate_AbandonLetsFollowersGo", abandonVerb) // C-19
 	test("Operate_HeldHeadIsRetriedOrSkipped", heldVerbs)
+	test("Settle_HandedBackKeepsItsLosses", handedBack)
 	test("Quarantine_LostTwiceGoesAlone", quarantineAlone)
 	test("Quarantine_A30_D2_FiveCrashesEndARow", crashesEnd)
 	test("Purge_RemovesOnlyWhatHasExpired", purge) // C-27

@@ -217,3 +217,20 @@ func crashesEnd(t *testing.T, b *Bench) {
 	require.Nil(t, b.Entries()[0].ExpiresAt)
 	require.Equal(t, outbox.Pending, b.Entries()[1].Status)
 }
+
+func handedBack(t *testing.T, b *Bench) {
+	b.Insert("k")
+	require.Len(t, b.Worker("victim", Partitions, time.Minute).Claim(1).Rows, 1)
+	b.Expire()
+	w := b.Worker("w1", Partitions, time.Minute)
+	c := w.Claim(1)
+	require.Equal(t, 1, c.Rows[0].Losses)
+	w.Settle(c, All(c, outbox.Outcome{Status: outbox.Pending, Unspent: true})...)
+	e := b.Entries()[0]
+	require.Equal(t, 1, e.Losses, "it was not tried, so it may still be what kills")
+	require.Equal(t, 1, e.Attempts, "the lost claim; this one is given back")
+	c = w.Claim(1)
+	w.Settle(c, All(c, failed(time.Hour))...)
+	require.Zero(t, b.Entries()[0].Losses)
+	require.Equal(t, 1, b.Entries()[0].Attempts)
+}
