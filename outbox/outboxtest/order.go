@@ -379,8 +379,8 @@ func (h *history) settle(c outbox.Claim, outcomes []outbox.Outcome) {
 		if !o.Unspent {
 			row.spent++
 		}
-		if o.Status != outbox.Published {
-			row.lost = 0 // given back: it has killed nobody
+		if o.Status == outbox.Failed || o.Status == outbox.Abandoned {
+			row.lost = 0 // given back: it was tried, and has killed nobody
 		}
 		if o.Status == outbox.Published && h.retention.Delete {
 			delete(h.rows, o.Seq)
