@@ -153,9 +153,14 @@ func (m *Memory) stop(c candidate) {
 	}
 }
 
-// end notes that a partition was read to its end.
-func (m *Memory) end(partition int) {
-	if k := m.partitions[partition]; k.walking {
+// end notes that a partition was read to its end, or to a bound.
+func (m *Memory) end(partition int, bound int64) {
+	k := m.partitions[partition]
+	switch {
+	case !k.walking:
+	case bound > 0:
+		k.after = max(k.after, min(bound, m.horizon))
+	default:
 		k.after = max(k.after, m.horizon)
 	}
 }

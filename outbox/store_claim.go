@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,8 +34,9 @@ type ClaimRequest struct {
 	// Careful leaves out keys with a row that others have locked, instead of
 	// waiting. It costs one more statement.
 	Careful bool
-	// Reach is how many rows are read at most; 0 is as many as it takes.
-	Reach int
+	// Near bounds the search in each partition, to about [near] times the rows of
+	// its first page, for a worker that has claims out already.
+	Near bool
 	// Memory is what the worker remembers of its partitions. Nil: nothing.
 	Memory *Memory
 }
@@ -51,6 +53,9 @@ type Claim struct {
 	Incomplete bool
 	// Quarantined says that a row in quarantine is due and was left.
 	Quarantined bool
+	// Crowded says that a search that was to be near found little, because most rows
+	// are of keys that are in somebody's hand.
+	Crowded bool
 	// InHand are the partitions in which a key was left because a row of it is in
 	// somebody's hand.
 	InHand []int
@@ -106,7 +111,7 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		if err != nil {
 			return err
 		}
-		c.Next, c.Quarantined, c.InHand = chosen.next, chosen.quarantined, chosen.inHand
+		c.Next, c.Quarantined, c.Crowded, c.InHand = chosen.next, chosen.quarantined, chosen.crowded, chosen.inHand
 		if r.Careful && !s.sqlite() {
 			if err := s.leaveLocked(ctx, tx, &chosen); err != nil {
 				return err
@@ -264,6 +269,7 @@ type choice struct {
 	rows        []candidate // in the order of seq
 	next        time.Duration
 	quarantined bool
+	crowded     bool
 	inHand      []int
 }
 
@@ -355,29 +361,41 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, ow
 	for p := range own {
 		after[p] = r.memory.partitions[p].after
 	}
-	for read := 0; len(after) > 0 && r.n < request.Limit && (request.Reach == 0 || read < request.Reach); {
+	pages := 0
+	bounds := map[int]int64{}
+	for ; len(after) > 0 && r.n < request.Limit; pages++ {
 		part := (max(request.Limit-r.n, minPage) + len(after) - 1) / len(after)
-		r.memory.far = r.memory.far || read > 0 && r.lasting
-		candidates, err := s.page(ctx, db, r, after, part)
+		r.memory.far = r.memory.far || pages > 0 && r.lasting
+		candidates, err := s.page(ctx, db, r, after, bounds, part)
 		if err != nil {
 			return choice{}, err
 		}
-		read += len(candidates)
 		of := map[int]int{}
+		first := map[int]int64{}
 		for _, c := range candidates {
 			r.add(c)
-			of[c.partition]++
+			if of[c.partition]++; of[c.partition] == 1 {
+				first[c.partition] = c.seq
+			}
 			after[c.partition] = c.seq
 		}
-		for p := range after {
-			if of[p] < part {
-				r.memory.end(p)
+		for p, last := range after {
+			switch {
+			case of[p] < part:
+				r.memory.end(p, bounds[p])
 				delete(after, p)
+			case request.Near && pages == 0:
+				bounds[p] = last + near*(last-first[p]+1)
 			}
 		}
 	}
-	return r.choice(own), nil
+	c := r.choice(own)
+	c.crowded = request.Near && pages > 1 && len(r.inHand) > 0 && r.n < request.Limit/4
+	return c, nil
 }
+
+// near is how far a search goes that is to be near.
+const near = 128
 
 // minPage is how many rows a page has at least, if there are as many.
 const minPage = 100
@@ -387,7 +405,7 @@ const minPage = 100
 // PostgreSQL plans one walk of the index and repeats it for each partition. A
 // branch for each, merged, would say the same, but to plan it takes ten times as
 // long as to run it.
-func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after map[int]int64, part int) ([]candidate, error) {
+func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after, bounds map[int]int64, part int) ([]candidate, error) {
 	exclude, args := "", []any{r.request.Target}
 	if keys := r.exclude(after); len(keys) > 0 {
 		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
@@ -396,23 +414,24 @@ func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after map[int]int6
 	if r.request.May != nil {
 		topic = "COALESCE(topic, replace(stream_category, '::', '.'))" // as DefaultTopic
 	}
-	walk := func(partition, seq string) string {
+	walk := func(partition, seq, bound string) string {
 		return "(SELECT seq, partition, partition_key, status, available_at, losses, " + topic + " AS topic FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
-			" AND finished_at IS NULL AND seq > " + seq + exclude + " ORDER BY seq LIMIT " + strconv.Itoa(part) + ")"
+			" AND finished_at IS NULL AND seq > " + seq + " AND seq <= " + bound + exclude + " ORDER BY seq LIMIT " + strconv.Itoa(part) + ")"
 	}
 	var from []string
 	for p, seq := range after {
+		bound := cmp.Or(bounds[p], math.MaxInt64)
 		if s.sqlite() {
-			from = append(from, "SELECT * FROM "+walk(strconv.Itoa(p), strconv.FormatInt(seq, 10)))
+			from = append(from, "SELECT * FROM "+walk(strconv.Itoa(p), strconv.FormatInt(seq, 10), strconv.FormatInt(bound, 10)))
 		} else {
-			from = append(from, fmt.Sprintf("(%d, %d)", p, seq))
+			from = append(from, fmt.Sprintf("(%d, %d, %d)", p, seq, bound))
 		}
 	}
 	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") + ", losses, topic FROM "
 	if s.sqlite() {
 		query += "(" + strings.Join(from, " UNION ALL ") + ") AS unfinished"
 	} else {
-		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after) CROSS JOIN LATERAL " + walk("v.p", "v.after") + " AS unfinished"
+		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after, bound) CROSS JOIN LATERAL " + walk("v.p", "v.after", "v.bound") + " AS unfinished"
 	}
 	candidates := make([]candidate, 0, part*len(after))
 	err := each(ctx, db, query, func(scan func(...any) error) error {

@@ -20,9 +20,9 @@ const (
 	// pipelined is how many claims a worker has out at most: a call that takes
 	// long keeps its keys waiting and not the others of the worker.
 	pipelined = 4
-	// reach is how many batches of rows a claim reads at most while others are
-	// out, whose rows and followers it passes over.
-	reach = 4
+	// crowd is how long a worker whose partitions hold little but followers of
+	// what is out waits for that to land, before it searches among them again.
+	crowd = time.Second
 	// caution is how long a worker leaves out what others have locked, after it has
 	// met a lock that lasted.
 	caution = 30 * time.Second
@@ -62,6 +62,7 @@ type worker struct {
 	quarantined bool      // there is, or was at the last look, a row in quarantine
 	turned      time.Time // when it last took rows from there
 	careful     time.Time // until then it leaves locked rows out
+	crowded     time.Time // until then it leaves out partitions of which something is out
 }
 
 // doubt says that rows may be in a worker's hand without its knowledge: no claim
@@ -200,10 +201,16 @@ func (w *worker) work(hard context.Context) (crash error) {
 		if !all {
 			leases = slices.DeleteFunc(leases, func(l Lease) bool { return !poked[l.Partition] })
 		}
+		if time.Now().Before(w.crowded) && !permit.probe {
+			leases = w.uncrowded(leases)
+		}
 		// An idle worker takes no lock: it looks first, unless there is likely work.
 		n, claim, err := w.round(hard, permit, leases, (full || !all) && !permit.probe)
 		w.quarantined = w.quarantined || claim.Quarantined
 		full = n == cfg.BatchSize
+		if claim.Crowded {
+			w.crowded = time.Now().Add(crowd)
+		}
 		switch {
 		case err != nil:
 			l.p.sleep(retryFirst + rand.N(retryFirst))
@@ -318,13 +325,10 @@ func (w *worker) request(p permit, leases []Lease) ClaimRequest {
 	r := ClaimRequest{
 		Target: w.lane.target, Worker: w.id, Leases: leases, Limit: cfg.BatchSize, MaxAttempts: cfg.Retry.MaxAttempts,
 		May: p.may, Alone: p.alone, Memory: &w.memory,
-		Wait: patience(cfg.Lease), Careful: time.Now().Before(w.careful),
+		Wait: patience(cfg.Lease), Careful: time.Now().Before(w.careful), Near: len(w.slots) > 1,
 	}
 	if p.single() {
 		r.Limit = 1
-	}
-	if len(w.slots) > 1 {
-		r.Reach = reach * cfg.BatchSize
 	}
 	return r
 }
@@ -387,6 +391,20 @@ func (w *worker) await(partitions []int) {
 			w.ring()
 		}
 	}
+}
+
+// uncrowded leaves out partitions of which something is out, and has them looked
+// at when it has landed.
+func (w *worker) uncrowded(leases []Lease) []Lease {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(leases, func(l Lease) bool {
+		if w.out[l.Partition] == 0 {
+			return false
+		}
+		w.waiting[l.Partition] = true
+		return true
+	})
 }
 
 // landed notes that a claim is settled. next is the time until one of its rows
