@@ -223,7 +223,9 @@ func TestMembers_S2_33_C_41_TakenForDead(t *testing.T) {
 		}
 		b.Insert(outboxtest.Numbered("k", 20)...)
 		require.Eventually(t, func() bool { return p.Status()["default"].Partitions == 0 }, time.Second, time.Millisecond)
-		require.Equal(t, 1, log.count("leases had run out and others have taken the partitions"))
+		require.Eventually(t, func() bool {
+			return log.count("leases had run out and others have taken the partitions") == 1
+		}, time.Second, time.Millisecond)
 		require.Empty(t, m.Messages(topic), "it doesn't go on as if they were its own")
 
 		statuses(t, b, map[outbox.Status]int{outbox.Published: 20})
