@@ -156,6 +156,18 @@ func keys[V any](m map[string]V) map[string]bool {
 	return set
 }
 
+// enterAlone is the permit for a row in quarantine, which goes alone, so that it
+// doesn't matter whether it is suspected, too; ok is false during an outage.
+func (c *circuit) enterAlone() (p permit, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	topics := keys(c.topics)
+	return permit{
+		alone: true, began: time.Now(),
+		may: func(_, topic string) bool { return !topics[topic] },
+	}, c.lane == nil
+}
+
 // special is one more thing that a worker may do besides, while something is
 // wrong: probe a topic, or call for a suspect of its partitions.
 func (c *circuit) special(holds func(partition int) bool) (p permit, ok bool) {
@@ -267,6 +279,11 @@ func (c *circuit) skip() {
 func (c *circuit) cancel(p permit, rows []Claimed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.landed(p, rows)
+}
+
+// landed notes that a call is no longer out, however it ended.
+func (c *circuit) landed(p permit, rows []Claimed) {
 	if p.probe && c.lane != nil {
 		c.lane.probed = false
 	}
@@ -298,10 +315,11 @@ type change struct {
 	open  bool
 }
 
-// report takes in what a call's answer tells.
-func (c *circuit) report(p permit, f finding) (changes []change) {
+// report takes in what the answer to a call of rows tells.
+func (c *circuit) report(p permit, rows []Claimed, f finding) (changes []change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.landed(p, rows)
 	for key := range f.answered {
 		delete(c.suspects, key)
 		delete(c.tried, key)
@@ -314,7 +332,7 @@ func (c *circuit) report(p permit, f finding) (changes []change) {
 		if s.since.IsZero() {
 			s.since = time.Now()
 		}
-		s.partition, s.out, s.next = partition, false, time.Time{}
+		s.partition, s.next = partition, time.Time{}
 		c.suspects[key] = s
 	}
 	switch {

@@ -118,6 +118,50 @@ func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
 	require.Equal(t, 1, b.Entries()[0].Attempts)
 }
 
+// Who was in a call that was not answered gets its turn again however its own
+// call ends, also if the broker was away just then.
+func TestProcessor_SuspectGoesOnAfterAnOutage(t *testing.T) {
+	b := outboxtest.Open(t, openSQLite(t))
+	rows := b.Insert(append(outboxtest.Numbered("k", 5), "choke")...)
+	m := memory.New(memory.Config{})
+	a := &absent{Broker: m, id: rows[5].MessageID, alone: make(chan struct{})}
+	cfg := quick()
+	cfg.Workers, cfg.Lease, cfg.PublishTimeout = 1, time.Minute, 200*time.Millisecond
+	processor(t, b, cfg, lane(a))
+	b.Insert("probe")
+	<-a.alone
+	b.Insert("probe again") // so that the outage ends by another row
+	statuses(t, b, map[outbox.Status]int{outbox.Published: 8})
+	require.Equal(t, 1, b.Entries()[5].Attempts)
+}
+
+// absent answers no call of several with a certain message, and is away when it
+// comes alone for the first time.
+type absent struct {
+	broker.Broker
+	id    string
+	alone chan struct{}
+	once  sync.Once
+}
+
+func (a *absent) Publish(ctx context.Context, messages []broker.Message) (err error) {
+	if !slices.ContainsFunc(messages, func(m broker.Message) bool { return m.ID == a.id }) {
+		return a.Broker.Publish(ctx, messages)
+	}
+	if len(messages) > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	a.once.Do(func() {
+		close(a.alone)
+		err = broker.Classify(broker.Unavailable, errors.New("away"))
+	})
+	if err != nil {
+		return err
+	}
+	return a.Broker.Publish(ctx, messages)
+}
+
 // C-58: a topic that fails alone opens its own breaker: the others of the lane go on
 // at full speed, nobody pays, and it goes on by itself.
 func TestProcessor_TopicFailsAlone(t *testing.T) {

@@ -74,7 +74,7 @@ func (w *worker) note(p permit, c Claim, f finding) {
 	} else {
 		l.lastError.Store(nil)
 	}
-	for _, change := range l.circuit.report(p, f) {
+	for _, change := range l.circuit.report(p, c.Rows, f) {
 		log := l.log
 		if change.topic != "" {
 			log = log.With("topic", change.topic)

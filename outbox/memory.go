@@ -16,8 +16,8 @@ import (
 //
 // What makes it sound: a row may become visible below others that were read
 // before, because its transaction drew its seq earlier and committed later. Such
-// a row is never below the horizon: up to there every transaction that drew a
-// seq has ended. Below the horizon rows only leave, except by an operator, who
+// a row is never below the horizon: up to there every transaction that drew a seq
+// has ended. Below the horizon rows only leave, except by an operator, who
 // says so in outbox_partitions.changes.
 type Memory struct {
 	partitions map[int]*past
@@ -25,8 +25,8 @@ type Memory struct {
 	far        bool // the last look went past rows that can't go on
 
 	// noted is the highest seq at a time when the running transactions had written
-	// to the outbox. Whoever draws a seq has locked the table for writing before, until its
-	// end; so when these have ended, noted is below the horizon.
+	// to the outbox. Whoever draws a seq has locked the table for writing before,
+	// until its end; so when these have ended, noted is below the horizon.
 	noted   int64
 	running []string
 }

@@ -11,8 +11,6 @@ type ownership struct {
 	mu      sync.Mutex
 	leases  map[int]held
 	surplus int
-	// anyLeaving: some of the leases are marked so.
-	anyLeaving bool
 }
 
 type held struct {
@@ -121,9 +119,6 @@ func (o *ownership) setSurplus(n int) {
 func (o *ownership) leave(worker string, out func(partition int) bool) []Lease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.surplus == 0 && !o.anyLeaving {
-		return nil
-	}
 	var gone []Lease
 	for p, h := range o.leases {
 		if len(gone) < o.surplus && !out(p) {
@@ -133,7 +128,6 @@ func (o *ownership) leave(worker string, out func(partition int) bool) []Lease {
 	}
 	o.surplus -= len(gone)
 	left := o.surplus
-	o.anyLeaving = left > 0
 	for _, before := range []bool{true, false} { // what is leaving goes on leaving
 		for p, h := range o.leases {
 			if h.leaving == before {
@@ -155,7 +149,7 @@ func (o *ownership) clear(worker string) []Lease {
 		gone = append(gone, Lease{Worker: worker, Partition: p, Fence: h.fence})
 	}
 	clear(o.leases)
-	o.surplus, o.anyLeaving = 0, false
+	o.surplus = 0
 	return gone
 }
 

@@ -273,6 +273,16 @@ type choice struct {
 	inHand      []int
 }
 
+// seqs are those of the rows that a condition holds for; nil: of all.
+func (c choice) seqs(of func(candidate) bool) (seqs []int64) {
+	for _, row := range c.rows {
+		if of == nil || of(row) {
+			seqs = append(seqs, row.seq)
+		}
+	}
+	return seqs
+}
+
 func (r *run) choice(own map[int]partitionState) choice {
 	all := make([]candidate, 0, r.n)
 	for _, taken := range r.taken {
@@ -299,12 +309,8 @@ func (s *Store) leaveLocked(ctx context.Context, tx bun.Tx, c *choice) error {
 	if len(c.rows) == 0 {
 		return nil
 	}
-	seqs := make([]int64, len(c.rows))
-	for i, row := range c.rows {
-		seqs[i] = row.seq
-	}
 	var free []int64
-	if err := scanAll(ctx, tx, &free, "SELECT seq FROM outbox WHERE seq IN ("+list(seqs)+") ORDER BY seq FOR NO KEY UPDATE SKIP LOCKED"); err != nil {
+	if err := scanAll(ctx, tx, &free, "SELECT seq FROM outbox WHERE seq IN ("+list(c.seqs(nil))+") ORDER BY seq FOR NO KEY UPDATE SKIP LOCKED"); err != nil {
 		return err
 	}
 	locked := map[string]bool{}
@@ -454,14 +460,8 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		}
 		id = strconv.FormatInt(n, 10)
 	}
-	var seqs, failed []int64
-	for _, row := range chosen.rows {
-		seqs = append(seqs, row.seq)
-		if row.status == Failed {
-			failed = append(failed, row.seq)
-		}
-	}
-	if len(failed) > 0 {
+	seqs := chosen.seqs(nil)
+	if failed := chosen.seqs(func(c candidate) bool { return c.status == Failed }); len(failed) > 0 {
 		// A retry is pending again before it is claimed, as the life cycle says.
 		if _, err = tx.ExecContext(ctx, "UPDATE outbox SET status = 'pending' WHERE seq IN ("+list(failed)+")"); err != nil {
 			return err

@@ -455,12 +455,10 @@ func (w *worker) isolate(hard context.Context) {
 	}
 	defer leave()
 	for begin := time.Now(); time.Since(begin) < turn && !l.p.stopping(); {
-		p := l.circuit.enter()
-		if p.wait > 0 || p.probe {
-			l.circuit.cancel(p, nil)
+		p, ok := l.circuit.enterAlone()
+		if !ok {
 			return
 		}
-		p.alone = true
 		c, err := w.claim(hard, p, w.own.live(w.id))
 		if err != nil {
 			return
