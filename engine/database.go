@@ -10,7 +10,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -28,6 +30,8 @@ type database struct {
 	// publishing says that the processor runs. Before and after it may be asked
 	// for nothing: it answers only when it has started or stopped.
 	publishing atomic.Bool
+	listening  sync.WaitGroup
+	deaf       context.CancelFunc // ends listening
 
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
@@ -73,6 +77,9 @@ func (d *database) start(ctx context.Context) error {
 		return err
 	}
 	d.publishing.Store(true)
+	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.deaf = cancel
+	d.listening.Go(func() { d.listen(listening) })
 	return nil
 }
 
@@ -80,15 +87,45 @@ func (d *database) stop(ctx context.Context) error {
 	if d.processor == nil {
 		return nil
 	}
-	d.publishing.Store(false)
+	if d.publishing.Swap(false) {
+		d.deaf()
+		d.listening.Wait()
+	}
 	return d.processor.Stop(ctx)
 }
 
-// wake tells the processor that rows were committed. When it starts, it looks
-// for itself.
-func (d *database) wake(pokes []outbox.Poke) {
-	if d.publishing.Load() {
-		d.processor.Wake(pokes)
+// wake tells the processor that rows were committed, and returns what is not for
+// it. When it starts, it looks for itself.
+func (d *database) wake(pokes []outbox.Poke) (elsewhere []outbox.Poke) {
+	if !d.publishing.Load() {
+		return pokes
+	}
+	return d.processor.Wake(pokes)
+}
+
+// listen hears of what other processes commit, until ctx is done. While it can't,
+// the processor's polls find it.
+func (d *database) listen(ctx context.Context) {
+	for wait, last := firstWait, ""; ; wait = min(2*wait, listenWait) {
+		err := d.provider.Watch(ctx, func(pokes []outbox.Poke) {
+			wait, last = firstWait, ""
+			if pokes == nil {
+				d.processor.Hint()
+			}
+			d.processor.Wake(pokes)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if text := err.Error(); text != last {
+			last = text
+			d.log.Info("commits of other processes are found by polling for now", "provider", d.provider.Name(), "reason", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

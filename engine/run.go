@@ -18,6 +18,7 @@ const (
 	startTimeout = 10 * time.Second
 	firstWait    = time.Second
 	lastWait     = 8 * time.Second
+	listenWait   = time.Minute
 )
 
 // Run starts the engine, unless it runs already, and runs until ctx is done.
@@ -90,8 +91,8 @@ func (e *Engine) start(ctx context.Context) error {
 		byName[d.provider.Name()] = d
 	}
 	for _, m := range e.cfg.Units {
-		e.unwire = append(e.unwire, m.OnCommit(func(provider string, pokes []outbox.Poke) {
-			byName[provider].wake(pokes)
+		e.unwire = append(e.unwire, m.OnCommit(func(provider string, pokes []outbox.Poke) []outbox.Poke {
+			return byName[provider].wake(pokes)
 		}))
 	}
 

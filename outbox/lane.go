@@ -63,14 +63,14 @@ func (l *lane) start(hard context.Context) {
 	l.p.done.Go(func() { l.keep(hard, finished) })
 }
 
-// wake rings for the worker that holds a partition, if it is one of these.
-func (l *lane) wake(partition int) {
+// worker is the one that holds a partition; nil: none of these.
+func (l *lane) worker(partition int) *worker {
 	for _, w := range l.workers {
 		if w.own.holds(partition) {
-			w.poke(partition)
-			return
+			return w
 		}
 	}
+	return nil
 }
 
 func (l *lane) status() LaneStatus {

@@ -24,6 +24,9 @@ type Memory struct {
 	horizon    int64
 	far        bool // the last look went past rows that can't go on
 
+	ranked bool // rows with priorities waited at the last look: nothing is remembered of these
+	turn   int  // how many claims there were since
+
 	// noted is the highest seq at a time when the running transactions had written
 	// to the outbox. Whoever draws a seq has locked the table for writing before,
 	// until its end; so when these have ended, noted is below the horizon.
@@ -50,6 +53,13 @@ type wall struct {
 
 // forgotten is for how long a partition is remembered that isn't looked at.
 const forgotten = time.Minute
+
+// claimed notes that a claim was made.
+func (m *Memory) claimed() {
+	if m != nil {
+		m.turn++
+	}
+}
 
 // begin prepares a look at some partitions, which are at what own says.
 func (m *Memory) begin(own map[int]partitionState) {
@@ -104,6 +114,21 @@ func (m *Memory) remembers() bool {
 		}
 	}
 	return false
+}
+
+// known is a copy of what is remembered of the partitions with walls, without
+// these.
+func (m *Memory) known() map[int]past {
+	var known map[int]past
+	for p, k := range m.partitions {
+		if len(k.walls) > 0 {
+			if known == nil {
+				known = map[int]past{}
+			}
+			known[p] = past{fence: k.fence, changes: k.changes, after: k.after}
+		}
+	}
+	return known
 }
 
 // wait is the time until the first wall of these partitions falls; 0 if none

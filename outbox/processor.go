@@ -47,6 +47,7 @@ type Processor struct {
 	started bool
 	running atomic.Bool
 	stop    chan struct{} // closed: take no more rows
+	hint    chan struct{} // holds one: there may be something to find
 	gate    *Gate
 	stopped chan struct{} // closed: nothing runs any more
 	hard    context.CancelFunc
@@ -67,7 +68,7 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 	}
 	p := &Processor{
 		log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{},
-		stop: make(chan struct{}), stopped: make(chan struct{}),
+		stop: make(chan struct{}), stopped: make(chan struct{}), hint: make(chan struct{}, 1),
 		gate: cmp.Or(cfg.Gate, NewGate()),
 	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
@@ -110,6 +111,7 @@ func (p *Processor) Start(ctx context.Context) error {
 	for _, l := range p.lanes {
 		l.start(hard)
 	}
+	p.done.Go(func() { p.watch(hard) })
 	p.done.Go(func() { p.housekeeping(hard) })
 	go func() {
 		p.done.Wait()
@@ -157,13 +159,30 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 }
 
-// Wake tells the workers that hold these partitions that rows were committed.
-// It never waits. What another process holds is found by its poll.
-func (p *Processor) Wake(pokes []Poke) {
+// Wake tells the workers that hold these partitions that rows were committed,
+// and returns the pokes for partitions that no worker of this processor holds. It
+// never waits. What nobody is told of is found by the next poll.
+func (p *Processor) Wake(pokes []Poke) (elsewhere []Poke) {
 	for _, poke := range pokes {
+		var w *worker
 		if l := p.lanes[poke.Target]; l != nil {
-			l.wake(poke.Partition)
+			w = l.worker(poke.Partition)
 		}
+		if w == nil {
+			elsewhere = append(elsewhere, poke)
+			continue
+		}
+		w.poke(poke.Partition)
+	}
+	return elsewhere
+}
+
+// Hint says that rows may have been committed anywhere: the next poll comes at
+// once. It never waits.
+func (p *Processor) Hint() {
+	select {
+	case p.hint <- struct{}{}:
+	default:
 	}
 }
 

@@ -48,8 +48,8 @@ func (l *looks) AfterQuery(_ context.Context, e *bun.QueryEvent) {
 	}
 }
 
-// poll_interval, max_poll_interval: an idle worker looks less and less often, down
-// to the longest interval.
+// poll_interval, max_poll_interval: an idle processor looks less and less often,
+// down to the longest interval.
 func TestSettings_PollIntervals(t *testing.T) {
 	idle := func(interval, longest time.Duration) *looks {
 		b := outboxtest.Open(t, openSQLite(t))

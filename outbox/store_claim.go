@@ -111,6 +111,7 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		if err != nil {
 			return err
 		}
+		r.Memory.claimed()
 		c.Next, c.Quarantined, c.Crowded, c.InHand = chosen.next, chosen.quarantined, chosen.crowded, chosen.inHand
 		if r.Careful && !s.sqlite() {
 			if err := s.leaveLocked(ctx, tx, &chosen); err != nil {
@@ -227,6 +228,27 @@ type run struct {
 	inHand      map[int]bool // partitions
 }
 
+func newRun(request ClaimRequest) *run {
+	r := &run{request: request, memory: request.Memory, blocked: map[string]bool{}, taken: map[string][]candidate{}, inHand: map[int]bool{}}
+	if r.memory == nil {
+		r.memory = &Memory{}
+	}
+	return r
+}
+
+// part is how many rows a page has of each partition.
+func (r *run) part(partitions int) int {
+	return (max(r.request.Limit-r.n, minPage) + partitions - 1) / partitions
+}
+
+// topic is the column that says where a row goes, if that matters.
+func (r *run) topic() string {
+	if r.request.May == nil {
+		return "''"
+	}
+	return "COALESCE(topic, replace(stream_category, '::', '.'))" // as DefaultTopic
+}
+
 func (r *run) add(c candidate) {
 	waits := c.wait > 0 && c.status != Abandoned && c.status != Processing
 	if waits && (r.next == 0 || c.wait < r.next) {
@@ -288,7 +310,7 @@ func (r *run) choice(own map[int]partitionState) choice {
 	for _, taken := range r.taken {
 		all = append(all, taken...)
 	}
-	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(all, bySeq)
 	c := choice{next: time.Duration(r.next * float64(time.Second)), quarantined: r.quarantined}
 	for p := range r.inHand {
 		c.inHand = append(c.inHand, p)
@@ -352,10 +374,15 @@ const maxExcluded = 1000
 // reached, so that any number of rows behind blocked heads hides nothing. A page
 // has an equal part of each partition: what is oldest of all comes first, and
 // what comes after it needn't be in the order of seq between partitions.
+//
+// It does so while no row of the target has a priority; a page that meets one
+// leaves the choice to rank. Each page looks for itself, in its own snapshot: a
+// row with a priority may have come since the page before, and another of its key
+// after it.
 func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, own map[int]partitionState) (choice, error) {
-	r := &run{request: request, memory: request.Memory, blocked: map[string]bool{}, taken: map[string][]candidate{}, inHand: map[int]bool{}}
-	if r.memory == nil {
-		r.memory = &Memory{}
+	r := newRun(request)
+	if r.memory.ranked { // most likely still
+		return s.rank(ctx, db, request, own)
 	}
 	if r.memory.far {
 		if err := r.memory.look(ctx, db, s.sqlite()); err != nil {
@@ -370,27 +397,21 @@ func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, ow
 	pages := 0
 	bounds := map[int]int64{}
 	for ; len(after) > 0 && r.n < request.Limit; pages++ {
-		part := (max(request.Limit-r.n, minPage) + len(after) - 1) / len(after)
+		w := walk{after: after, bounds: bounds, part: r.part(len(after)), unless: true}
 		r.memory.far = r.memory.far || pages > 0 && r.lasting
-		candidates, err := s.page(ctx, db, r, after, bounds, part)
+		page, err := s.page(ctx, db, r, w)
 		if err != nil {
 			return choice{}, err
 		}
-		of := map[int]int{}
-		first := map[int]int64{}
-		for _, c := range candidates {
-			r.add(c)
-			if of[c.partition]++; of[c.partition] == 1 {
-				first[c.partition] = c.seq
-			}
-			after[c.partition] = c.seq
+		if page.priorities {
+			return s.rank(ctx, db, request, own)
 		}
-		for p, last := range after {
-			switch {
-			case of[p] < part:
-				r.memory.end(p, bounds[p])
-				delete(after, p)
-			case request.Near && pages == 0:
+		for _, c := range page.rows {
+			r.add(c)
+		}
+		first := page.advance(w, func(p int) { r.memory.end(p, bounds[p]) })
+		if request.Near && pages == 0 {
+			for p, last := range after {
 				bounds[p] = last + near*(last-first[p]+1)
 			}
 		}
@@ -406,29 +427,66 @@ const near = 128
 // minPage is how many rows a page has at least, if there are as many.
 const minPage = 100
 
+// walk says which page to read: of some partitions, after and up to some seq, the
+// rows of one priority.
+type walk struct {
+	after  map[int]int64
+	bounds map[int]int64 // nil, or missing: none
+	part   int           // of each partition, at most
+	// priority is that of the rows; unless says to read none if any row of the target
+	// has another priority than 0.
+	priority int
+	unless   bool
+}
+
+// page is what was read.
+type page struct {
+	rows       []candidate // in the order of seq
+	priorities bool        // there are rows with priorities, and nothing was read
+}
+
+// advance moves a walk behind a page, and leaves out partitions that were read to
+// their end. It returns the first row of each partition.
+func (p page) advance(w walk, end func(partition int)) (first map[int]int64) {
+	of := map[int]int{}
+	first = map[int]int64{}
+	for _, c := range p.rows {
+		if of[c.partition]++; of[c.partition] == 1 {
+			first[c.partition] = c.seq
+		}
+		w.after[c.partition] = c.seq
+	}
+	for partition := range w.after {
+		if of[partition] < w.part {
+			if end != nil {
+				end(partition)
+			}
+			delete(w.after, partition)
+		}
+	}
+	return first
+}
+
 // page reads the next unfinished rows of each partition, in the order of seq.
 //
 // PostgreSQL plans one walk of the index and repeats it for each partition. A
 // branch for each, merged, would say the same, but to plan it takes ten times as
 // long as to run it.
-func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after, bounds map[int]int64, part int) ([]candidate, error) {
+func (s *Store) page(ctx context.Context, db bun.IDB, r *run, w walk) (p page, err error) {
 	exclude, args := "", []any{r.request.Target}
-	if keys := r.exclude(after); len(keys) > 0 {
+	if keys := r.exclude(w.after); len(keys) > 0 {
 		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
 	}
-	topic := "''"
-	if r.request.May != nil {
-		topic = "COALESCE(topic, replace(stream_category, '::', '.'))" // as DefaultTopic
-	}
-	walk := func(partition, seq, bound string) string {
-		return "(SELECT seq, partition, partition_key, status, available_at, losses, " + topic + " AS topic FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
-			" AND finished_at IS NULL AND seq > " + seq + " AND seq <= " + bound + exclude + " ORDER BY seq LIMIT " + strconv.Itoa(part) + ")"
+	part := strconv.Itoa(w.part)
+	one := func(partition, seq, bound string) string {
+		return "(SELECT seq, partition, partition_key, status, available_at, losses, " + r.topic() + " AS topic FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
+			" AND priority = " + strconv.Itoa(w.priority) + " AND finished_at IS NULL AND seq > " + seq + " AND seq <= " + bound + exclude + " ORDER BY seq LIMIT " + part + ")"
 	}
 	var from []string
-	for p, seq := range after {
-		bound := cmp.Or(bounds[p], math.MaxInt64)
+	for p, seq := range w.after {
+		bound := cmp.Or(w.bounds[p], math.MaxInt64)
 		if s.sqlite() {
-			from = append(from, "SELECT * FROM "+walk(strconv.Itoa(p), strconv.FormatInt(seq, 10), strconv.FormatInt(bound, 10)))
+			from = append(from, "SELECT * FROM "+one(strconv.Itoa(p), strconv.FormatInt(seq, 10), strconv.FormatInt(bound, 10)))
 		} else {
 			from = append(from, fmt.Sprintf("(%d, %d, %d)", p, seq, bound))
 		}
@@ -437,17 +495,28 @@ func (s *Store) page(ctx context.Context, db bun.IDB, r *run, after, bounds map[
 	if s.sqlite() {
 		query += "(" + strings.Join(from, " UNION ALL ") + ") AS unfinished"
 	} else {
-		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after, bound) CROSS JOIN LATERAL " + walk("v.p", "v.after", "v.bound") + " AS unfinished"
+		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after, bound) CROSS JOIN LATERAL " + one("v.p", "v.after", "v.bound") + " AS unfinished"
 	}
-	candidates := make([]candidate, 0, part*len(after))
-	err := each(ctx, db, query, func(scan func(...any) error) error {
+	if w.unless {
+		// As an aggregate, which PostgreSQL takes from the index even where its
+		// statistics say that most rows have a priority, and none has.
+		const some = "(SELECT max(priority) FROM outbox WHERE target_broker = ?0 AND finished_at IS NULL AND priority <> 0) IS NOT NULL"
+		query = "SELECT 0 AS seq, 0 AS partition, '' AS partition_key, '' AS status, 0 AS wait, 0 AS losses, '' AS topic WHERE " + some +
+			" UNION ALL SELECT * FROM (" + query + " WHERE NOT (" + some + ")) AS walked"
+	}
+	p.rows = make([]candidate, 0, w.part*len(w.after))
+	err = each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
 		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait, &c.losses, &c.topic)
-		candidates = append(candidates, c)
+		if c.seq == 0 {
+			p.priorities = true
+			return err
+		}
+		p.rows = append(p.rows, c)
 		return err
 	}, args...)
-	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.seq, b.seq) })
-	return candidates, err
+	slices.SortFunc(p.rows, bySeq)
+	return p, err
 }
 
 // mark makes the chosen rows the worker's and reads them.

@@ -99,6 +99,14 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	require.NotContains(t, plan, "Sort", plan) // not the whole backlog
 	require.Contains(t, plan, fmt.Sprintf("loops=%d", outboxtest.Partitions), plan)
 	require.NotRegexp(t, `actual rows=\d{4,}`, plan)
+
+	// F-50: also when statistics say that there are many rows with priorities, and
+	// there are none any more.
+	fill(50000, ", priority", ", -1")
+	b.Exec("UPDATE outbox SET finished_at = now()")
+	b.Insert("k")
+	plan = explain()
+	require.NotContains(t, plan, "Seq Scan", plan)
 }
 
 // capture is a query hook that keeps what was sent.

@@ -26,6 +26,9 @@ const (
 	// caution is how long a worker leaves out what others have locked, after it has
 	// met a lock that lasted.
 	caution = 30 * time.Second
+	// forever is when a worker looks that waits for nothing. The processor polls for
+	// all of them.
+	forever = 24 * time.Hour
 	// turn is how long a worker takes row after row from quarantine.
 	turn = 250 * time.Millisecond
 )
@@ -46,11 +49,12 @@ type worker struct {
 	slots chan struct{}
 
 	mu sync.Mutex
-	// poked are the partitions that it was rung for; all says that it was rung for
-	// any.
+	// poked are the partitions that it was rung for, and whether there is surely
+	// something; all says that it was rung for any.
 	poked map[int]bool
 	all   bool
-	next  time.Time // when something that was settled is due again; zero: nothing is
+	known map[int]past // what is remembered of partitions where keys can't go on
+	next  time.Time    // when something that was settled is due again; zero: nothing is
 	// out counts claims by partition. waiting are those of them where a key was
 	// left because of a row that is out: when it lands, they are looked at again.
 	out     map[int]int
@@ -89,6 +93,31 @@ func (w *worker) poke(partition int) {
 	w.poked[partition] = true
 	w.mu.Unlock()
 	w.ring()
+}
+
+// perhaps says that there may be something to do in a partition.
+func (w *worker) perhaps(partition int) {
+	w.mu.Lock()
+	if _, ok := w.poked[partition]; !ok {
+		w.poked[partition] = false
+	}
+	w.mu.Unlock()
+	w.ring()
+}
+
+// areas are its partitions and what it knows of them.
+func (w *worker) areas() []Area {
+	leases := w.own.live(w.id)
+	areas := make([]Area, len(leases))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, l := range leases {
+		areas[i] = Area{Target: w.lane.target, Partition: l.Partition}
+		if k, ok := w.known[l.Partition]; ok && k.fence == l.Fence {
+			areas[i].After, areas[i].Changes = k.after, k.changes
+		}
+	}
+	return areas
 }
 
 // look says that there is something to see anywhere.
@@ -171,7 +200,6 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 	}()
 	l, cfg := w.lane, w.lane.p.cfg.Outbox
-	idle := cfg.PollInterval
 	full := false     // the last claim took a whole batch: there is more
 	due := time.Now() // when to look at all partitions, rung for or not
 	for !l.p.stopping() {
@@ -198,14 +226,16 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 		all = all || permit.probe || full || !time.Now().Before(due)
 		leases := w.own.live(w.id)
+		surely := full
 		if !all {
-			leases = slices.DeleteFunc(leases, func(l Lease) bool { return !poked[l.Partition] })
+			leases = slices.DeleteFunc(leases, func(l Lease) bool { _, ok := poked[l.Partition]; return !ok })
+			surely = surely || slices.ContainsFunc(leases, func(l Lease) bool { return poked[l.Partition] })
 		}
 		if time.Now().Before(w.crowded) && !permit.probe {
 			leases = w.uncrowded(leases)
 		}
 		// An idle worker takes no lock: it looks first, unless there is likely work.
-		n, claim, err := w.round(hard, permit, leases, (full || !all) && !permit.probe)
+		n, claim, err := w.round(hard, permit, leases, surely && !permit.probe)
 		w.quarantined = w.quarantined || claim.Quarantined
 		full = n == cfg.BatchSize
 		if claim.Crowded {
@@ -218,11 +248,9 @@ func (w *worker) work(hard context.Context) (crash error) {
 		case permit.probe && n == 0:
 			due = time.Now().Add(breakerFirst / 10)
 		case all && n > 0:
-			// Other processes don't ring: there may be more, until a look finds none.
-			idle, due = cfg.PollInterval, time.Now()
+			due = time.Now() // there may be more, until a look finds none
 		case all:
-			due = time.Now().Add(idle)
-			idle = min(2*idle, cfg.MaxPollInterval)
+			due = time.Now().Add(forever) // whatever comes is rung for
 		}
 		if claim.Next > 0 {
 			due = earlier(due, time.Now().Add(claim.Next))
@@ -338,8 +366,17 @@ func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Cla
 	defer cancel()
 	found, c, err := w.lane.p.cfg.Store.Peek(ctx, w.request(p, leases))
 	w.lane.database.note(hard, err)
+	w.remember()
 	w.await(c.InHand)
 	return found, c, err
+}
+
+// remember keeps for areas what the last look has left in the memory.
+func (w *worker) remember() {
+	known := w.memory.known()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.known = known
 }
 
 func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, error) {
@@ -366,6 +403,7 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 		w.out[p]++
 	}
 	w.mu.Unlock()
+	w.remember()
 	w.await(c.InHand)
 	return c, nil
 }

@@ -192,7 +192,7 @@ func newLostUnit[A counter](t *testing.T, s setting, k kind[A], w write[A], firs
 	l := lostUnit{setting: s, stream: k.stream + id, a: a, before: w.version, removes: w.removes, wakes: new(int), after: new(int)}
 	a.Add(41)
 	l.event = domain.PendingEvents(a)[0].ID
-	t.Cleanup(s.db.units.OnCommit(func(string, []outbox.Poke) { *l.wakes++ }))
+	t.Cleanup(s.db.units.OnCommit(func(string, []outbox.Poke) []outbox.Poke { *l.wakes++; return nil }))
 	l.run = func(f netfault.Fault) *uow.CommitUnknownError {
 		err := s.db.units.Do(t.Context(), func(ctx context.Context) error {
 			u, err := uow.From(ctx)

@@ -180,6 +180,6 @@ func (u *Unit) settle(p *part) {
 
 func (u *Unit) wake(p *part) {
 	if len(p.pokes) > 0 {
-		u.m.wake(p.provider.Name(), slices.Collect(maps.Keys(p.pokes)))
+		u.m.wake(p.provider, slices.Collect(maps.Keys(p.pokes)))
 	}
 }

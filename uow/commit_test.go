@@ -20,7 +20,7 @@ func TestCommit_S406_F27_Order(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
 		var seen []string
-		defer w.units.OnCommit(func(string, []outbox.Poke) { seen = w.events(t) })()
+		defer w.units.OnCommit(func(string, []outbox.Poke) []outbox.Poke { seen = w.events(t); return nil })()
 		w.db.commit = func(_ uow.Session, commit func() error) error {
 			require.Empty(t, *w.wakes)
 			return commit()
@@ -67,7 +67,7 @@ func TestOnCommit(t *testing.T) {
 		change(func(a *Account) { a.Annotate("x"); a.Deposit(1) })
 		require.Equal(t, []string{"default[default]", "default[default partner]"}, *w.wakes)
 		called := 0
-		cancel := w.units.OnCommit(func(string, []outbox.Poke) { called++ })
+		cancel := w.units.OnCommit(func(string, []outbox.Poke) []outbox.Poke { called++; return nil })
 		change(func(a *Account) { a.Deposit(1) })
 		cancel()
 		change(func(a *Account) { a.Deposit(1) })
@@ -84,7 +84,7 @@ func TestNoOutbox_S329(t *testing.T) {
 		units, err := uow.New(uow.Config{Domain: bank, Providers: []uow.Provider{p}, NoOutbox: true})
 		require.NoError(t, err)
 		require.True(t, units.OutboxDisabled())
-		defer units.OnCommit(func(string, []outbox.Poke) { t.Error("woken for nothing") })()
+		defer units.OnCommit(func(string, []outbox.Poke) []outbox.Poke { t.Error("woken for nothing"); return nil })()
 		a := newAccount("a")
 		a.Deposit(1)
 		require.NoError(t, units.Do(t.Context(), func(ctx context.Context) error { return store{}.save(ctx, a) }))

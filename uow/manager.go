@@ -83,7 +83,7 @@ type Manager struct {
 	warned     atomic.Pointer[time.Time]  // of a unit that held a writer for too long
 
 	mu        sync.Mutex
-	listeners map[int]func(provider string, pokes []outbox.Poke)
+	listeners map[int]func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)
 	nextID    int
 }
 
@@ -144,7 +144,7 @@ func New(cfg Config) (*Manager, error) {
 			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
 		},
 		partitions: map[string]*partitionCount{},
-		listeners:  map[int]func(string, []outbox.Poke){},
+		listeners:  map[int]func(string, []outbox.Poke) []outbox.Poke{},
 	}
 	for _, p := range cfg.Providers {
 		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
@@ -192,9 +192,11 @@ func (m *Manager) Partitions() int { return m.cfg.Partitions }
 func (m *Manager) OutboxDisabled() bool { return m.cfg.NoOutbox }
 
 // OnCommit calls wake after every commit that stored events, with the provider
-// and the partitions of the rows, until cancel is called. wake must not
-// block: the committing goroutine calls it. The engine wakes its processors so.
-func (m *Manager) OnCommit(wake func(provider string, pokes []outbox.Poke)) (cancel func()) {
+// and the partitions of the rows, until cancel is called. It returns those that
+// are for somebody else: what nobody in this process takes, others are told of.
+// wake must not block: the committing goroutine calls it. The engine wakes its
+// processors so.
+func (m *Manager) OnCommit(wake func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := m.nextID
@@ -207,12 +209,15 @@ func (m *Manager) OnCommit(wake func(provider string, pokes []outbox.Poke)) (can
 	}
 }
 
-func (m *Manager) wake(provider string, pokes []outbox.Poke) {
+func (m *Manager) wake(p Provider, pokes []outbox.Poke) {
 	m.mu.Lock()
 	listeners := slices.Collect(maps.Values(m.listeners))
 	m.mu.Unlock()
 	for _, l := range listeners {
-		l(provider, pokes)
+		pokes = l(p.Name(), pokes)
+	}
+	if len(pokes) > 0 {
+		p.Signal(pokes)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // Provider is one database: a connection pool with a dialect. uow/postgres and
@@ -27,6 +29,14 @@ type Provider interface {
 	// Retryable says whether a transaction that failed with err can succeed when
 	// all of it is run again: a serialization failure, a deadlock, a busy file.
 	Retryable(err error) bool
+	// Signal tells other processes that rows of these partitions were committed,
+	// soon, together with others. It never waits and never fails: what isn't heard is
+	// found by a poll.
+	Signal(pokes []outbox.Poke)
+	// Watch calls hear with what other processes signal, and with nil when any rows
+	// may have been committed: first of all, once it can hear. It returns an error
+	// when it can't hear, or not any more, or ctx is done.
+	Watch(ctx context.Context, hear func(pokes []outbox.Poke)) error
 	Close() error
 }
 

@@ -228,12 +228,13 @@ func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world 
 	units, err := uow.New(cfg)
 	require.NoError(t, err)
 	w.units = units
-	t.Cleanup(units.OnCommit(func(provider string, pokes []outbox.Poke) {
+	t.Cleanup(units.OnCommit(func(provider string, pokes []outbox.Poke) []outbox.Poke {
 		targets := map[string]bool{}
 		for _, p := range pokes {
 			targets[p.Target] = true
 		}
 		*w.wakes = append(*w.wakes, fmt.Sprint(provider, slices.Sorted(maps.Keys(targets))))
+		return pokes
 	}))
 	return w
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
@@ -40,6 +39,7 @@ func leaves(v reflect.Value, path string) iter.Seq[string] {
 
 // fakeProvider is a database in name only.
 type fakeProvider struct {
+	uow.Provider
 	name   string
 	cfg    providerConfig
 	closed int
@@ -60,12 +60,8 @@ type Common struct {
 	Label string
 }
 
-func (p *fakeProvider) Name() string         { return p.name }
-func (p *fakeProvider) DB() *bun.DB          { return nil }
-func (p *fakeProvider) Reader() *bun.DB      { return nil }
-func (p *fakeProvider) Session() uow.Session { return nil }
-func (p *fakeProvider) Retryable(error) bool { return false }
-func (p *fakeProvider) Close() error         { p.closed++; return nil }
+func (p *fakeProvider) Name() string { return p.name }
+func (p *fakeProvider) Close() error { p.closed++; return nil }
 
 // fakeBroker counts its ends.
 type fakeBroker struct {

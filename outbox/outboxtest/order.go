@@ -299,13 +299,18 @@ func (h *history) step() {
 }
 
 func (h *history) insert() {
-	keys := make([]string, 1+h.random.IntN(5))
-	for i := range keys {
-		keys[i] = fmt.Sprint("k", h.random.IntN(5))
+	rows := make([]outbox.Row, 1+h.random.IntN(5))
+	words := make([]string, len(rows))
+	for i := range rows {
+		rows[i] = Row(fmt.Sprint("k", h.random.IntN(5)))
+		if h.seed%2 == 1 && h.random.IntN(3) == 0 {
+			rows[i].Priority = h.random.IntN(5) - 2
+		}
+		words[i] = fmt.Sprintf("%s:%d", rows[i].PartitionKey, rows[i].Priority)
 	}
-	h.log = append(h.log, fmt.Sprint("insert ", keys))
-	h.Insert(keys...)
-	h.fresh = len(keys)
+	h.log = append(h.log, fmt.Sprint("insert ", words))
+	h.InsertRows(rows...)
+	h.fresh = len(rows)
 }
 
 func (h *history) claim(w *party, limit int, alone bool) outbox.Claim {

@@ -89,6 +89,10 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Purge_C_27_WhatIsInHandStays", purgeLeavesWhatIsInHand)
 	test("Claim_C_28_ARetryIsClaimedOnce", retryOnce)
 	test("Claim_C_31_OldestFirstAcrossPartitions", oldestAcrossPartitions)
+	test("Claim_A43_PrioritiesFirst", prioritiesFirst)
+	test("Claim_A42_D6_NeverWithinAKey", neverWithinAKey)
+	test("Claim_A64_NobodyStarves", nobodyStarves)
+	test("Claim_A63_A64_BehindAFlood", behindAFlood)
 	test("Lease_C_42_AMissedRenewalLosesNothing", missedRenewal)
 	test("Lease_C_43_RacingWorkersShareEvenly", racingWorkers)
 }

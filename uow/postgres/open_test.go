@@ -177,6 +177,8 @@ func TestFromSettings(t *testing.T) {
 	require.NoError(t, p.Close())
 	_, err = postgres.FromSettings(t.Context(), "books", settings("dsn: [1]"))
 	require.Error(t, err)
+	_, err = postgres.FromSettings(t.Context(), "books", settings("dsn: "+dsn(t)+"\nlisten_dsn: \":\""))
+	require.ErrorContains(t, err, "Config.ListenDSN can't be understood")
 }
 
 func TestCloseWaitsForUnits(t *testing.T) {

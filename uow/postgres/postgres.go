@@ -48,22 +48,28 @@ type Config struct {
 	// creates it if it does not exist. Defaults to the role's own search_path,
 	// which is the one to set where a pooler refuses search_path at the start.
 	Schema string
-	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16.
+	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16. An
+	// engine has one more connection, which listens.
 	MaxConns int
+	// ListenDSN leads to the same database past a pooler, for the one connection
+	// that hears of other processes' commits. Without it, behind a pooler, they are
+	// found by polling. Defaults to DSN.
+	ListenDSN string
 }
 
 // FromSettings opens the provider called name from its part of a configuration
-// file: the keys dsn, schema and max_conns.
+// file: the keys dsn, schema, max_conns and listen_dsn.
 func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
 	var keys struct {
 		DSN      string `yaml:"dsn"`
 		Schema   string `yaml:"schema"`
 		MaxConns int    `yaml:"max_conns"`
+		Listen   string `yaml:"listen_dsn"`
 	}
 	if err := s.Decode(&keys); err != nil {
 		return nil, err
 	}
-	return Open(ctx, Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns})
+	return Open(ctx, Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns, ListenDSN: keys.Listen})
 }
 
 // Open connects, within ten seconds, so that a wrong DSN shows at the start and
@@ -71,11 +77,12 @@ func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Prov
 // time zone is UTC unless the DSN sets another.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	cfg.Name = cmp.Or(cfg.Name, defaultName)
-	pc, err := cfg.pool()
+	pc, listen, err := cfg.parse()
 	if err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, err)
 	}
-	p := &provider{name: cfg.Name}
+	p := &provider{name: cfg.Name, listen: listen}
+	p.signals = newSignals(p)
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
@@ -91,26 +98,38 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	return p, nil
 }
 
-// pool checks cfg and turns it into pgx's own configuration.
-func (cfg Config) pool() (*pgxpool.Config, error) {
+// parse checks cfg and turns it into pgx's own configuration, of the pool and of
+// the connection that listens.
+func (cfg Config) parse() (*pgxpool.Config, *pgx.ConnConfig, error) {
 	var errs []error
 	if cfg.MaxConns < 0 {
 		errs = append(errs, fmt.Errorf("Config.MaxConns is %d: give a positive number, or 0 for %d", cfg.MaxConns, defaultMaxConns))
 	}
-	if cfg.DSN == "" {
-		errs = append(errs, errors.New("Config.DSN is missing: give one such as postgres://user@127.0.0.1:5432/database"))
-		return nil, errors.Join(errs...)
+	pc, err := cfg.dsn("Config.DSN", cfg.DSN)
+	errs = append(errs, err)
+	lc, err := cfg.dsn("Config.ListenDSN", cmp.Or(cfg.ListenDSN, cfg.DSN))
+	if cfg.ListenDSN != "" {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, nil, err
+	}
+	return pc, lc.ConnConfig, nil
+}
+
+// dsn parses one of the fields.
+func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
+	if dsn == "" {
+		return nil, fmt.Errorf("%s is missing: give one such as postgres://user@127.0.0.1:5432/database", field)
 	}
 	// pgx's own words may quote a part of the DSN, hence of its password.
-	plain, err := pgx.ParseConfig(cfg.DSN)
+	plain, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		errs = append(errs, errors.New("Config.DSN can't be understood: give one such as postgres://user@127.0.0.1:5432/database, with %-escapes for special characters in user and password"))
-		return nil, errors.Join(errs...)
+		return nil, fmt.Errorf("%s can't be understood: give one such as postgres://user@127.0.0.1:5432/database, with %%-escapes for special characters in user and password", field)
 	}
-	pc, err := pgxpool.ParseConfig(cfg.DSN)
+	pc, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		errs = append(errs, errors.New("Config.DSN has a pool_ parameter that can't be understood: give counts as numbers and times like 30s"))
-		return nil, errors.Join(errs...)
+		return nil, fmt.Errorf("%s has a pool_ parameter that can't be understood: give counts as numbers and times like 30s", field)
 	}
 	if _, ok := plain.RuntimeParams["pool_max_conns"]; cfg.MaxConns > 0 || !ok {
 		pc.MaxConns = int32(cmp.Or(cfg.MaxConns, defaultMaxConns))
@@ -133,7 +152,7 @@ func (cfg Config) pool() (*pgxpool.Config, error) {
 		c.RuntimeParams["search_path"] = pgx.Identifier{cfg.Schema}.Sanitize()
 	}
 	pc.AfterConnect = afterConnect
-	return pc, errors.Join(errs...)
+	return pc, nil
 }
 
 // errStrings is a server on which bun's quoting would not hold: a backslash in
@@ -158,6 +177,9 @@ type provider struct {
 
 	texts      sync.Map    // of prepared statements
 	unprepared atomic.Bool // A pooler stands in between: prepare nothing.
+
+	listen  *pgx.ConnConfig
+	signals *signals
 }
 
 var _ uow.Provider = (*provider)(nil)
@@ -192,6 +214,7 @@ func (p *provider) Retryable(err error) bool {
 
 // Close waits for the units of work in progress, for ten seconds at most.
 func (p *provider) Close() error {
+	p.signals.close()
 	err := p.db.Close()
 	closed := make(chan struct{})
 	go func() {

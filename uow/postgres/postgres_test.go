@@ -42,9 +42,20 @@ func open(t *testing.T, change ...func(*postgres.Config)) uow.Provider {
 	return p
 }
 
+// beside opens the schema of p once more, as another process does.
+func beside(t *testing.T, p uow.Provider) uow.Provider {
+	var schema string
+	require.NoError(t, p.DB().NewRaw("SELECT current_schema()").Scan(t.Context(), &schema))
+	other, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn(t), Schema: schema})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	return other
+}
+
 func TestProvider(t *testing.T) {
 	uowtest.Run(t, uowtest.Harness{
-		Open:  func(t *testing.T) uow.Provider { return open(t) },
-		InUse: func(p uow.Provider) int { return int(postgres.Pool(p).Stat().AcquiredConns()) },
+		Open:   func(t *testing.T) uow.Provider { return open(t) },
+		Beside: beside,
+		InUse:  func(p uow.Provider) int { return int(postgres.Pool(p).Stat().AcquiredConns()) },
 	})
 }

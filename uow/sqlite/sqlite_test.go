@@ -29,9 +29,16 @@ func open(t *testing.T, path string) uow.Provider {
 }
 
 func TestProvider(t *testing.T) {
+	paths := map[uow.Provider]string{}
 	uowtest.Run(t, uowtest.Harness{
-		Open:  func(t *testing.T) uow.Provider { return open(t, filepath.Join(t.TempDir(), "test.db")) },
-		InUse: func(p uow.Provider) int { return p.DB().Stats().InUse + p.Reader().Stats().InUse },
+		Open: func(t *testing.T) uow.Provider {
+			path := filepath.Join(t.TempDir(), "test.db")
+			p := open(t, path)
+			paths[p] = path
+			return p
+		},
+		Beside: func(t *testing.T, p uow.Provider) uow.Provider { return open(t, paths[p]) },
+		InUse:  func(p uow.Provider) int { return p.DB().Stats().InUse + p.Reader().Stats().InUse },
 	})
 }
 

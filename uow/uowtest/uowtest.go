@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -20,6 +22,9 @@ import (
 type Harness struct {
 	// Open opens a provider on an empty database and closes it after the test.
 	Open func(t *testing.T) uow.Provider
+	// Beside opens the same database once more, as another process does, and closes
+	// it after the test.
+	Beside func(t *testing.T, p uow.Provider) uow.Provider
 	// InUse is how many connections are out of the provider's pools.
 	InUse func(p uow.Provider) int
 }
@@ -48,6 +53,7 @@ func Run(t *testing.T, h Harness) {
 		"GuardRowHasOneWinner":        testGuardRow,
 		"ConcurrentIncrements":        testIncrements,
 		"WaitingCommitCanBeCancelled": testWaitingCommit,
+		"SignalsAreHeard":             testSignals,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -503,4 +509,30 @@ func testWaitingCommit(t *testing.T, f *fixture) {
 		require.NotContains(t, f.stored(t), "b=")
 		require.NotContains(t, f.stored(t), "10")
 	})
+}
+
+// testSignals: who watches hears at once that anything may have happened, and
+// from then on of what others commit and signal.
+func testSignals(t *testing.T, f *fixture) {
+	require.NoError(t, outbox.Migrate(t.Context(), f.p.DB(), 0))
+	other := f.h.Beside(t, f.p)
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan []outbox.Poke, 1000)
+	ended := make(chan error, 1)
+	go func() { ended <- other.Watch(ctx, func(pokes []outbox.Poke) { heard <- pokes }) }()
+	require.Nil(t, <-heard)
+	poke := outbox.Poke{Target: "it's \"one\"", Partition: 63}
+	for range 3 {
+		f.exec(t, "DELETE FROM things")
+		f.exec(t, "INSERT INTO things VALUES ('a', 1)")
+		f.p.Signal([]outbox.Poke{poke, {Target: "two", Partition: 1}})
+		for {
+			if pokes := <-heard; pokes == nil || slices.Contains(pokes, poke) {
+				break
+			}
+		}
+	}
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	other.Signal([]outbox.Poke{poke}) // on the way when the provider is closed
 }

@@ -48,7 +48,13 @@ CREATE TABLE outbox (
 
 -- What is not finished, in the order of each partition. A claim changes none of
 -- these columns, finished_at included.
-CREATE INDEX outbox_unfinished ON outbox (target_broker, partition, seq) WHERE finished_at IS NULL;
+CREATE INDEX outbox_unfinished ON outbox (target_broker, partition, priority, seq) WHERE finished_at IS NULL;
+
+-- Whether there is any with a priority; most of the time there is none.
+CREATE INDEX outbox_prioritized ON outbox (target_broker, priority) WHERE finished_at IS NULL AND priority <> 0;
+
+-- What is before a row with a priority in its key.
+CREATE INDEX outbox_keys ON outbox (partition_key, seq) WHERE finished_at IS NULL;
 
 -- Held rows: few, and looked for by operators and signals.
 CREATE INDEX outbox_held ON outbox (target_broker) WHERE held;
