@@ -441,7 +441,7 @@ func (p *panicking) Publish(ctx context.Context, messages []broker.Message) erro
 	return p.Broker.Publish(ctx, messages)
 }
 
-// C-56: a poke wakes a worker that would have slept.
+// C-56, S2-28: a poke wakes a worker that would have slept.
 func TestProcessor_WakesAtOnce(t *testing.T) {
 	b := outboxtest.Open(t, openSQLite(t))
 	m := memory.New(memory.Config{})

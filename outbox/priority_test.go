@@ -1,0 +1,50 @@
+package outbox_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/outbox/outboxtest"
+)
+
+// A43, A60, D6: urgent rows overtake a backlog, in lanes of both kinds, and none of
+// its own key.
+func TestProcessor_A43_A60_D6_UrgentRowsOvertakeABacklog(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		var rows []outbox.Row
+		for _, key := range append(outboxtest.Numbered("k", 50), "urgent", "k-49") {
+			row := outboxtest.Row(key)
+			rows = append(rows, row)
+		}
+		rows[50].Priority, rows[51].Priority = 10, 10
+		for _, row := range rows {
+			row.TargetBroker = "partner"
+			row.ID = row.MessageID
+			rows = append(rows, row)
+		}
+		b.InsertRows(rows...)
+		own, partner := memory.New(memory.Config{}), memory.New(memory.Config{})
+		cfg := quick()
+		cfg.Workers, cfg.BatchSize = 1, 10
+		start(t, outbox.ProcessorConfig{
+			Provider: "default", Store: b.Store, Outbox: cfg,
+			Lanes: []outbox.Lane{lane(own), {Target: "partner", Broker: partner, External: true}},
+		})
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 104})
+		for _, m := range []*memory.Broker{own, partner} {
+			sent := m.Messages(topic)
+			require.Len(t, sent, 52)
+			at := map[string]int{}
+			for i, message := range sent {
+				at[message.ID] = i
+			}
+			for _, i := range []int{49, 50, 51} {
+				require.Less(t, at[rows[i].MessageID], 20, "with one of the first calls")
+			}
+			require.Less(t, at[rows[49].MessageID], at[rows[51].MessageID])
+		}
+	})
+}
