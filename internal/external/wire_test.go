@@ -24,6 +24,8 @@ import (
 
 var updateWire = flag.Bool("update-wire", false, "write the golden messages anew")
 
+const data = `{"order_id":"o-1","note":"é"}`
+
 // partners are one for each broker and envelope.
 func (w *world) partners() (targets []outbox.Target, brokers map[string]broker.Broker) {
 	brokers = map[string]broker.Broker{}
@@ -54,7 +56,6 @@ func TestWire_A57_S4_15_S4_16_F_44(t *testing.T) {
 	w.place(ctx, m, "o-1", "é")
 	rows := w.settled(1 + 3 + len(targets))
 
-	data := `{"order_id":"o-1","note":"é"}`
 	forbidden := []string{
 		"tenant-marker", "tenant_id", "tenant-id", "tenantid", "extension-marker", "secret", "lane-marker", "-471147",
 		fmt.Sprintf("%x", sha256.Sum256([]byte(data))), w.prefix,
@@ -124,7 +125,7 @@ func TestWire_CloudEventsAsTheSDKReadsThem(t *testing.T) {
 			require.Equal(t, "o-1", e.Subject())
 			require.True(t, placed.OccurredAt.Equal(e.Time()))
 			require.Equal(t, "application/json", e.DataContentType())
-			require.Equal(t, `{"order_id":"o-1","note":"é"}`, string(e.Data()))
+			require.Equal(t, data, string(e.Data()))
 			require.Equal(t, map[string]any{"correlationid": "c-1", "sequence": "0000000001.00001", "xuser": "u-17", "zone": "eu"}, e.Extensions())
 		}
 	}
