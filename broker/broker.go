@@ -5,7 +5,10 @@
 // broker/watermill; broker/brokertest is the suite that all of them pass.
 package broker
 
-import "context"
+import (
+	"context"
+	"maps"
+)
 
 // Message is what travels. An adapter sends Body as it is.
 type Message struct {
@@ -14,6 +17,26 @@ type Message struct {
 	Key     string            // Messages of one key stay in order. Required.
 	Headers map[string]string // Native headers, such as "type" and "content-type".
 	Body    []byte
+	// CloudEvent are the attributes of a CloudEvent of which Body is the data,
+	// without datacontenttype, which is the header "content-type". An adapter sends
+	// them as native headers, named and encoded as the CloudEvents binding of its
+	// protocol says; Receive returns them among Headers, as they came. Nil: Body is
+	// not the data of a CloudEvent.
+	CloudEvent map[string]string
+}
+
+// NativeHeaders are the headers of m together with the attributes of its
+// CloudEvent, each under prefix and its name.
+func (m Message) NativeHeaders(prefix string) map[string]string {
+	if len(m.CloudEvent) == 0 {
+		return m.Headers
+	}
+	all := make(map[string]string, len(m.Headers)+len(m.CloudEvent))
+	maps.Copy(all, m.Headers)
+	for name, value := range m.CloudEvent {
+		all[prefix+name] = value
+	}
+	return all
 }
 
 // Publisher sends batches. It is safe for concurrent use.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
@@ -52,6 +53,7 @@ func (w *worker) fly(hard context.Context, p permit, c Claim) {
 		}
 	}
 	w.note(p, c, f)
+	w.tell(hard, c.Rows, f.outcomes)
 	w.settle(hard, Settlement{Claim: c.ID, Target: l.target, Outcomes: f.outcomes, Retention: l.p.cfg.Outbox.Retention})
 	w.mu.Lock()
 	w.crashes = 0
@@ -86,6 +88,19 @@ func (w *worker) note(p permit, c Claim, f finding) {
 		log.Info("the broker answers again")
 		for _, other := range l.workers {
 			other.look()
+		}
+	}
+}
+
+// tell logs what was published, for whoever wants to follow a message. Bodies and
+// what users put into headers are nobody's business in a log.
+func (w *worker) tell(ctx context.Context, rows []Claimed, outcomes []Outcome) {
+	if !w.lane.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	for i, o := range outcomes {
+		if m := rows[i].Message; o.Status == Published {
+			w.lane.log.Debug("published", "id", m.ID, "type", m.Headers["type"], "topic", m.Topic, "correlation_id", m.Headers["correlation-id"])
 		}
 	}
 }

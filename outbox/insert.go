@@ -29,7 +29,7 @@ var _ schema.QueryAppender = insert(nil)
 // What a row needs besides these has a default in the table.
 const insertInto = `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, topic, ` +
 	`partition_key, "partition", message_type, aggregate_type, aggregate_id, aggregate_version, payload, ` +
-	`content_type, correlation_id, causation_id, tenant_id, traceparent, priority, occurred_at) VALUES `
+	`content_type, correlation_id, causation_id, tenant_id, traceparent, priority, occurred_at`
 
 // AppendQuery implements [schema.QueryAppender].
 func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
@@ -45,11 +45,12 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("outbox: no outbox on %s: use PostgreSQL or SQLite", name)
 	}
-	size := len(insertInto)
+	wide := rows.wide()
+	size := len(insertInto) + 30
 	for i := range rows {
-		size += 600 + 2*len(rows[i].Payload)
+		size += 600 + 2*len(rows[i].Payload) + len(rows[i].CloudEvent)
 	}
-	b = append(slices.Grow(b, size), insertInto...)
+	b = appendInto(slices.Grow(b, size), wide)
 	for i := range rows {
 		r := &rows[i]
 		if err := r.checkText(); err != nil {
@@ -75,7 +76,11 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 			b = append(appendTextOrNull(b, s), ',')
 		}
 		b = append(strconv.AppendInt(b, int64(r.Priority), 10), `,'`...)
-		b = append(r.OccurredAt.UTC().AppendFormat(b, layout), `')`...)
+		b = append(r.OccurredAt.UTC().AppendFormat(b, layout), '\'')
+		if wide {
+			b = appendTextOrNull(append(b, ','), r.CloudEvent)
+		}
+		b = append(b, ')')
 	}
 	return b, nil
 }
@@ -87,10 +92,27 @@ const maxPrepared = 16
 // columns is how many a row has in insertInto.
 const columns = 20
 
-// prepared are the statements by their number of rows.
-var prepared = func() (texts [maxPrepared + 1]string) {
+// wide says that rows need one column more. Most have none: those of brokers that
+// get binary CloudEvents do.
+func (rows insert) wide() bool {
+	return slices.ContainsFunc(rows, func(r Row) bool { return r.CloudEvent != "" })
+}
+
+func appendInto(b []byte, wide bool) []byte {
+	b = append(b, insertInto...)
+	if wide {
+		b = append(b, ", cloud_event"...)
+	}
+	return append(b, ") VALUES "...)
+}
+
+// prepared are the statements by their number of rows, wideOnes those of wide
+// rows.
+var prepared, wideOnes = prepare(columns, false), prepare(columns+1, true)
+
+func prepare(columns int, wide bool) (texts [maxPrepared + 1]string) {
 	for n := 1; n <= maxPrepared; n++ {
-		b := []byte(insertInto)
+		b := appendInto(nil, wide)
 		for i := range n * columns {
 			switch {
 			case i > 0 && i%columns == 0:
@@ -105,7 +127,7 @@ var prepared = func() (texts [maxPrepared + 1]string) {
 		texts[n] = string(append(b, ')'))
 	}
 	return texts
-}()
+}
 
 // Prepared returns the statement for PostgreSQL to prepare, and its values: see
 // uow/postgres. It is empty for more rows than a unit of work usually has.
@@ -113,7 +135,11 @@ func (rows insert) Prepared() (query string, values []any, err error) {
 	if len(rows) == 0 || len(rows) > maxPrepared {
 		return "", nil, nil
 	}
-	values = make([]any, 0, len(rows)*columns+1)
+	wide, texts := rows.wide(), &prepared
+	if wide {
+		texts = &wideOnes
+	}
+	values = make([]any, 0, len(rows)*(columns+1)+1)
 	for i := range rows {
 		r := &rows[i]
 		if err := r.checkText(); err != nil {
@@ -124,8 +150,11 @@ func (rows insert) Prepared() (query string, values []any, err error) {
 			strconv.FormatInt(r.AggregateVersion, 10), r.Payload, r.ContentType, textOrNil(r.CorrelationID),
 			textOrNil(r.CausationID), textOrNil(r.TenantID), textOrNil(r.Traceparent), strconv.Itoa(r.Priority),
 			r.OccurredAt.UTC().Format(timeLayout))
+		if wide {
+			values = append(values, textOrNil(r.CloudEvent))
+		}
 	}
-	return prepared[len(rows)], values, nil
+	return texts[len(rows)], values, nil
 }
 
 func textOrNil(s string) any {
@@ -152,6 +181,7 @@ func (r *Row) checkText() error {
 		{"causation_id", r.CausationID},
 		{"tenant_id", r.TenantID},
 		{"traceparent", r.Traceparent},
+		{"cloud_event", r.CloudEvent},
 	} {
 		switch {
 		case strings.IndexByte(f.value, 0) >= 0:

@@ -23,15 +23,15 @@ const (
 	insertTablePostgres = `CREATE TEMP TABLE outbox (seq bigint GENERATED ALWAYS AS IDENTITY, id uuid NOT NULL, message_id uuid NOT NULL,
 		target_broker text NOT NULL, stream text NOT NULL, stream_category text NOT NULL, topic text, partition_key text NOT NULL,
 		"partition" int NOT NULL, message_type text NOT NULL, aggregate_type text NOT NULL, aggregate_id text NOT NULL,
-		aggregate_version bigint NOT NULL, payload bytea NOT NULL, content_type text NOT NULL, correlation_id text, causation_id text,
+		aggregate_version bigint NOT NULL, payload bytea NOT NULL, content_type text NOT NULL, cloud_event text, correlation_id text, causation_id text,
 		tenant_id text, traceparent text, priority int NOT NULL, status text NOT NULL DEFAULT 'pending', occurred_at timestamptz NOT NULL)`
 	insertTableSQLite = `CREATE TEMP TABLE outbox (seq integer PRIMARY KEY AUTOINCREMENT, id text NOT NULL, message_id text NOT NULL,
 		target_broker text NOT NULL, stream text NOT NULL, stream_category text NOT NULL, topic text, partition_key text NOT NULL,
 		"partition" integer NOT NULL, message_type text NOT NULL, aggregate_type text NOT NULL, aggregate_id text NOT NULL,
-		aggregate_version integer NOT NULL, payload blob NOT NULL, content_type text NOT NULL, correlation_id text, causation_id text,
+		aggregate_version integer NOT NULL, payload blob NOT NULL, content_type text NOT NULL, cloud_event text, correlation_id text, causation_id text,
 		tenant_id text, traceparent text, priority integer NOT NULL, status text NOT NULL DEFAULT 'pending', occurred_at text NOT NULL)`
 	insertSelect = `SELECT id, message_id, target_broker, stream, stream_category, topic, partition_key, "partition", message_type,
-		aggregate_type, aggregate_id, aggregate_version, payload, content_type, correlation_id, causation_id, tenant_id, traceparent,
+		aggregate_type, aggregate_id, aggregate_version, payload, content_type, cloud_event, correlation_id, causation_id, tenant_id, traceparent,
 		priority, status, occurred_at FROM outbox ORDER BY seq`
 )
 
@@ -87,7 +87,12 @@ func TestInsert_S407_A6_RowsComeBack(t *testing.T) {
 	w := Writer{Domain: writerDomain, Internal: "default", External: []Target{{Broker: "partner", Topics: map[string]string{"ordering::order": "it's"}}}}
 	want, err := w.Rows([]Event{hostile, plain, orderEvent("OrderCancelled")}, 64)
 	require.NoError(t, err)
-	require.Len(t, want, 5)
+	w.External = []Target{{Broker: "binary", Envelope: CloudEventsBinary}}
+	hostile.AggregateID = `o'1'' \' \ " $1 ? é東🚚`
+	more, err := w.Rows([]Event{hostile}, 64)
+	require.NoError(t, err)
+	want = append(want, more...)
+	require.Len(t, want, 7)
 
 	for name, db := range insertDatabases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -99,16 +104,17 @@ func TestInsert_S407_A6_RowsComeBack(t *testing.T) {
 			var got []Row
 			for result.Next() {
 				var r Row
-				var topic, correlation, causation, tenant, trace sql.NullString
+				var topic, cloudEvent, correlation, causation, tenant, trace sql.NullString
 				var status string
 				var occurred any
 				require.NoError(t, result.Scan(&r.ID, &r.MessageID, &r.TargetBroker, &r.Stream, &r.StreamCategory, &topic, &r.PartitionKey,
 					&r.Partition, &r.MessageType, &r.AggregateType, &r.AggregateID, &r.AggregateVersion, &r.Payload, &r.ContentType,
-					&correlation, &causation, &tenant, &trace, &r.Priority, &status, &occurred))
-				for _, n := range []sql.NullString{topic, correlation, causation, tenant, trace} {
+					&cloudEvent, &correlation, &causation, &tenant, &trace, &r.Priority, &status, &occurred))
+				for _, n := range []sql.NullString{topic, cloudEvent, correlation, causation, tenant, trace} {
 					require.Equal(t, n.Valid, n.String != "", "absent is null")
 				}
-				r.Topic, r.CorrelationID, r.CausationID, r.TenantID, r.Traceparent = topic.String, correlation.String, causation.String, tenant.String, trace.String
+				r.Topic, r.CloudEvent = topic.String, cloudEvent.String
+				r.CorrelationID, r.CausationID, r.TenantID, r.Traceparent = correlation.String, causation.String, tenant.String, trace.String
 				require.Equal(t, "pending", status)
 				expected := want[len(got)].OccurredAt
 				if at, ok := occurred.(time.Time); ok {
@@ -147,6 +153,21 @@ func TestInsert_RefusesWhatADatabaseCannotStore(t *testing.T) {
 	require.ErrorContains(t, err, "no rows")
 	_, err = Insert([]Row{row}).AppendQuery(schema.NewNopQueryGen(), nil)
 	require.ErrorContains(t, err, "use PostgreSQL or SQLite")
+}
+
+func TestInsert_PreparedHasAPlaceForEachValue(t *testing.T) {
+	one := Row{ID: "1", MessageID: "m1"}
+	binary := one
+	binary.CloudEvent = "{}"
+	for _, rows := range [][]Row{{one}, {one, one, one}, {binary}, {one, binary, one}, slices.Repeat([]Row{binary}, maxPrepared)} {
+		query, values, err := insert(rows).Prepared()
+		require.NoError(t, err)
+		require.Len(t, values, strings.Count(query, "$"))
+		require.Equal(t, len(values)/len(rows), strings.Count(strings.SplitN(query, ")", 2)[0], ",")+1, "as many as columns")
+	}
+	query, _, err := insert(slices.Repeat([]Row{one}, maxPrepared+1)).Prepared()
+	require.NoError(t, err)
+	require.Empty(t, query)
 }
 
 func TestInsert_LargeUnit(t *testing.T) {

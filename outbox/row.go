@@ -36,6 +36,7 @@ type Row struct {
 	AggregateVersion int64
 	Payload          []byte
 	ContentType      string
+	CloudEvent       string // attributes of which Payload is the data, as a JSON object; "": Payload is all
 	CorrelationID    string
 	CausationID      string
 	TenantID         string // "" also where the target's envelope must not name it

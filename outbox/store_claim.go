@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -542,7 +543,7 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
 		" AND outbox.seq IN ("+list(seqs)+")"+
 		" RETURNING claim_id, outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
-		" correlation_id, tenant_id, traceparent, payload, occurred_at, attempts, losses",
+		" correlation_id, tenant_id, traceparent, payload, cloud_event, occurred_at, attempts, losses",
 		func(scan func(...any) error) error {
 			row, err := scanClaimed(scan, &c.ID)
 			c.Rows = append(c.Rows, row)
@@ -558,11 +559,12 @@ func scanClaimed(scan func(...any) error, claim *int64) (Claimed, error) {
 		c                                  Claimed
 		topic, correlation, tenant, trace  *string
 		category, messageType, contentType string
+		cloudEvent                         []byte
 		occurred                           dbtime.Time
 	)
 	m := &c.Message
 	err := scan(claim, &c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
-		&correlation, &tenant, &trace, &m.Body, &occurred, &c.Attempts, &c.Losses)
+		&correlation, &tenant, &trace, &m.Body, &cloudEvent, &occurred, &c.Attempts, &c.Losses)
 	if err != nil {
 		return c, err
 	}
@@ -579,5 +581,8 @@ func scanClaimed(scan func(...any) error, claim *int64) (Claimed, error) {
 			m.Headers[name] = *value
 		}
 	}
-	return c, nil
+	if cloudEvent != nil {
+		err = json.Unmarshal(cloudEvent, &m.CloudEvent)
+	}
+	return c, err
 }

@@ -77,7 +77,7 @@ func (s *Store) Find(ctx context.Context, f Filter) ([]Entry, error) {
 	}
 	var found []Entry
 	err := each(ctx, s.reader, "SELECT seq, id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type,"+
-		" aggregate_type, aggregate_id, aggregate_version, content_type, correlation_id, causation_id, tenant_id, traceparent, priority,"+
+		" aggregate_type, aggregate_id, aggregate_version, content_type, cloud_event, correlation_id, causation_id, tenant_id, traceparent, priority,"+
 		" status, attempts, max_attempts, available_at, last_attempt_at, last_error, failure_class, locked_by, locked_until,"+
 		" fence, claim_id, losses, held, occurred_at, created_at, published_at, expires_at"+
 		" FROM outbox WHERE "+strings.Join(where, " AND ")+" ORDER BY seq LIMIT "+fmt.Sprint(f.Limit),
@@ -92,7 +92,7 @@ func (s *Store) Find(ctx context.Context, f Filter) ([]Entry, error) {
 func scanEntry(scan func(...any) error) (e Entry, err error) {
 	var available, lastAttempt, lockedUntil, occurred, created, published, expires dbtime.Time
 	err = scan(&e.Seq, &e.ID, &e.MessageID, &e.TargetBroker, &e.Stream, &e.StreamCategory, (*text)(&e.Topic), &e.PartitionKey, &e.Partition, &e.MessageType,
-		&e.AggregateType, &e.AggregateID, &e.AggregateVersion, &e.ContentType, (*text)(&e.CorrelationID), (*text)(&e.CausationID),
+		&e.AggregateType, &e.AggregateID, &e.AggregateVersion, &e.ContentType, (*text)(&e.CloudEvent), (*text)(&e.CorrelationID), (*text)(&e.CausationID),
 		(*text)(&e.TenantID), (*text)(&e.Traceparent), &e.Priority,
 		&e.Status, &e.Attempts, &e.MaxAttempts, &available, &lastAttempt, (*text)(&e.LastError), (*text)(&e.FailureClass), (*text)(&e.LockedBy), &lockedUntil,
 		(*number)(&e.Fence), (*number)(&e.ClaimID), &e.Losses, &e.Held, &occurred, &created, &published, &expires)

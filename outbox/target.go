@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,10 +16,29 @@ import (
 // at commit, so whoever commits knows their form.
 type Target struct {
 	Broker     string            // Its name in the engine. Required.
+	Envelope   Envelope          // The form of its messages. Defaults to Stripped.
 	Events     []string          // Names such as "OrderPlaced". Nil: all published ones.
 	Extensions []string          // Extensions that may leave. Nil: those of the user, and not the tenant. Empty: none.
 	Topics     map[string]string // Stream category to topic, where it is not the broker's rule.
 }
+
+// Envelope is the form in which a target gets its messages.
+type Envelope string
+
+// The envelopes, under their names in configuration files.
+const (
+	// Stripped is the context's own envelope without what is internal.
+	Stripped Envelope = "waybill"
+	// CloudEvents is CloudEvents 1.0 in structured mode: attributes and data are in
+	// the body.
+	CloudEvents Envelope = "cloudevents"
+	// CloudEventsBinary is CloudEvents 1.0 in binary mode: the body is the event's
+	// data, and the attributes are native headers.
+	CloudEventsBinary Envelope = "cloudevents-binary"
+)
+
+// Envelopes are all of them.
+func Envelopes() []Envelope { return []Envelope{Stripped, CloudEvents, CloudEventsBinary} }
 
 // TenantExtension is the extension in which an envelope names the tenant. It is
 // the framework's: a user's extension can't have this name.
@@ -52,10 +72,27 @@ func (t Target) Check(d *domain.Domain) error {
 		}
 	}
 
+	if !slices.Contains(Envelopes(), t.envelope()) {
+		fail("envelope %q is not known: use one of %q, or leave it out for %q", t.Envelope, Envelopes(), Stripped)
+	}
+	attributes := map[string]string{} // extension by attribute
 	for _, name := range t.Extensions {
 		if !headerName.MatchString(name) {
 			fail("extension %q can't be the name of a header: use ASCII letters, digits, '-', '_' and '.'", name)
+			continue
 		}
+		if t.envelope() == Stripped {
+			continue
+		}
+		attribute, err := attributeOf(name)
+		if err != nil {
+			fail("%w", err)
+			continue
+		}
+		if other, taken := attributes[attribute]; taken && other != name {
+			fail("%w", sameAttribute(other, name, attribute))
+		}
+		attributes[attribute] = name
 	}
 
 	var categories []string
@@ -90,6 +127,8 @@ func publishedNames(d *domain.Domain) (published, private []string) {
 func (t Target) wants(e *domain.EventType) bool {
 	return t.Events == nil || slices.Contains(t.Events, e.ShortName())
 }
+
+func (t Target) envelope() Envelope { return cmp.Or(t.Envelope, Stripped) }
 
 // allows says whether an extension may leave for t.
 func (t Target) allows(extension string) bool {

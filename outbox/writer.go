@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -24,7 +25,9 @@ type Writer struct {
 // row first, then the external ones. partitions is the database's count.
 //
 // A body over the limit is a [*TooLargeError]. An extension named as one of the
-// framework's own is an error; the tenant goes into Origin.TenantID.
+// framework's own is an error; the tenant goes into Origin.TenantID. So is, for a
+// target that gets CloudEvents, an extension that may leave and can't be an
+// attribute.
 func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 	if partitions < 1 {
 		return nil, fmt.Errorf("outbox: the outbox has %d partitions; it needs at least one", partitions)
@@ -66,8 +69,8 @@ func (w *Writer) check(e *Event) (*domain.EventType, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: event %s of %s: %w", e.ID, e.Stream, err)
 	}
-	if len(e.Data) == 0 {
-		return nil, fmt.Errorf("outbox: %s of %s has no data", e.Type, e.Stream)
+	if len(e.Data) == 0 || string(e.Data) == "null" {
+		return nil, fmt.Errorf("outbox: %s of %s has no data, and a message without is none; that something is gone is an event with a name of its own", e.Type, e.Stream)
 	}
 	if _, ok := e.Extensions[TenantExtension]; ok {
 		return nil, fmt.Errorf("outbox: %s of %s: the extension %q is the framework's; put the tenant into domain.Origin.TenantID, or rename the extension", e.Type, e.Stream, TenantExtension)
@@ -77,12 +80,13 @@ func (w *Writer) check(e *Event) (*domain.EventType, error) {
 
 // appendRows appends the rows of one event. row has what they share.
 func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) ([]Row, error) {
-	add := func(target, topic, tenant string, body []byte) error {
-		if w.MaxMessageBytes > 0 && len(body) > w.MaxMessageBytes {
-			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: len(body), Limit: w.MaxMessageBytes}
+	add := func(target, topic, tenant string, m form) error {
+		if size := len(m.body) + len(m.attributes); w.MaxMessageBytes > 0 && size > w.MaxMessageBytes {
+			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: size, Limit: w.MaxMessageBytes}
 		}
 		row.ID = uuid.Must(uuid.NewV7()).String()
-		row.TargetBroker, row.Topic, row.TenantID, row.Payload = target, topic, tenant, body
+		row.TargetBroker, row.Topic, row.TenantID = target, topic, tenant
+		row.ContentType, row.CloudEvent, row.Payload = m.contentType, m.attributes, m.body
 		rows = append(rows, row)
 		return nil
 	}
@@ -90,39 +94,67 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 	names := extensionNames(e.Origin)
 	extensions := encodeExtensions(e.Origin, names, func(string) bool { return true })
 	size := bodySize(e, len(extensions))
-	if err := add(w.Internal, "", e.TenantID, appendInternal(make([]byte, 0, size), e, extensions)); err != nil {
+	own := form{contentType: contentType, body: appendInternal(make([]byte, 0, size), e, extensions)}
+	if err := add(w.Internal, "", e.TenantID, own); err != nil {
 		return nil, err
 	}
 	if !t.Published {
 		return rows, nil
 	}
-	// Targets differ in the extensions that they get, and in nothing else.
-	type variant struct{ extensions, body []byte }
-	var built []variant
+	var built []form
 	for _, target := range w.External {
 		if !target.wants(t) {
 			continue
 		}
-		v := variant{extensions: encodeExtensions(e.Origin, names, target.allows)}
-		for _, b := range built {
-			if bytes.Equal(b.extensions, v.extensions) {
-				v = b
-				break
+		m := form{envelope: target.envelope(), extensions: encodeExtensions(e.Origin, names, target.allows)}
+		if i := slices.IndexFunc(built, m.same); i >= 0 {
+			m = built[i]
+		} else {
+			if err := m.build(e, names, target, size); err != nil {
+				return nil, err
 			}
-		}
-		if v.body == nil {
-			v.body = appendExternal(make([]byte, 0, size), e, v.extensions)
-			built = append(built, v)
+			built = append(built, m)
 		}
 		tenant := ""
 		if target.allows(TenantExtension) {
 			tenant = e.TenantID
 		}
-		if err := add(target.Broker, target.Topics[e.Category], tenant, v.body); err != nil {
+		if err := add(target.Broker, target.Topics[e.Category], tenant, m); err != nil {
 			return nil, err
 		}
 	}
 	return rows, nil
+}
+
+// form is what an event looks like to some targets. They differ in the envelope
+// and the extensions that they get, and in nothing else.
+type form struct {
+	envelope    Envelope
+	extensions  []byte // as encodeExtensions
+	contentType string
+	attributes  string // of a binary CloudEvent
+	body        []byte
+}
+
+func (f form) same(o form) bool {
+	return f.envelope == o.envelope && bytes.Equal(f.extensions, o.extensions)
+}
+
+func (f *form) build(e *Event, names []string, target Target, size int) error {
+	if f.envelope == Stripped {
+		f.contentType, f.body = contentType, appendExternal(make([]byte, 0, size), e, f.extensions)
+		return nil
+	}
+	attributes, err := appendAttributes(make([]byte, 0, size), e, names, target.allows)
+	if err != nil {
+		return fmt.Errorf("outbox: %s of %s can't be a CloudEvent for broker %s: %w", e.Type, e.Stream, target.Broker, err)
+	}
+	if f.envelope == CloudEventsBinary {
+		f.contentType, f.attributes, f.body = contentType, string(append(attributes, '}')), e.Data
+		return nil
+	}
+	f.contentType, f.body = structuredContentType, appendStructured(attributes, e.Data)
+	return nil
 }
 
 // bodySize is about how many bytes a body has, so that it is allocated once.

@@ -110,6 +110,9 @@ func (s suite) roundTrip(t *testing.T) {
 		m := message(topic, "", "")
 		sent[i].ID, sent[i].Topic = m.ID, topic
 	}
+	event := message(topic, "event", "")
+	event.CloudEvent = map[string]string{"id": event.ID, "subject": "o-1"}
+	sent = append(sent, event)
 	s.send(t, b, sent...)
 	got := map[string]broker.Delivery{}
 	for _, d := range s.take(t, s.join(t, b, topic, s.Name(t)), len(sent)) {
@@ -129,6 +132,11 @@ func (s suite) roundTrip(t *testing.T) {
 			require.Equal(t, value, d.Headers[name], "header %s", name)
 		}
 	}
+	for name, value := range event.CloudEvent {
+		headers := got[event.ID].Headers
+		require.Equal(t, value, headers["ce_"+name]+headers["ce-"+name], "attribute %s, by the name that the protocol's binding gives it", name)
+	}
+	require.Empty(t, got[event.ID].CloudEvent)
 }
 
 func (s suite) concurrently(t *testing.T) {

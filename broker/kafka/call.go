@@ -75,16 +75,24 @@ func newCall(conf *sarama.Config, messages []broker.Message) *call {
 
 var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
+func checkTopic(topic string) error {
+	if !topicName.MatchString(topic) || topic == "." || topic == ".." {
+		return fmt.Errorf("%q is no topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", topic)
+	}
+	return nil
+}
+
 func (r *record) prepare(conf *sarama.Config, scratch *message.Message, m *broker.Message) error {
 	switch {
 	case m.ID == "":
 		return errors.New("the id is missing")
 	case m.Key == "":
 		return errors.New("the key is missing")
-	case !topicName.MatchString(m.Topic) || m.Topic == "." || m.Topic == "..":
-		return fmt.Errorf("%q is no topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", m.Topic)
 	}
-	scratch.UUID, scratch.Metadata, scratch.Payload = m.ID, message.Metadata(m.Headers), m.Body
+	if err := checkTopic(m.Topic); err != nil {
+		return err
+	}
+	scratch.UUID, scratch.Metadata, scratch.Payload = m.ID, message.Metadata(m.NativeHeaders(cloudEventsPrefix)), m.Body
 	var err error
 	if r.message, err = (wmkafka.DefaultMarshaler{}).Marshal(m.Topic, scratch); err != nil {
 		return err
@@ -101,6 +109,10 @@ func (r *record) prepare(conf *sarama.Config, scratch *message.Message, m *broke
 	}
 	return nil
 }
+
+// cloudEventsPrefix is that of Kafka's CloudEvents binding, which sends values as
+// they are.
+const cloudEventsPrefix = "ce_"
 
 // batchBytes is what a batch takes without its records.
 const batchBytes = 61

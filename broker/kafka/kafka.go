@@ -176,6 +176,11 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 	if len(topics) == 0 {
 		return nil
 	}
+	for _, topic := range topics {
+		if err := checkTopic(topic); err != nil {
+			return broker.Classify(broker.Permanent, fmt.Errorf("kafka: %w", err))
+		}
+	}
 	ctx, end, err := b.begin(ctx)
 	if err != nil {
 		return err
@@ -226,13 +231,13 @@ func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []strin
 				}
 				// Another process may be faster.
 				if err := admin.CreateTopic(topic.Name, detail, false); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-					return fmt.Errorf("%s: %w", topic.Name, err)
+					return topicError(topic.Name, err)
 				}
 				created[topic.Name] = true
 			case topic.Err == sarama.ErrLeaderNotAvailable:
 				ready = false
 			case topic.Err != sarama.ErrNoError:
-				return fmt.Errorf("%s: %w", topic.Name, topic.Err)
+				return topicError(topic.Name, topic.Err)
 			}
 			for _, p := range topic.Partitions {
 				ready = ready && p.Leader >= 0
@@ -245,6 +250,15 @@ func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []strin
 			return err
 		}
 	}
+}
+
+// topicError says whose fault it is that there is no such topic.
+func topicError(topic string, err error) error {
+	err = fmt.Errorf("%s: %w", topic, err)
+	if code, ok := errors.AsType[sarama.KError](err); ok {
+		return broker.Classify(refusals[code].class, err)
+	}
+	return err
 }
 
 // Close waits for calls under way, closes what consumers are still open, and

@@ -96,7 +96,7 @@ func (t *topic) store(m broker.Message, dedup bool) {
 }
 
 func clone(m broker.Message) broker.Message {
-	m.Headers = maps.Clone(m.Headers)
+	m.Headers, m.CloudEvent = maps.Clone(m.NativeHeaders("ce-")), nil
 	m.Body = slices.Clone(m.Body)
 	return m
 }

@@ -178,11 +178,45 @@ func encode(m broker.Message) (*nats.Msg, error) {
 	if err := setHeader(header, keyHeader, m.Key); err != nil {
 		return nil, err
 	}
+	for name, value := range cloudEvent(m) {
+		if err := setHeader(header, cloudEventsPrefix+name, percentEncode(value)); err != nil {
+			return nil, err
+		}
+	}
 	if strings.ContainsAny(m.ID, "\r\n") || m.ID != strings.Trim(m.ID, " \t") {
 		return nil, errors.New("the id has a line break, or white space at an end")
 	}
 	header[nats.MsgIdHdr] = []string{m.ID}
 	return &nats.Msg{Subject: m.Topic, Header: header, Data: m.Body}, nil
+}
+
+// cloudEventsPrefix is that of the CloudEvents binding for NATS.
+const cloudEventsPrefix = "ce-"
+
+// cloudEvent are all attributes of m's CloudEvent: this binding wants the content
+// type as one of them.
+func cloudEvent(m broker.Message) map[string]string {
+	if len(m.CloudEvent) == 0 {
+		return nil
+	}
+	all := maps.Clone(m.CloudEvent)
+	all["datacontenttype"] = m.Headers["content-type"]
+	return all
+}
+
+// percentEncode encodes what the binding says: everything but visible ASCII, and
+// the quote and the percent sign.
+func percentEncode(value string) string {
+	const hexDigits = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, c := range []byte(value) {
+		if c <= ' ' || c >= 127 || c == '"' || c == '%' {
+			b.Write([]byte{'%', hexDigits[c>>4], hexDigits[c&15]})
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // setHeader refuses what would arrive as something else, or would give orders to

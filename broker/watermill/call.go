@@ -123,7 +123,7 @@ func (c *call) publish(m broker.Message) error {
 		return broker.Classify(broker.Permanent, fmt.Errorf("watermill: message %q has the header %s, which is reserved", m.ID, KeyHeader))
 	}
 	out := message.NewMessageWithContext(c.ctx, m.ID, m.Body)
-	maps.Copy(out.Metadata, m.Headers)
+	maps.Copy(out.Metadata, m.NativeHeaders(CloudEventsPrefix))
 	out.Metadata[KeyHeader] = m.Key
 	if err := c.broker.conf.Publisher.Publish(m.Topic, out); err != nil {
 		return fmt.Errorf("watermill: %w", err)

@@ -24,6 +24,11 @@ import (
 // has to be told of it, as watermill-kafka is by NewWithPartitioningMarshaler.
 const KeyHeader = "waybill-key"
 
+// CloudEventsPrefix stands before the attributes of a CloudEvent in a message's
+// metadata. It is that of most bindings; Kafka's has another one, and an adapter of
+// its own.
+const CloudEventsPrefix = "ce-"
+
 // ErrClosed is the error of a broker or a consumer that was closed.
 var ErrClosed = errors.New("watermill: closed")
 

@@ -275,13 +275,10 @@ func (d *decoder) external(f *File, list []external) {
 			known(path, at, e.Broker)
 		}
 		seen[e.Broker] = true
-		switch e.Envelope {
-		case "", "waybill":
-		case "cloudevents":
-			d.mistake(d.where[path+".envelope"], path+".envelope", "is %q, which this version doesn't support yet: write `waybill`, or leave it out", e.Envelope)
-		default:
-			d.mistake(d.where[path+".envelope"], path+".envelope", "is %q: only `waybill` is known", e.Envelope)
+		envelope := outbox.Envelope(e.Envelope)
+		if envelope != "" && !slices.Contains(outbox.Envelopes(), envelope) {
+			d.mistake(d.where[path+".envelope"], path+".envelope", "is %q: use one of %q, or leave it out for %q", envelope, outbox.Envelopes(), outbox.Stripped)
 		}
-		f.External = append(f.External, outbox.Target{Broker: e.Broker, Events: e.Events, Extensions: e.Extensions, Topics: e.Topics})
+		f.External = append(f.External, outbox.Target{Broker: e.Broker, Envelope: envelope, Events: e.Events, Extensions: e.Extensions, Topics: e.Topics})
 	}
 }

@@ -208,6 +208,33 @@ brokers: {default: {kind: memry}}
 	require.Empty(t, w.providers, "nothing was opened")
 }
 
+// What a target says of events, extensions and topics is checked against the
+// domain before anything is opened, with all other mistakes.
+func TestOpen_ExternalBrokersThatDoNotFitTheDomain(t *testing.T) {
+	f, err := Parse(write(t, `domain: ordering
+providers: {default: {dialect: sqlite}}
+brokers: {default: {kind: memry}, a: {kind: memory, topic_prefix: a.}, b: {kind: memory, topic_prefix: b.}}
+outbox:
+  external_brokers:
+    - {broker: a, events: [shipped], extensions: ["user id"], topics: {"ordering::oder": orders}}
+    - {broker: b, envelope: cloudevents-binary, extensions: [subject]}
+`))
+	require.NoError(t, err)
+	w := newWorld()
+	_, err = f.Open(t.Context(), ordering, w.Kinds)
+	for _, want := range []string{
+		`brokers.default.kind is "memry"`,
+		`external broker "a": context ordering declares no event "shipped"`,
+		`external broker "a": extension "user id" can't be the name of a header`,
+		`external broker "a": topics names the stream category "ordering::oder"`,
+		`external broker "b": extension "subject" would be the attribute "subject" of a CloudEvent`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.Empty(t, w.providers)
+	require.Empty(t, w.brokers)
+}
+
 func TestOpen_DomainAndBrokersAreRequired(t *testing.T) {
 	f, err := Parse(write(t, "providers: {default: {dialect: sqlite}}\n"))
 	require.NoError(t, err)

@@ -230,13 +230,16 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			smallest + "outbox: {external_brokers: [default, partner, partner, {events: [X]}]}\n",
 			[]string{"outbox.external_brokers[0] is \"default\", the domain's own broker", "outbox.external_brokers[2] is \"partner\", which stands there already", "outbox.external_brokers[3] names no broker"},
 		},
-		"an envelope that is not supported": {
-			smallest + "outbox:\n  external_brokers:\n    - broker: partner\n      envelope: cloudevents\n",
-			[]string{`waybill.yaml:7: outbox.external_brokers[0].envelope is "cloudevents", which this version doesn't support yet`},
-		},
 		"an envelope that nobody knows": {
-			smallest + "outbox: {external_brokers: [{broker: partner, envelope: xml}]}\n",
-			[]string{"only `waybill` is known"},
+			smallest + "outbox:\n  external_brokers:\n    - broker: partner\n      envelope: cloudevent\n",
+			[]string{`waybill.yaml:7: outbox.external_brokers[0].envelope is "cloudevent": use one of ["waybill" "cloudevents" "cloudevents-binary"], or leave it out for "waybill"`},
+		},
+		"all that is wrong with external brokers": {
+			smallest + "outbox: {external_brokers: [{broker: parner, envelope: xml}, {envelope: y}, {broker: default, event: [], topics: [a], extensions: b}]}\n",
+			[]string{
+				`[0] names broker "parner"`, `[0].envelope is "xml"`, `[1] names no broker`, `[2] is "default", the domain's own broker`,
+				`[2].event is not a known key`, `[2].topics must hold keys`, `[2].extensions must be a list`,
+			},
 		},
 		"an unknown key of an external broker": {
 			smallest + "outbox: {external_brokers: [{broker: partner, event: [A]}]}\n",
@@ -282,9 +285,15 @@ func TestParse_ExternalBrokers(t *testing.T) {
 `))
 	require.NoError(t, err)
 	require.Equal(t, []outbox.Target{{
-		Broker: "partner", Events: []string{"OrderPlaced"}, Extensions: []string{},
+		Broker: "partner", Envelope: outbox.Stripped, Events: []string{"OrderPlaced"}, Extensions: []string{},
 		Topics: map[string]string{"ordering::order": "orders"},
 	}}, f.External, "an empty list stays one: no extension leaves")
+
+	for _, envelope := range outbox.Envelopes() {
+		f, err := Parse(write(t, smallest+"outbox: {external_brokers: [{broker: partner, envelope: "+string(envelope)+"}]}\n"))
+		require.NoError(t, err)
+		require.Equal(t, []outbox.Target{{Broker: "partner", Envelope: envelope}}, f.External)
+	}
 
 	t.Setenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS", "partner")
 	f, err = Parse(write(t, smallest))

@@ -52,6 +52,11 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	if withBrokers {
 		errs = append(errs, f.checkBrokers(k))
 	}
+	if f.Domain == d.Name() {
+		for _, t := range f.External {
+			errs = append(errs, t.Check(d))
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}

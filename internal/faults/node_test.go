@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/IBM/sarama"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
@@ -33,7 +36,7 @@ const nodeVar = "WAYBILL_FAULTS_NODE"
 // accounts are what is changed. Each change of one raises events with growing
 // numbers, so that what must have been published can be told without the outbox.
 var accounts = domain.MustNew("faults",
-	domain.Aggregate[*account]("account", domain.Event[Moved]()),
+	domain.Aggregate[*account]("account", domain.Event[Moved](domain.Published())),
 )
 
 const accountTopic = "faults.account"
@@ -66,11 +69,14 @@ type nodeConfig struct {
 	Kafka  string
 	Prefix string // of topics
 
+	External []outbox.Target // partners
+
 	// An engine's.
 	Outbox          outbox.Config
 	MaxMessageBytes int // of Kafka's adapter
 	PublishTimeout  time.Duration
 	Trap            trap
+	Partners        string // where partners' Kafka is reached
 
 	// A writer's.
 	Accounts int
@@ -104,7 +110,7 @@ func runNode(text string) error {
 		return err
 	}
 	defer p.Close()
-	units, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, MaxRetries: 20})
+	units, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, External: cfg.External, MaxRetries: 20})
 	if err != nil {
 		return err
 	}
@@ -153,9 +159,20 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()
+	brokers := map[string]broker.Broker{"default": &trapped{Broker: broker.Prefixed(k, n.cfg.Prefix), node: n}}
+	if n.cfg.Partners != "" {
+		partners, failure := n.partners(ctx)
+		if failure != nil {
+			return failure
+		}
+		defer func() { err = errors.Join(err, partners.Close(ctx)) }()
+		for _, t := range n.cfg.External {
+			brokers[t.Broker] = broker.Prefixed(partners, n.cfg.Prefix+t.Broker+".")
+		}
+	}
 	eng, err := engine.New(engine.Config{
 		Units:   []*uow.Manager{units},
-		Brokers: map[string]broker.Broker{"default": &trapped{Broker: broker.Prefixed(k, n.cfg.Prefix), node: n}},
+		Brokers: brokers,
 		Outbox:  n.cfg.Outbox,
 		Logger:  n.log,
 	})
@@ -170,6 +187,20 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	}
 	n.say("running")
 	return eng.Run(ctx)
+}
+
+// partners is their Kafka, all of whose servers are reached at one address.
+func (n *node) partners(ctx context.Context) (*kafka.Broker, error) {
+	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Tune: func(c *sarama.Config) {
+		c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, detour(n.cfg.Partners)
+	}})
+}
+
+// detour dials one address, whatever it is told.
+type detour string
+
+func (d detour) Dial(network, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(context.Background(), network, string(d))
 }
 
 func (n *node) wait() {

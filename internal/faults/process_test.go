@@ -44,16 +44,23 @@ type process struct {
 	lines []string // of standard output
 }
 
-// start starts a node. It is killed at the end of the test.
+// start starts a node.
 func start(t *testing.T, program, name string, cfg nodeConfig, env ...string) *process {
 	t.Helper()
 	text, err := json.Marshal(cfg)
 	require.NoError(t, err)
+	cmd := exec.Command(program)
+	cmd.Env = append(append(os.Environ(), nodeVar+"="+string(text)), env...)
+	return launch(t, name, cmd)
+}
+
+// launch starts a program. It is killed at the end of the test.
+func launch(t *testing.T, name string, cmd *exec.Cmd) *process {
+	t.Helper()
 	log, err := os.CreateTemp(scratch, name+"-*.log")
 	require.NoError(t, err)
 	defer log.Close()
-	p := &process{t: t, name: name, cmd: exec.Command(program), log: log.Name(), ended: make(chan struct{})}
-	p.cmd.Env = append(append(os.Environ(), nodeVar+"="+string(text)), env...)
+	p := &process{t: t, name: name, cmd: cmd, log: log.Name(), ended: make(chan struct{})}
 	p.cmd.Stderr = log
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -91,6 +98,13 @@ func (p *process) logged() string {
 	text, err := os.ReadFile(p.log)
 	require.NoError(p.t, err)
 	return string(text)
+}
+
+// output is what the process has said.
+func (p *process) output() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
 }
 
 // said is how often the process has said something.

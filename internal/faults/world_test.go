@@ -33,6 +33,7 @@ type world struct {
 	db       *sql.DB
 	kafka    string
 	prefix   string
+	partners []outbox.Target
 	units    *uow.Manager
 	repo     *repository.Repository[*account]
 
@@ -83,11 +84,11 @@ func newWorld(t *testing.T, n int) *world {
 }
 
 // newWorldOn is on some Kafka, which takes messages up to a size.
-func newWorldOn(t *testing.T, kafka string, n, maxMessageBytes int) *world {
+func newWorldOn(t *testing.T, kafka string, n, maxMessageBytes int, partners ...outbox.Target) *world {
 	t.Helper()
 	dsn := environment(t, "WAYBILL_POSTGRES")
 	name := "faults_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	w := &world{t: t, database: name, kafka: kafka, prefix: name + "."}
+	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners}
 	w.server = connect(t, dsn)
 	w.execute("CREATE DATABASE " + name)
 	t.Cleanup(func() { w.execute("DROP DATABASE " + name + " WITH (FORCE)") })
@@ -100,7 +101,7 @@ func newWorldOn(t *testing.T, kafka string, n, maxMessageBytes int) *world {
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn, MaxConns: 4})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	w.units, err = uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, MaxRetries: 20})
+	w.units, err = uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, External: partners, MaxRetries: 20})
 	require.NoError(t, err)
 	require.NoError(t, engine.Migrate(t.Context(), w.units))
 	_, err = w.db.Exec(witness)
@@ -181,7 +182,7 @@ func (w *world) node(change ...func(*nodeConfig)) *process {
 // config is an engine's. It looks often for work, so that waits are those of
 // leases.
 func (w *world) config(change ...func(*nodeConfig)) nodeConfig {
-	cfg := nodeConfig{Role: "engine", DSN: w.dsn, Kafka: w.kafka, Prefix: w.prefix, Outbox: outbox.Config{
+	cfg := nodeConfig{Role: "engine", DSN: w.dsn, Kafka: w.kafka, Prefix: w.prefix, External: w.partners, Outbox: outbox.Config{
 		Workers: 2, BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 2 * time.Second,
 		Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
 	}}
@@ -204,7 +205,7 @@ func (w *world) run(name string, cfg nodeConfig) *process {
 func (w *world) writer(accounts, writers int, pause time.Duration) *process {
 	w.t.Helper()
 	return w.run(fmt.Sprintf("writer-%d", len(w.nodes)+1), nodeConfig{
-		Role: "writer", DSN: w.dsn, Accounts: accounts, Writers: writers, Pause: pause,
+		Role: "writer", DSN: w.dsn, External: w.partners, Accounts: accounts, Writers: writers, Pause: pause,
 	})
 }
 

@@ -36,7 +36,7 @@ var (
 	natsServer = []string{"github.com/nats-io/nats-server"}
 	kafka      = []string{"github.com/IBM/sarama", "github.com/twmb/franz-go", "github.com/ThreeDotsLabs/watermill-kafka"}
 	watermill  = []string{"github.com/ThreeDotsLabs"}
-	testLibs   = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "testing"}
+	testLibs   = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/cloudevents", "testing"}
 )
 
 func own(dirs ...string) []string {

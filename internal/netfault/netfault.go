@@ -41,6 +41,10 @@ type Relay struct {
 	late      chan struct{}
 	delivered chan struct{}
 	closed    chan struct{}
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[*relayed]struct{}
 }
 
 // New relays to a server until Close.
@@ -51,7 +55,7 @@ func New(ctx context.Context, server string) (*Relay, error) {
 	}
 	r := &Relay{
 		Address: listener.Addr().String(), listener: listener, server: server,
-		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}),
+		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}), conns: map[*relayed]struct{}{},
 	}
 	r.wg.Go(r.accept)
 	return r, nil
@@ -67,6 +71,23 @@ func (r *Relay) Close() {
 
 // Set says what happens to the next request.
 func (r *Relay) Set(f Fault) { r.fault.Store(int32(f)) }
+
+// Cut breaks all connections, and each new one at once, until Mend.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = true
+	for c := range r.conns {
+		c.close()
+	}
+}
+
+// Mend ends what Cut began.
+func (r *Relay) Mend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = false
+}
 
 // Trips counts requests that began after an answer.
 func (r *Relay) Trips() int64 { return r.trips.Load() }
@@ -89,6 +110,12 @@ func (r *Relay) accept() {
 			continue
 		}
 		c := &relayed{r: r, client: client, server: server.(*net.TCPConn), answered: make(chan struct{})}
+		r.mu.Lock()
+		r.conns[c] = struct{}{}
+		if r.cut {
+			c.close()
+		}
+		r.mu.Unlock()
 		r.wg.Go(c.requests)
 		r.wg.Go(c.answers)
 	}
@@ -113,7 +140,12 @@ func (c *relayed) close() {
 }
 
 func (c *relayed) requests() {
-	defer c.close()
+	defer func() {
+		c.close()
+		c.r.mu.Lock()
+		defer c.r.mu.Unlock()
+		delete(c.r.conns, c)
+	}()
 	buf := make([]byte, 1<<16)
 	hung := false
 	for {

@@ -239,6 +239,7 @@ func carriesTheMessage(t *testing.T, b *Bench) {
 	row.TenantID, row.Traceparent, row.CausationID = "acme", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", newID()
 	other := Row("b")
 	other.Topic, other.CorrelationID = "elsewhere", ""
+	other.CloudEvent = `{"id":"1","subject":"ü \"x\""}`
 	b.InsertRows(row, other)
 	c := b.Worker("w1", Partitions, time.Minute).Claim(10)
 	require.Equal(t, broker.Message{
@@ -249,6 +250,7 @@ func carriesTheMessage(t *testing.T, b *Bench) {
 		},
 	}, c.Rows[0].Message)
 	require.Equal(t, "elsewhere", c.Rows[1].Message.Topic)
+	require.Equal(t, map[string]string{"id": "1", "subject": `ü "x"`}, c.Rows[1].Message.CloudEvent)
 	require.NotContains(t, c.Rows[1].Message.Headers, "tenant-id")
 	require.NotContains(t, c.Rows[1].Message.Headers, "correlation-id")
 }

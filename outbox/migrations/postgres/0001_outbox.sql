@@ -16,6 +16,7 @@ CREATE TABLE outbox (
     aggregate_version bigint NOT NULL,
     payload           bytea NOT NULL,
     content_type      text NOT NULL,
+    cloud_event       text,
     correlation_id    text,
     causation_id      text,
     tenant_id         text,
@@ -75,6 +76,7 @@ COMMENT ON COLUMN outbox.aggregate_id IS 'identity of the aggregate that raised 
 COMMENT ON COLUMN outbox.aggregate_version IS 'the aggregate''s version by the save that raised the event';
 COMMENT ON COLUMN outbox.payload IS 'the exact bytes that are published';
 COMMENT ON COLUMN outbox.content_type IS 'of payload';
+COMMENT ON COLUMN outbox.cloud_event IS 'attributes of a CloudEvent of which payload is the data, as JSON: they leave as native headers; null: payload is all';
 COMMENT ON COLUMN outbox.correlation_id IS 'what everything has in common that one request set off';
 COMMENT ON COLUMN outbox.causation_id IS 'the message whose handling raised the event';
 COMMENT ON COLUMN outbox.traceparent IS 'W3C Trace Context of the save';

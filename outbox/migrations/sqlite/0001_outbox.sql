@@ -15,6 +15,7 @@ CREATE TABLE outbox (
     aggregate_version INTEGER NOT NULL,
     payload           BLOB NOT NULL,    -- the exact bytes that are published
     content_type      TEXT NOT NULL,
+    cloud_event       TEXT,             -- attributes of a CloudEvent of which payload is the data, as JSON; null: payload is all
     correlation_id    TEXT,
     causation_id      TEXT,
     tenant_id         TEXT,             -- as it leaves: null where the target's envelope does not name the tenant

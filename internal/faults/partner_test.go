@@ -1,0 +1,127 @@
+package faults
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// S3-11, F-32, A56: the network to two partners' Kafka is cut while work goes on.
+// Internal messages go on as fast as before. What is for the partners waits, pays
+// nothing, and follows by itself, in the order of each key; and a partner's own
+// reader of CloudEvents, in another language, accepts all of it, in both modes.
+func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
+	t.Parallel()
+	away, usual := 12*time.Second, 8*time.Second
+	if long() {
+		away, usual = 2*time.Minute, 30*time.Second
+	}
+	kafka := environment(t, "WAYBILL_KAFKA")
+	w := newWorldOn(t, kafka, 20, 1<<20,
+		outbox.Target{Broker: "structured", Envelope: outbox.CloudEvents},
+		outbox.Target{Broker: "binary", Envelope: outbox.CloudEventsBinary, Topics: map[string]string{"faults::account": "told"}})
+	relay, err := netfault.New(t.Context(), kafka)
+	require.NoError(t, err)
+	t.Cleanup(relay.Close)
+	w.engine(func(n *nodeConfig) { n.Partners, n.Outbox.Lease = relay.Address, 10*time.Second })
+	partners := map[string]*process{
+		"structured": inPython(t, "--kafka", kafka, "--topic", w.prefix+"structured."+accountTopic),
+		"binary":     inPython(t, "--kafka", kafka, "--topic", w.prefix+"binary.told"),
+	}
+	w.drain()
+	writer := w.writer(20, 2, 40*time.Millisecond)
+	eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > 300 }, "work is under way")
+
+	before := w.window(usual)
+	relay.Cut()
+	during := w.window(away)
+	waiting := w.count("outbox WHERE target_broker <> 'default' AND finished_at IS NULL")
+	require.Greater(t, waiting, 100)
+	require.Zero(t, w.count("outbox WHERE target_broker <> 'default' AND finished_at IS NULL AND attempts > 0 AND status <> 'processing'"), "nobody pays")
+	require.Zero(t, w.count("outbox WHERE status = 'abandoned'"))
+	relay.Mend()
+	mended := time.Now()
+	last := w.strings("SELECT max(seq) FROM outbox")[0]
+	eventually(t, func() bool { return w.count("outbox WHERE finished_at IS NULL AND seq <= $1", last) == 0 }, "the partners' messages follow")
+	t.Logf("%d messages waited; the last was published %v after the network was back", waiting, time.Since(mended).Round(10*time.Millisecond))
+	require.Less(t, time.Since(mended), 45*time.Second)
+	writer.terminate()
+	w.drain()
+
+	usually, meanwhile := w.speed(before), w.speed(during)
+	t.Logf("internal messages, before: %+v", usually)
+	t.Logf("internal messages, during: %+v", meanwhile)
+	require.Greater(t, meanwhile.PerSecond, usually.PerSecond/2)
+	require.Less(t, meanwhile.Median, 2*usually.Median+0.1)
+	require.Less(t, meanwhile.P95, 2*usually.P95+0.5)
+	require.Zero(t, w.count("outbox WHERE status <> 'published' OR attempts <> 1 OR losses <> 0"), "no attempt was burnt")
+
+	for name, p := range partners {
+		ids := w.strings("SELECT message_id::text FROM outbox WHERE target_broker = $1", name)
+		seen := map[string]bool{}
+		read := 0
+		next := map[string]int64{} // by account: the number of its last event
+		eventually(t, func() bool {
+			lines := p.output()
+			for _, line := range lines[read:] {
+				var e struct {
+					Attributes struct{ ID, Subject string }
+					Data       Moved
+				}
+				require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+				if a := e.Attributes; !seen[a.ID] {
+					require.Equal(t, next[a.Subject]+1, e.Data.Number, "%s: %s comes in turn", name, a.Subject)
+					seen[a.ID], next[a.Subject] = true, e.Data.Number
+				}
+			}
+			read = len(lines)
+			return len(seen) == len(ids)
+		}, "%s hears of everything", name)
+		for _, id := range ids {
+			require.True(t, seen[id])
+		}
+		p.terminate()
+	}
+}
+
+// inPython starts the partner that is written in Python.
+func inPython(t *testing.T, args ...string) *process {
+	t.Helper()
+	python, err := exec.Command("../../scripts/python").Output()
+	require.NoError(t, err)
+	source, err := filepath.Abs("../../examples/partner/python/partner.py")
+	require.NoError(t, err)
+	return launch(t, "partner", exec.Command(strings.TrimSpace(string(python)), append([]string{source}, args...)...))
+}
+
+// window is a time by the database's clock.
+type window struct{ from, until string }
+
+// window waits for d.
+func (w *world) window(d time.Duration) window {
+	w.t.Helper()
+	at := func() string { return w.strings("SELECT clock_timestamp()::text")[0] }
+	from := at()
+	<-time.After(d)
+	return window{from, at()}
+}
+
+// speed is how fast internal messages were that were written in a window.
+type speed struct{ PerSecond, Median, P95 float64 }
+
+func (w *world) speed(in window) (s speed) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow(`SELECT count(*) / extract(epoch FROM $2::timestamptz - $1::timestamptz),
+			percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM published_at - created_at)),
+			percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM published_at - created_at))
+		FROM outbox WHERE target_broker = 'default' AND created_at BETWEEN $1::timestamptz AND $2::timestamptz`, in.from, in.until).Scan(&s.PerSecond, &s.Median, &s.P95))
+	return s
+}
