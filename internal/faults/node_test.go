@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -71,6 +72,7 @@ type nodeConfig struct {
 	MaxMessageBytes int // of Kafka's adapter
 	PublishTimeout  time.Duration
 	Trap            trap
+	Consume         bool // its own events, into the table effects
 
 	// A writer's.
 	Accounts int
@@ -153,12 +155,16 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()
-	eng, err := engine.New(engine.Config{
+	cfg := engine.Config{
 		Units:   []*uow.Manager{units},
 		Brokers: map[string]broker.Broker{"default": &trapped{Broker: broker.Prefixed(k, n.cfg.Prefix), node: n}},
 		Outbox:  n.cfg.Outbox,
 		Logger:  n.log,
-	})
+	}
+	if n.cfg.Consume {
+		cfg.Subscriptions = []subscription.Stream{effects}
+	}
+	eng, err := engine.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -170,6 +176,20 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	}
 	n.say("running")
 	return eng.Run(ctx)
+}
+
+// effects notes each event in the unit of work of its inbox row.
+var effects = subscription.Stream{
+	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond,
+	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
+		db, err := uow.DB(ctx)
+		if err != nil {
+			return err
+		}
+		of, _ := domain.MetadataFrom(ctx)
+		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number) VALUES (?, ?)", of.AggregateID, e.Number)
+		return err
+	})},
 }
 
 func (n *node) wait() {
