@@ -23,7 +23,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	require.NoError(t, err)
 	x := newPooler(t, w)
 	engine := func() *process {
-		return w.engine(lease(3*time.Second), func(c *nodeConfig) {
+		return w.engine(lease(2*time.Second), func(c *nodeConfig) {
 			c.Outbox.Workers, c.Consume, c.Trap.Delay = 4, true, 20*time.Millisecond
 		})
 	}
@@ -74,6 +74,9 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	for _, p := range engines {
 		p.terminate()
 	}
+	for _, p := range w.nodes {
+		require.NotContains(t, p.logged(), "prepared statement", "of another's session")
+	}
 }
 
 // progress waits until there is some, in all that is done.
@@ -81,7 +84,7 @@ func (w *world) progress() {
 	w.t.Helper()
 	published, handled := w.count("outbox WHERE status = 'published'"), w.count("effects")
 	eventually(w.t, func() bool {
-		return w.count("outbox WHERE status = 'published'") > published+200 && w.count("effects") > handled+200
+		return w.count("outbox WHERE status = 'published'") > published+100 && w.count("effects") > handled+100
 	}, "rows are published and handled")
 }
 
