@@ -41,6 +41,13 @@ type Relay struct {
 	late      chan struct{}
 	delivered chan struct{}
 	closed    chan struct{}
+
+	through sync.RWMutex // held for writing while nothing gets through
+	stalled bool
+
+	mu    sync.Mutex
+	down  bool
+	conns map[*relayed]bool
 }
 
 // New relays to a server until Close.
@@ -52,6 +59,7 @@ func New(ctx context.Context, server string) (*Relay, error) {
 	r := &Relay{
 		Address: listener.Addr().String(), listener: listener, server: server,
 		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}),
+		conns: map[*relayed]bool{},
 	}
 	r.wg.Go(r.accept)
 	return r, nil
@@ -67,6 +75,51 @@ func (r *Relay) Close() {
 
 // Set says what happens to the next request.
 func (r *Relay) Set(f Fault) { r.fault.Store(int32(f)) }
+
+// Cut ends all connections and lets none be made, until Mend.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = true
+	for c := range r.conns {
+		c.close()
+	}
+}
+
+// Stall lets connections be made and no request through, until Mend.
+func (r *Relay) Stall() {
+	r.through.Lock()
+	r.stalled = true
+}
+
+// Mend ends Cut or Stall. What was stalled goes on.
+func (r *Relay) Mend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = false
+	if r.stalled {
+		r.stalled = false
+		r.through.Unlock()
+	}
+}
+
+// keep says no while all is cut.
+func (r *Relay) keep(c *relayed) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		c.close()
+		return false
+	}
+	r.conns[c] = true
+	return true
+}
+
+func (r *Relay) forget(c *relayed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, c)
+}
 
 // Trips counts requests that began after an answer.
 func (r *Relay) Trips() int64 { return r.trips.Load() }
@@ -89,6 +142,9 @@ func (r *Relay) accept() {
 			continue
 		}
 		c := &relayed{r: r, client: client, server: server.(*net.TCPConn), answered: make(chan struct{})}
+		if !r.keep(c) {
+			continue
+		}
 		r.wg.Go(c.requests)
 		r.wg.Go(c.answers)
 	}
@@ -113,6 +169,7 @@ func (c *relayed) close() {
 }
 
 func (c *relayed) requests() {
+	defer c.r.forget(c)
 	defer c.close()
 	buf := make([]byte, 1<<16)
 	hung := false
@@ -121,7 +178,9 @@ func (c *relayed) requests() {
 		if err != nil {
 			return
 		}
-		if buf[0] == 0 { // what PostgreSQL's connections begin with is no request
+		c.r.through.RLock()   // until nothing is stalled
+		c.r.through.RUnlock() //nolint:staticcheck // That is all.
+		if buf[0] == 0 {      // what PostgreSQL's connections begin with is no request
 			if c.r.apart.Load() && bytes.HasPrefix(buf[:n], cancelRequest) {
 				return
 			}
