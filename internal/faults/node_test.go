@@ -74,10 +74,11 @@ type nodeConfig struct {
 	Trap            trap
 	Consume         bool // its own events, into the table effects
 
-	// A writer's.
+	// A writer's, or an engine's that also writes.
 	Accounts int
 	Writers  int
 	Pause    time.Duration // between two units of one writer, at most
+	Timed    bool          // each says when it began and how long it took
 }
 
 // trap is what an engine's broker does besides publishing. A gate opens when the
@@ -175,6 +176,11 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		return err
 	}
 	n.say("running")
+	var writing sync.WaitGroup
+	if n.cfg.Writers > 0 {
+		writing.Go(func() { _ = n.write(ctx, units) }) // it returns none
+	}
+	defer writing.Wait()
 	return eng.Run(ctx)
 }
 
@@ -270,10 +276,14 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 	for range n.cfg.Writers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				pause := rand.N(n.cfg.Pause)
-				if err := n.change(ctx, units, repo); err != nil && ctx.Err() == nil {
+				pause, begin := rand.N(n.cfg.Pause), time.Now()
+				err := n.change(ctx, units, repo)
+				switch {
+				case err != nil && ctx.Err() == nil:
 					n.log.Warn("a unit failed", "error", err)
 					pause = time.Second
+				case err == nil && n.cfg.Timed:
+					n.say(fmt.Sprintf(unitTook, begin.UnixNano(), time.Since(begin)))
 				}
 				select {
 				case <-time.After(pause):
@@ -285,6 +295,9 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 	all.Wait()
 	return nil
 }
+
+// unitTook is what a timed writer says of a unit.
+const unitTook = "unit %d %d"
 
 func (n *node) change(ctx context.Context, units *uow.Manager, repo *repository.Repository[*account]) error {
 	ids := []string{accountID(rand.N(n.cfg.Accounts))}
