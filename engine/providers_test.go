@@ -170,7 +170,7 @@ func TestProviders_F_51_ConnectionBudget(t *testing.T) {
 	}})
 	require.NoError(t, Migrate(t.Context(), m))
 	repo := repository.New[*sale](m)
-	const parts, each = 40, 50
+	const parts, each = 20, 50
 	unit := func() error {
 		return m.Do(t.Context(), func(ctx context.Context) error {
 			for range each {
@@ -240,7 +240,7 @@ func TestProviders_F_51_TheSmallestPool(t *testing.T) {
 	}})
 	require.NoError(t, Migrate(t.Context(), m))
 	cfg := b.config()
-	cfg.Units, cfg.Outbox.Workers = []*uow.Manager{m}, 4
+	cfg.Units, cfg.Outbox.Workers, cfg.Outbox.Lease = []*uow.Manager{m}, 4, 30*time.Second
 	b.start(cfg)
 	repo := repository.New[*sale](m)
 	var writers sync.WaitGroup
