@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -73,6 +74,9 @@ func (d *database) start(ctx context.Context) error {
 	if d.processor == nil {
 		return nil
 	}
+	if err := d.tellOfOthers(ctx); err != nil {
+		return err
+	}
 	if err := d.processor.Start(ctx); err != nil {
 		return err
 	}
@@ -80,6 +84,24 @@ func (d *database) start(ctx context.Context) error {
 	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.deaf = cancel
 	d.listening.Go(func() { d.listen(listening) })
+	return nil
+}
+
+// tellOfOthers says which rows of other contexts this engine leaves to theirs.
+func (d *database) tellOfOthers(ctx context.Context) error {
+	all, err := outbox.ReadTargets(ctx, d.provider.Reader())
+	if err != nil {
+		return err
+	}
+	for _, context := range slices.Sorted(maps.Keys(all)) {
+		t := all[context]
+		for _, target := range append([]string{t.Broker}, t.External...) {
+			if !slices.ContainsFunc(d.lanes, func(l outbox.Lane) bool { return l.Target == target }) {
+				d.log.Info("another context of the database sends to a broker that this engine doesn't have; an engine that has it must run too",
+					"provider", d.provider.Name(), "context", context, "broker", target)
+			}
+		}
+	}
 	return nil
 }
 

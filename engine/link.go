@@ -19,7 +19,8 @@ type link struct {
 
 	mu      sync.Mutex
 	ensured bool
-	running *attempt // at EnsureTopics, if there is one
+	running *attempt        // at EnsureTopics, if there is one
+	foreign map[string]bool // topics beside these that are known to exist
 
 	usable *cached[error]
 }
@@ -69,5 +70,39 @@ func (l *link) Publish(ctx context.Context, messages []broker.Message) error {
 		// Whatever kept the topics from being created: nothing was sent.
 		return &broker.Error{Of: broker.Unavailable, Err: err}
 	}
+	if err := l.ensureForeign(ctx, messages); err != nil {
+		return &broker.Error{Of: broker.Unavailable, Err: err}
+	}
 	return l.Broker.Publish(ctx, messages)
+}
+
+// ensureForeign creates the topics of messages that are of no context of this
+// engine: a lane publishes for all contexts of its database, whose own engines
+// may not run. It fails only if the broker isn't there. Of a topic that can't be
+// created the broker says the rest.
+func (l *link) ensureForeign(ctx context.Context, messages []broker.Message) error {
+	for _, topic := range l.unknown(messages) {
+		err := l.EnsureTopics(ctx, topic)
+		if err != nil && broker.ClassOf(err) == broker.Unavailable {
+			return fmt.Errorf("create topic %q: %w", topic, err)
+		}
+		if err == nil {
+			l.mu.Lock()
+			l.foreign[topic] = true
+			l.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+func (l *link) unknown(messages []broker.Message) (topics []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, m := range messages {
+		if i > 0 && m.Topic == messages[i-1].Topic || l.foreign[m.Topic] || slices.Contains(l.topics, m.Topic) || slices.Contains(topics, m.Topic) {
+			continue
+		}
+		topics = append(topics, m.Topic)
+	}
+	return topics
 }

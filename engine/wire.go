@@ -93,7 +93,7 @@ func (w *wiring) brokers() {
 			}
 		}
 		seen = append(seen, name)
-		w.links[name] = &link{name: name, Broker: b}
+		w.links[name] = &link{name: name, Broker: b, foreign: map[string]bool{}}
 	}
 }
 
@@ -248,6 +248,7 @@ func (w *wiring) processors() {
 		if len(d.lanes) == 0 {
 			continue
 		}
+		w.checkConnections(d)
 		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
 			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, Gate: gate,
 		})
@@ -256,5 +257,15 @@ func (w *wiring) processors() {
 			continue
 		}
 		d.processor = p
+	}
+}
+
+// checkConnections refuses a pool in which the lanes' leases leave nothing for the
+// work.
+func (w *wiring) checkConnections(d *database) {
+	p, ok := d.provider.(interface{ MaxConns() int })
+	if need := len(d.lanes) + 2; ok && p.MaxConns() < need {
+		w.fail("provider %q may have %d connections, and its %d lanes need at least %d: one each for their leases, and two for the work; raise max_conns (postgres.Config.MaxConns)",
+			d.provider.Name(), p.MaxConns(), len(d.lanes), need)
 	}
 }

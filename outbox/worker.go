@@ -365,7 +365,7 @@ func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Cla
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
 	found, c, err := w.lane.p.cfg.Store.Peek(ctx, w.request(p, leases))
-	w.lane.database.note(hard, err)
+	w.answered(hard, leases, err)
 	w.remember()
 	w.await(c.InHand)
 	return found, c, err
@@ -390,7 +390,7 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 		w.careful = time.Now().Add(caution)
 		return Claim{Next: retryFirst}, nil
 	}
-	w.lane.database.note(hard, err)
+	w.answered(hard, leases, err)
 	if err != nil {
 		w.doubting(unanswered)
 		return c, err
@@ -406,6 +406,13 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 	w.remember()
 	w.await(c.InHand)
 	return c, nil
+}
+
+// answered notes whether the database does: without leases it was not asked.
+func (w *worker) answered(hard context.Context, leases []Lease, err error) {
+	if len(leases) > 0 {
+		w.lane.database.note(hard, err)
+	}
 }
 
 func partitionsOf(rows []Claimed) map[int]bool {

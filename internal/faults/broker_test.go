@@ -14,9 +14,9 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// C-65, F-32: Kafka is away for two minutes, with 20,000 rows waiting: gone, or
+// C-65, F-32, S4-21, S1-01: Kafka is away for two minutes, with 20,000 rows waiting: gone, or
 // there and silent. No row pays for it, and when Kafka is back, all are published
-// soon and in order.
+// soon and in order. Commits don't notice.
 //
 // It takes longest, and stands in the first file so that it begins first.
 //
@@ -30,6 +30,7 @@ func TestOutage_C_65_F_05_F_32(t *testing.T) {
 		outage(t, func() { ownKafka.signal(t, syscall.SIGSTOP) }, func() { ownKafka.signal(t, syscall.SIGCONT) })
 	})
 	t.Run("falls silent under load", silence)
+	t.Run("stalls while units commit", stalled)
 }
 
 func outage(t *testing.T, down, up func()) {

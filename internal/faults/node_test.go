@@ -25,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -77,11 +78,13 @@ type nodeConfig struct {
 	PublishTimeout  time.Duration
 	Trap            trap
 	Partners        string // where partners' Kafka is reached
+	Consume         bool   // its own events, into the table effects
 
-	// A writer's.
+	// A writer's, or an engine's that also writes.
 	Accounts int
 	Writers  int
 	Pause    time.Duration // between two units of one writer, at most
+	Timed    bool          // each says when it began and how long it took
 }
 
 // trap is what an engine's broker does besides publishing. A gate opens when the
@@ -170,12 +173,16 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 			brokers[t.Broker] = broker.Prefixed(partners, n.cfg.Prefix+t.Broker+".")
 		}
 	}
-	eng, err := engine.New(engine.Config{
+	cfg := engine.Config{
 		Units:   []*uow.Manager{units},
 		Brokers: brokers,
 		Outbox:  n.cfg.Outbox,
 		Logger:  n.log,
-	})
+	}
+	if n.cfg.Consume {
+		cfg.Subscriptions = []subscription.Stream{effects}
+	}
+	eng, err := engine.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -186,6 +193,11 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		return err
 	}
 	n.say("running")
+	var writing sync.WaitGroup
+	if n.cfg.Writers > 0 {
+		writing.Go(func() { _ = n.write(ctx, units) }) // it returns none
+	}
+	defer writing.Wait()
 	return eng.Run(ctx)
 }
 
@@ -201,6 +213,20 @@ type detour string
 
 func (d detour) Dial(network, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(context.Background(), network, string(d))
+}
+
+// effects notes each event in the unit of work of its inbox row.
+var effects = subscription.Stream{
+	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond,
+	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
+		db, err := uow.DB(ctx)
+		if err != nil {
+			return err
+		}
+		of, _ := domain.MetadataFrom(ctx)
+		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number) VALUES (?, ?)", of.AggregateID, e.Number)
+		return err
+	})},
 }
 
 func (n *node) wait() {
@@ -281,10 +307,14 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 	for range n.cfg.Writers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				pause := rand.N(n.cfg.Pause)
-				if err := n.change(ctx, units, repo); err != nil && ctx.Err() == nil {
+				pause, begin := rand.N(n.cfg.Pause), time.Now()
+				err := n.change(ctx, units, repo)
+				switch {
+				case err != nil && ctx.Err() == nil:
 					n.log.Warn("a unit failed", "error", err)
 					pause = time.Second
+				case err == nil && n.cfg.Timed:
+					n.say(fmt.Sprintf(unitTook, begin.UnixNano(), time.Since(begin)))
 				}
 				select {
 				case <-time.After(pause):
@@ -296,6 +326,9 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 	all.Wait()
 	return nil
 }
+
+// unitTook is what a timed writer says of a unit.
+const unitTook = "unit %d %d"
 
 func (n *node) change(ctx context.Context, units *uow.Manager, repo *repository.Repository[*account]) error {
 	ids := []string{accountID(rand.N(n.cfg.Accounts))}

@@ -23,7 +23,6 @@ import (
 func TestWakeUp_AcrossProcesses(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, open func() uow.Provider, deafen func()) {
-		t.Parallel()
 		db := open()
 		reading, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{db}})
 		require.NoError(t, err)
@@ -57,6 +56,7 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 		save("e")
 	}
 	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t, 0)
 		open := func() uow.Provider {
 			p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn})
@@ -71,6 +71,7 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 		})
 	})
 	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
 		path := filepath.Join(t.TempDir(), "test.db")
 		test(t, func() uow.Provider {
 			p, err := sqlite.Open(t.Context(), sqlite.Config{Path: path})

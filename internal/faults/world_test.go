@@ -86,17 +86,26 @@ func newWorld(t *testing.T, n int) *world {
 // newWorldOn is on some Kafka, which takes messages up to a size.
 func newWorldOn(t *testing.T, kafka string, n, maxMessageBytes int, partners ...outbox.Target) *world {
 	t.Helper()
+	return newWorldThrough(t, environment(t, "WAYBILL_POSTGRES"), kafka, n, maxMessageBytes, partners...)
+}
+
+// newWorldThrough has all but the test itself come to PostgreSQL through a door.
+func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, partners ...outbox.Target) *world {
+	t.Helper()
 	dsn := environment(t, "WAYBILL_POSTGRES")
 	name := "faults_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners}
 	w.server = connect(t, dsn)
 	w.execute("CREATE DATABASE " + name)
 	t.Cleanup(func() { w.execute("DROP DATABASE " + name + " WITH (FORCE)") })
-	own, err := url.Parse(dsn)
-	require.NoError(t, err)
-	own.Path = "/" + name
-	w.dsn = own.String()
-	w.db = connect(t, w.dsn)
+	own := func(dsn string) string {
+		u, err := url.Parse(dsn)
+		require.NoError(t, err)
+		u.Path = "/" + name
+		return u.String()
+	}
+	w.dsn = own(door)
+	w.db = connect(t, own(dsn))
 
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn, MaxConns: 4})
 	require.NoError(t, err)

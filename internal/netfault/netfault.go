@@ -42,9 +42,12 @@ type Relay struct {
 	delivered chan struct{}
 	closed    chan struct{}
 
+	through sync.RWMutex // held for writing while nothing gets through
+	stalled bool
+
 	mu    sync.Mutex
-	cut   bool
-	conns map[*relayed]struct{}
+	down  bool
+	conns map[*relayed]bool
 }
 
 // New relays to a server until Close.
@@ -55,7 +58,8 @@ func New(ctx context.Context, server string) (*Relay, error) {
 	}
 	r := &Relay{
 		Address: listener.Addr().String(), listener: listener, server: server,
-		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}), conns: map[*relayed]struct{}{},
+		late: make(chan struct{}), delivered: make(chan struct{}), closed: make(chan struct{}),
+		conns: map[*relayed]bool{},
 	}
 	r.wg.Go(r.accept)
 	return r, nil
@@ -72,21 +76,49 @@ func (r *Relay) Close() {
 // Set says what happens to the next request.
 func (r *Relay) Set(f Fault) { r.fault.Store(int32(f)) }
 
-// Cut breaks all connections, and each new one at once, until Mend.
+// Cut ends all connections and lets none be made, until Mend.
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = true
+	r.down = true
 	for c := range r.conns {
 		c.close()
 	}
 }
 
-// Mend ends what Cut began.
+// Stall lets connections be made and no request through, until Mend.
+func (r *Relay) Stall() {
+	r.through.Lock()
+	r.stalled = true
+}
+
+// Mend ends Cut or Stall. What was stalled goes on.
 func (r *Relay) Mend() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = false
+	r.down = false
+	if r.stalled {
+		r.stalled = false
+		r.through.Unlock()
+	}
+}
+
+// keep says no while all is cut.
+func (r *Relay) keep(c *relayed) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		c.close()
+		return false
+	}
+	r.conns[c] = true
+	return true
+}
+
+func (r *Relay) forget(c *relayed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, c)
 }
 
 // Trips counts requests that began after an answer.
@@ -110,12 +142,9 @@ func (r *Relay) accept() {
 			continue
 		}
 		c := &relayed{r: r, client: client, server: server.(*net.TCPConn), answered: make(chan struct{})}
-		r.mu.Lock()
-		r.conns[c] = struct{}{}
-		if r.cut {
-			c.close()
+		if !r.keep(c) {
+			continue
 		}
-		r.mu.Unlock()
 		r.wg.Go(c.requests)
 		r.wg.Go(c.answers)
 	}
@@ -140,12 +169,8 @@ func (c *relayed) close() {
 }
 
 func (c *relayed) requests() {
-	defer func() {
-		c.close()
-		c.r.mu.Lock()
-		defer c.r.mu.Unlock()
-		delete(c.r.conns, c)
-	}()
+	defer c.r.forget(c)
+	defer c.close()
 	buf := make([]byte, 1<<16)
 	hung := false
 	for {
@@ -153,7 +178,9 @@ func (c *relayed) requests() {
 		if err != nil {
 			return
 		}
-		if buf[0] == 0 { // what PostgreSQL's connections begin with is no request
+		c.r.through.RLock()   // until nothing is stalled
+		c.r.through.RUnlock() //nolint:staticcheck // That is all.
+		if buf[0] == 0 {      // what PostgreSQL's connections begin with is no request
 			if c.r.apart.Load() && bytes.HasPrefix(buf[:n], cancelRequest) {
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -43,6 +44,8 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s refuses user %q on database %q: correct user or password in Config.DSN, or pg_hba.conf: %w", server, c.User, c.Database, err)
 	case pg.Code == undefinedDatabase:
 		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct Config.DSN: %w", server, c.Database, err)
+	case strings.HasPrefix(pg.Message, "unsupported startup parameter"): // PgBouncer's words
+		return fmt.Errorf("server %s is a pooler that refuses a start-up parameter; for search_path %s, others leave out of Config.DSN: %w", server, schemaRemedy, err)
 	case pg.Code == tooManyConnections:
 		return fmt.Errorf("server %s has no connection left: raise its max_connections or lower Config.MaxConns: %w", server, err)
 	}

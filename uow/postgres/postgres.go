@@ -184,13 +184,21 @@ type provider struct {
 
 var _ uow.Provider = (*provider)(nil)
 
+// schemaRemedy is for poolers that keep no search_path per client.
+const schemaRemedy = "leave Config.Schema out, and set the search_path of the role (ALTER ROLE … SET search_path = …)"
+
 // prepare connects for the first time and creates the schema.
 func (p *provider) prepare(ctx context.Context, schema string) error {
 	if schema == "" {
 		return p.pool.Ping(ctx)
 	}
-	var exists bool
-	err := p.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema).Scan(&exists)
+	var exists, followed bool
+	err := p.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1), current_setting('search_path') = $2",
+		schema, pgx.Identifier{schema}.Sanitize()).Scan(&exists, &followed)
+	if err == nil && !followed {
+		// Tables would be made, and found, elsewhere.
+		return fmt.Errorf("Config.Schema is %q, and the server or a pooler in between ignores search_path: %s", schema, schemaRemedy)
+	}
 	if err != nil || exists {
 		return err
 	}
@@ -206,6 +214,9 @@ func (p *provider) Name() string         { return p.name }
 func (p *provider) DB() *bun.DB          { return p.db }
 func (p *provider) Reader() *bun.DB      { return p.db }
 func (p *provider) Session() uow.Session { return &session{p: p} }
+
+// MaxConns is asked for by the engine, which needs some for itself.
+func (p *provider) MaxConns() int { return int(p.pool.Config().MaxConns) }
 
 func (p *provider) Retryable(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)

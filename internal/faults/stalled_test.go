@@ -1,0 +1,73 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stalled: a process that writes and publishes goes on writing while Kafka takes
+// connections and answers nothing. Had a commit to wait for it, it would wait for
+// as long as that lasts.
+func stalled(t *testing.T) {
+	lasts := 5 * time.Second
+	if long() {
+		lasts = 30 * time.Second
+	}
+	w := newWorldOn(t, ownKafka.up(t), 60, 1<<20)
+	e := w.engine(func(c *nodeConfig) {
+		c.Outbox.Lease, c.Outbox.PublishTimeout = 20*time.Second, 5*time.Second
+		c.Accounts, c.Writers, c.Pause, c.Timed = 60, 4, 20*time.Millisecond, true
+	})
+	eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > 200 }, "rows are published")
+	before := time.Now()
+	<-time.After(lasts)
+	fault := incident{Kind: "silence", From: time.Now()}
+	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
+	ownKafka.signal(t, syscall.SIGSTOP)
+	stalled := time.Now()
+	<-time.After(lasts)
+	over := time.Now()
+	published := w.count("outbox WHERE published_at > $1", stalled.Add(time.Second))
+	ownKafka.signal(t, syscall.SIGCONT)
+	fault.Until = time.Now().Add(10 * time.Second) // what is out when it comes back may still end late
+	w.note(fault)
+	e.terminate()
+
+	usual, during := e.units(before, stalled), e.units(stalled, over)
+	t.Logf("units in %v: %v before, %v while Kafka was stalled", lasts, usual, during)
+	require.Zero(t, published, "nothing was")
+	require.Greater(t, len(during), 100)
+	require.Less(t, during.at(0.99), lasts/10)
+	require.Less(t, during.at(1), lasts/2)
+	w.engine()
+	w.drain()
+	w.check()
+}
+
+// durations in ascending order.
+type durations []time.Duration
+
+func (d durations) at(p float64) time.Duration { return d[int(p*float64(len(d)-1))] }
+
+func (d durations) String() string {
+	return fmt.Sprintf("%d with p50 %v, p99 %v and max %v", len(d), d.at(0.5), d.at(0.99), d.at(1))
+}
+
+// units are those that a timed writer began in a time.
+func (p *process) units(from, to time.Time) (took durations) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, line := range p.lines {
+		var begin, d int64
+		if n, _ := fmt.Sscanf(line, unitTook, &begin, &d); n == 2 && begin >= from.UnixNano() && begin < to.UnixNano() {
+			took = append(took, time.Duration(d))
+		}
+	}
+	slices.Sort(took)
+	return took
+}
