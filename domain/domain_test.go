@@ -251,6 +251,7 @@ type (
 func (*pointerJSON) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
 func (explodes) MarshalJSON() ([]byte, error)     { panic("no zero value, please") }
 
+// S1-22: among others, two types under one name.
 func TestNew_RefusesWithTheRemedy(t *testing.T) {
 	_ = hidden{orderID: ""}
 	order := func(options ...domain.AggregateOption) domain.Element {

@@ -171,6 +171,7 @@ func TestRows_EachDistinctEnvelopeIsBuiltOnce(t *testing.T) {
 	require.NotSame(t, at(1), at(3))
 }
 
+// S2-26: the error says what is too large, by how much, and what to do.
 func TestRows_TooLarge(t *testing.T) {
 	e := orderEvent("OrderPlaced")
 	internal, external := len(internalBody(e)), len(externalBody(e, Target{}))

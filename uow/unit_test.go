@@ -130,7 +130,7 @@ func TestDo_A10_NothingDoneNothingTaken(t *testing.T) {
 	})
 }
 
-// F-58, C-56: events are stored once, however often and in how many flushes the
+// F-58, C-56, S1-20: events are stored once, however often and in how many flushes the
 // aggregate is saved.
 func TestSave_F58_Twice(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
@@ -315,6 +315,7 @@ func TestSave_Refused(t *testing.T) {
 
 type undeclared struct{ domain.Root }
 
+// S2-26: a unit with a body over the limit doesn't commit.
 func TestSave_TooLarge(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open, func(c *uow.Config) { c.MaxMessageBytes = 2000 })
