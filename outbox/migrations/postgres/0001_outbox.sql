@@ -60,6 +60,10 @@ CREATE INDEX outbox_keys ON outbox (partition_key, seq) WHERE finished_at IS NUL
 -- Held rows: few, and looked for by operators and signals.
 CREATE INDEX outbox_held ON outbox (target_broker) WHERE held;
 
+-- Abandoned rows that hold nothing: signals and housekeeping find them among
+-- any number of published ones.
+CREATE INDEX outbox_abandoned ON outbox (seq) WHERE finished_at IS NOT NULL AND published_at IS NULL;
+
 COMMENT ON TABLE outbox IS 'Events between the transaction that made them and the brokers they leave for: one row per event and target broker.';
 COMMENT ON COLUMN outbox.seq IS 'insertion order, which is commit order per aggregate';
 COMMENT ON COLUMN outbox.id IS 'UUIDv7 of this row';
@@ -154,14 +158,14 @@ CREATE TABLE outbox_jobs (
 
 COMMENT ON TABLE outbox_jobs IS 'Housekeeping that one process at a time does.';
 
-CREATE TABLE outbox_deleted (
+CREATE TABLE outbox_published (
     target_broker text NOT NULL,
     slot          integer NOT NULL,
     n             bigint NOT NULL,
     PRIMARY KEY (target_broker, slot)
-);
+) WITH (fillfactor = 50);
 
-COMMENT ON TABLE outbox_deleted IS 'How many rows were published and removed at once; the slots keep workers out of each other''s way.';
+COMMENT ON TABLE outbox_published IS 'How many rows were ever published, also those that are removed by now; the slots keep workers out of each other''s way.';
 
 CREATE SEQUENCE outbox_fence_seq CACHE 1;
 CREATE SEQUENCE outbox_claim_seq CACHE 1;
