@@ -34,6 +34,9 @@ const (
 	// purgeFirst is how many rows its first step looks at, before it knows how long
 	// that takes.
 	purgeFirst = 500
+	// purgeLeast is how many rows a step is made to look at by being slow: with
+	// fewer it would hardly be faster.
+	purgeLeast = 250
 	// purgeTarget is how long a step should take; its size follows.
 	purgeTarget = 50 * time.Millisecond
 	// purgeLimit is when PostgreSQL ends a statement of it that takes longer
@@ -91,20 +94,20 @@ func (s *Store) walk(ctx context.Context, e expirable, batch int, end time.Time)
 	var after, span int64 // span is 0: no range
 	for time.Now().Before(end) {
 		begin := time.Now()
-		page, err := s.step(ctx, e, after, span, size)
+		found, err := s.step(ctx, e, after, span, size)
 		took := time.Since(begin)
-		removed += page.removed
+		removed += found.removed
 		switch {
 		case ended(err) && (size > 1 || span != 1):
 			size = max(size/2, 1)
 			span = int64(size)
 		case err != nil:
 			return removed, err
-		case span == 0 && page.rows < size, e.inTurn && page.expired == nil && page.young:
+		case span == 0 && found.rows < size, e.inTurn && found.expired == nil && found.young:
 			return removed, nil
-		case page.rows > 0:
-			if after = after + span; span == 0 || page.rows == size {
-				after = page.last
+		case found.rows > 0:
+			if after = after + span; span == 0 || found.rows == size {
+				after = found.last
 			}
 			span = 0
 		default:
@@ -115,7 +118,7 @@ func (s *Store) walk(ctx context.Context, e expirable, batch int, end time.Time)
 		switch {
 		case err != nil:
 		case took > purgeTarget:
-			size = max(size/2, 1)
+			size = max(size/2, min(size, purgeLeast))
 			if span > 0 {
 				span = max(span/4, 1)
 			}
@@ -129,8 +132,8 @@ func (s *Store) walk(ctx context.Context, e expirable, batch int, end time.Time)
 	return removed, nil
 }
 
-// page is what a step found.
-type page struct {
+// stretch is what a step found.
+type stretch struct {
 	rows    int
 	last    int64 // seq of the last of them
 	expired []int64
@@ -140,7 +143,7 @@ type page struct {
 
 // step looks at the rows behind a seq, and removes those that have expired. On
 // SQLite only the second takes the writer.
-func (s *Store) step(ctx context.Context, e expirable, after, span int64, size int) (p page, err error) {
+func (s *Store) step(ctx context.Context, e expirable, after, span int64, size int) (p stretch, err error) {
 	if s.sqlite() {
 		if p, err = s.look(ctx, s.reader, e, after, span, size); err != nil || p.expired == nil {
 			return p, err
@@ -165,7 +168,7 @@ func (s *Store) step(ctx context.Context, e expirable, after, span int64, size i
 	return p, err
 }
 
-func (s *Store) look(ctx context.Context, db bun.IDB, e expirable, after, span int64, size int) (p page, err error) {
+func (s *Store) look(ctx context.Context, db bun.IDB, e expirable, after, span int64, size int) (p stretch, err error) {
 	bound := ""
 	if span > 0 {
 		bound = fmt.Sprintf(" AND seq <= %d", after+span)
