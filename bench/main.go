@@ -34,6 +34,7 @@ type scenario struct {
 
 func scenarios() []scenario {
 	rate := []string{"rate"}
+	withPurge, withoutPurge := purges()
 	return []scenario{
 		{"save-1", "units/s", rate, save(1), saveByHand(1)},
 		{"save-8", "units/s", rate, save(8), saveByHand(8)},
@@ -41,6 +42,7 @@ func scenarios() []scenario {
 		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000)},
 		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000)},
 		{"drain-50", "events/s", rate, drain(50), drainByHand(50)},
+		{"purge", "ms", purgeMetrics, withPurge, withoutPurge},
 	}
 }
 

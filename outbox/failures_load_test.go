@@ -170,7 +170,7 @@ func TestProcessor_F_23_EverybodyAtOnce(t *testing.T) {
 					return err
 				}
 			}
-			_, err := b.Purge(ctx, 7)
+			_, err := b.Purge(ctx, outbox.Retention{Batch: 7})
 			return err
 		})
 		do("expire", 250*time.Millisecond, func() error {

@@ -127,7 +127,7 @@ func TestProcessor_F_04_GoesOnInARestoredDatabase(t *testing.T) {
 		return name
 	}
 	source, target := schema(from), schema(to)
-	for _, table := range []string{"outbox", "outbox_partitions", "outbox_workers", "outbox_jobs", "outbox_deleted"} {
+	for _, table := range []string{"outbox", "outbox_partitions", "outbox_workers", "outbox_jobs", "outbox_published"} {
 		to.Exec("INSERT INTO " + target + "." + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + source + "." + table)
 	}
 	for _, sequence := range []string{"outbox_seq_seq", "outbox_fence_seq", "outbox_claim_seq"} {

@@ -215,29 +215,6 @@ func (p *Processor) Status() map[string]LaneStatus {
 	return status
 }
 
-// housekeeping removes what has expired, once per interval over all processes.
-func (p *Processor) housekeeping(ctx context.Context) {
-	r := p.cfg.Outbox.Retention
-	if r.Every < 0 {
-		return
-	}
-	for {
-		mine, err := p.cfg.Store.TakeTurn(ctx, "purge", r.Every)
-		if err == nil && mine {
-			var n int
-			if n, err = p.cfg.Store.Purge(ctx, r.Batch); n > 0 {
-				p.log.Info("expired rows were removed from the outbox", "provider", p.cfg.Provider, "rows", n)
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			p.log.Warn("the outbox could not be cleaned up; it is tried again", "provider", p.cfg.Provider, "after", r.Every, "error", err)
-		}
-		if !p.sleep(r.Every) {
-			return
-		}
-	}
-}
-
 // sleep waits for d, and says false if the processor is stopping.
 func (p *Processor) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -209,7 +209,7 @@ func TestRetry_A47_D3_MaxAttemptsIsHonoured(t *testing.T) {
 			b.Insert("a")
 			statuses(t, b, map[outbox.Status]int{outbox.Abandoned: 1, outbox.Published: 1})
 			require.Len(t, m.Messages(topic), 1)
-			n, err := b.Purge(t.Context(), 100)
+			n, err := b.Purge(t.Context(), outbox.Retention{Batch: 100})
 			require.NoError(t, err)
 			require.Zero(t, n, "it stays until it has expired")
 

@@ -1,8 +1,11 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -23,48 +26,196 @@ func (s *Store) TakeTurn(ctx context.Context, job string, every time.Duration) (
 	return n == 1, err
 }
 
-// Purge removes finished rows that have expired, in statements of batch rows
-// each, and returns how many. Rows that are not finished have no expiry, and
-// neither have held ones.
+// Purged is how many rows a purge removed, by what they were.
+type Purged struct{ Published, Abandoned int }
+
+// A purge steps through the table so that others hardly notice.
+const (
+	// purgeFirst is how many rows its first step looks at, before it knows how long
+	// that takes.
+	purgeFirst = 500
+	// purgeLeast is how many rows a step is made to look at by being slow: with
+	// fewer it would hardly be faster.
+	purgeLeast = 250
+	// purgeTarget is how long a step should take; its size follows.
+	purgeTarget = 50 * time.Millisecond
+	// purgeLimit is when PostgreSQL ends a statement of it that takes longer
+	// all the same.
+	purgeLimit = 200 * time.Millisecond
+)
+
+// Purge removes finished rows that have expired and says how many, also with an
+// error. Rows that are not finished have no expiry, and neither have held ones:
+// they stay until an operator decides, since what holding promises is about rows
+// that are yet to come. What r keeps for ever stays, whatever an earlier setting
+// has written on it.
 //
-// It walks the table by seq, from the oldest row to the first page of published
-// rows that are all too young, and needs no index of its own, which every settle
-// would have to keep.
-func (s *Store) Purge(ctx context.Context, batch int) (removed int, err error) {
-	var after int64
-	for {
-		var last int64
-		var n, expirable, young int
-		err := s.reader.QueryRowContext(ctx, "SELECT COALESCE(max(seq), 0), count(*), COALESCE(sum(CASE WHEN expires_at <= "+s.now()+" THEN 1 ELSE 0 END), 0),"+
-			" COALESCE(sum(CASE WHEN status = 'published' AND expires_at > "+s.now()+" THEN 1 ELSE 0 END), 0)"+
-			" FROM (SELECT seq, status, expires_at FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?) AS oldest", after, batch).Scan(&last, &n, &expirable, &young)
-		if err != nil || n == 0 {
-			return removed, err
-		}
-		if expirable > 0 {
-			deleted, err := s.purgeRange(ctx, after, last)
-			removed += deleted
-			if err != nil {
-				return removed, err
-			}
-		}
-		after = last
-		if n < batch || expirable == 0 && young > 0 {
-			return removed, nil
+// It is done in steps of at most r.Batch rows, each a transaction of its own that
+// is over within a fraction of a second, with a pause as long as the step behind
+// it. Rows that somebody has locked are left for the next time. It begins no step
+// later than r.Every, when the next one's turn comes.
+func (s *Store) Purge(ctx context.Context, r Retention) (p Purged, err error) {
+	r = Config{Retention: r}.WithDefaults().Retention
+	end := time.Now().Add(cmp.Or(max(r.Every, 0), math.MaxInt64))
+	if r.Abandoned >= 0 {
+		if p.Abandoned, err = s.walk(ctx, abandonedRows, r.Batch, end); err != nil {
+			return p, err
 		}
 	}
+	if r.Delete || r.Published >= 0 {
+		p.Published, err = s.walk(ctx, publishedRows, r.Batch, end)
+	}
+	return p, err
 }
 
-func (s *Store) purgeRange(ctx context.Context, after, last int64) (n int, err error) {
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
-		result, err := tx.ExecContext(ctx, s.locked(fmt.Sprintf("seq > %d AND seq <= %d AND status IN ('published', 'abandoned') AND NOT held"+
-			" AND finished_at IS NOT NULL AND expires_at <= %s", after, last, s.now()))+" DELETE FROM outbox WHERE seq IN (SELECT seq FROM locked)")
-		if err != nil {
-			return err
+// expirable are rows of which some may have expired.
+type expirable struct {
+	among  string // which rows are walked, by an index in the order of seq
+	status Status // which of them may be removed
+	// inTurn says that they expire about in the order of seq: the walk ends at the
+	// first page of which none has.
+	inTurn bool
+}
+
+// Published rows are walked in the table itself: an index of their own is one
+// that every settle would have to keep.
+var (
+	abandonedRows = expirable{among: " AND finished_at IS NOT NULL AND published_at IS NULL", status: Abandoned}
+	publishedRows = expirable{status: Published, inTurn: true}
+)
+
+// walk removes what has expired, step by step.
+//
+// Rows that were removed and not vacuumed yet are still passed, at the low end by
+// each walk, and a limit on rows doesn't bound how many. After a step that took
+// too long the walk therefore goes on by ranges of seq, until it meets rows again.
+func (s *Store) walk(ctx context.Context, e expirable, batch int, end time.Time) (removed int, err error) {
+	size := min(batch, purgeFirst)
+	var after, span int64 // span is 0: no range
+	for time.Now().Before(end) {
+		begin := time.Now()
+		found, err := s.step(ctx, e, after, span, size)
+		took := time.Since(begin)
+		removed += found.removed
+		switch {
+		case ended(err) && (size > 1 || span != 1):
+			size = max(size/2, 1)
+			span = int64(size)
+		case err != nil:
+			return removed, err
+		case span == 0 && found.rows < size, e.inTurn && found.expired == nil && found.young:
+			return removed, nil
+		case found.rows > 0:
+			if after = after + span; span == 0 || found.rows == size {
+				after = found.last
+			}
+			span = 0
+		default:
+			if after, span = after+span, 2*span; span > math.MaxInt32 {
+				span = 0 // wide enough to have passed all that was removed
+			}
 		}
-		affected, err := result.RowsAffected()
-		n = int(affected)
+		switch {
+		case err != nil:
+		case took > purgeTarget:
+			size = max(size/2, min(size, purgeLeast))
+			if span > 0 {
+				span = max(span/4, 1)
+			}
+		case took < purgeTarget/2:
+			size = min(2*size, batch)
+		}
+		if err := rest(ctx, took); err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// stretch is what a step found.
+type stretch struct {
+	rows    int
+	last    int64 // seq of the last of them
+	expired []int64
+	young   bool // there are rows that will expire
+	removed int
+}
+
+// step looks at the rows behind a seq, and removes those that have expired. On
+// SQLite only the second takes the writer.
+func (s *Store) step(ctx context.Context, e expirable, after, span int64, size int) (p stretch, err error) {
+	if s.sqlite() {
+		if p, err = s.look(ctx, s.reader, e, after, span, size); err != nil || p.expired == nil {
+			return p, err
+		}
+	}
+	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		if !s.sqlite() {
+			limits := fmt.Sprintf("SELECT set_config('statement_timeout', '%d', true), set_config('lock_timeout', '%d', true)", purgeLimit.Milliseconds(), purgeLimit.Milliseconds()/2)
+			if _, err := tx.ExecContext(ctx, limits); err != nil {
+				return err
+			}
+			if p, err = s.look(ctx, tx, e, after, span, size); err != nil || p.expired == nil {
+				return err
+			}
+		}
+		p.removed, err = s.remove(ctx, tx, e, p.expired)
 		return err
 	})
-	return n, err
+	if err != nil {
+		p.removed = 0
+	}
+	return p, err
+}
+
+func (s *Store) look(ctx context.Context, db bun.IDB, e expirable, after, span int64, size int) (p stretch, err error) {
+	bound := ""
+	if span > 0 {
+		bound = fmt.Sprintf(" AND seq <= %d", after+span)
+	}
+	err = each(ctx, db, fmt.Sprintf("SELECT seq, status = '%s' AND expires_at IS NOT NULL, COALESCE(expires_at <= %s, FALSE) FROM outbox WHERE seq > %d%s%s ORDER BY seq LIMIT %d",
+		e.status, s.now(), after, bound, e.among, size), func(scan func(...any) error) error {
+		var expires, expired bool
+		err := scan(&p.last, &expires, &expired)
+		p.rows++
+		if expires && expired {
+			p.expired = append(p.expired, p.last)
+		}
+		p.young = p.young || expires && !expired
+		return err
+	})
+	return p, err
+}
+
+// remove looks again at each row, since an operator may have changed it, and
+// waits for none.
+func (s *Store) remove(ctx context.Context, tx bun.Tx, e expirable, seqs []int64) (int, error) {
+	these := fmt.Sprintf(" FROM outbox WHERE seq IN (%s) AND status = '%s' AND NOT held AND finished_at IS NOT NULL AND expires_at <= %s", list(seqs), e.status, s.now())
+	query := "DELETE" + these
+	if !s.sqlite() {
+		query = "DELETE FROM outbox WHERE ctid = ANY (ARRAY(SELECT ctid" + these + " FOR UPDATE SKIP LOCKED))"
+	}
+	result, err := tx.ExecContext(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// ended says whether PostgreSQL ended a statement because it took too long.
+func ended(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "57014"
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

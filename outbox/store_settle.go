@@ -40,8 +40,8 @@ type Settlement struct {
 	Retention Retention
 }
 
-// deletedSlots spreads the counters of removed rows.
-const deletedSlots = 16
+// publishedSlots spreads the counters of published rows.
+const publishedSlots = 16
 
 // Settle writes a claim's outcomes back, all or none. A row that is no longer
 // in this claim's hand, because a takeover ended it or it is gone, is left as it
@@ -60,7 +60,7 @@ func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error)
 		}
 	}
 	settled := int64(0)
-	if len(others) == 0 && !w.Retention.Delete {
+	if len(others) == 0 && (!w.Retention.Delete || !s.sqlite()) {
 		// One statement is a transaction.
 		if settled, err = s.settlePublished(ctx, s.db, w, published); err != nil {
 			return 0, err
@@ -69,15 +69,15 @@ func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error)
 	}
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		settled = 0
-		if len(published) > 0 {
-			n, err := s.settlePublished(ctx, tx, w, published)
+		if len(others) > 0 {
+			n, err := s.settleOthers(ctx, tx, w, others)
 			if err != nil {
 				return err
 			}
 			settled += n
 		}
-		if len(others) > 0 {
-			n, err := s.settleOthers(ctx, tx, w, others)
+		if len(published) > 0 {
+			n, err := s.settlePublished(ctx, tx, w, published)
 			if err != nil {
 				return err
 			}
@@ -99,29 +99,36 @@ func mine(w Settlement, seqs []int64) string {
 	return fmt.Sprintf("outbox.seq IN (%s) AND claim_id = %d AND outbox.status = 'processing'", list(seqs), w.Claim)
 }
 
-func (s *Store) settlePublished(ctx context.Context, tx bun.IDB, w Settlement, seqs []int64) (int64, error) {
+// settlePublished also counts what it settles: rows don't stay for ever, and are
+// too many to be counted at each look. On SQLite a trigger counts those that stay.
+func (s *Store) settlePublished(ctx context.Context, tx bun.IDB, w Settlement, seqs []int64) (n int64, err error) {
+	settle := "UPDATE outbox SET status = 'published', published_at = " + s.now() + ", finished_at = " + s.now() + ", expires_at = " + s.expires(w.Retention.Published) + "," +
+		" last_error = NULL, failure_class = NULL," +
+		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL" +
+		" WHERE " + mine(w, seqs)
 	if w.Retention.Delete {
-		result, err := tx.ExecContext(ctx, "DELETE FROM outbox WHERE "+mine(w, seqs))
-		if err != nil {
-			return 0, err
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return 0, err
-		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO outbox_deleted (target_broker, slot, n) VALUES (?, ?, ?)"+
-			" ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_deleted.n + excluded.n", w.Target, w.Claim%deletedSlots, n)
-		return n, err
+		settle = "DELETE FROM outbox WHERE " + mine(w, seqs)
 	}
-	result, err := tx.ExecContext(ctx, "UPDATE outbox SET status = 'published', published_at = "+s.now()+", finished_at = "+s.now()+", expires_at = "+s.expires(w.Retention.Published)+","+
-		" last_error = NULL, failure_class = NULL,"+
-		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL"+
-		" WHERE "+mine(w, seqs))
+	slot := w.Claim % publishedSlots
+	if !s.sqlite() {
+		return n, tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
+			" SELECT count(*) FROM settled", w.Target, slot).Scan(&n)
+	}
+	result, err := tx.ExecContext(ctx, settle)
 	if err != nil {
 		return 0, err
 	}
-	return result.RowsAffected()
+	if n, err = result.RowsAffected(); err != nil || n == 0 || !w.Retention.Delete {
+		return n, err
+	}
+	_, err = tx.ExecContext(ctx, count+" VALUES (?, ?, ?) "+add, w.Target, slot, n)
+	return n, err
 }
+
+const (
+	count = "INSERT INTO outbox_published (target_broker, slot, n)"
+	add   = "ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_published.n + excluded.n"
+)
 
 func (s *Store) expires(after time.Duration) string {
 	if after < 0 {

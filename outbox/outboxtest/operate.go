@@ -142,14 +142,14 @@ func purge(t *testing.T, b *Bench) {
 		outbox.Outcome{Seq: c.Rows[2].Seq, Status: outbox.Abandoned, Class: "permanent", Error: "x"},
 		outbox.Outcome{Seq: c.Rows[3].Seq, Status: outbox.Abandoned, Class: "permanent", Error: "x", Hold: true},
 		outbox.Outcome{Seq: c.Rows[4].Seq, Status: outbox.Failed, Class: "transient", Error: "x", After: time.Hour})
-	n, err := b.Purge(t.Context(), 2)
+	n, err := b.Purge(t.Context(), outbox.Retention{Batch: 2})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	// Everything is old, also what must stay.
 	b.Exec("UPDATE outbox SET expires_at = "+past(b.DB)+" WHERE seq <> ?", c.Rows[1].Seq)
-	n, err = b.Purge(t.Context(), 2)
+	n, err = b.Purge(t.Context(), outbox.Retention{Batch: 2})
 	require.NoError(t, err)
-	require.Equal(t, 2, n)
+	require.Equal(t, outbox.Purged{Published: 1, Abandoned: 1}, n)
 	require.Equal(t, []outbox.Status{outbox.Published, outbox.Abandoned, outbox.Failed, outbox.Pending}, b.Statuses())
 }
 

@@ -195,7 +195,7 @@ func retentions(t *testing.T, b *Bench) {
 		require.Equal(t, []string{"d"}, Keys(w.Claim(1)))
 		b.Insert("e")
 		require.Eventually(t, func() bool {
-			_, err := b.Purge(t.Context(), 2)
+			_, err := b.Purge(t.Context(), outbox.Retention{Batch: 2})
 			require.NoError(t, err)
 			return slices.Equal(append(slices.Clone(c.want), outbox.Failed, outbox.Processing, outbox.Pending), b.Statuses())
 		}, 10*time.Second, 2*time.Millisecond, name)
@@ -485,7 +485,7 @@ func (h *history) operate() {
 
 func (h *history) purge() {
 	h.Exec(fmt.Sprintf("UPDATE outbox SET expires_at = %s WHERE seq %% 2 = %d", past(h.DB), h.random.IntN(2)))
-	n, err := h.Purge(h.t.Context(), 3)
+	n, err := h.Purge(h.t.Context(), outbox.Retention{Batch: 3})
 	require.NoError(h.t, err)
 	h.log = append(h.log, fmt.Sprint("purge of ", n))
 	left := map[int64]bool{}
@@ -496,7 +496,11 @@ func (h *history) purge() {
 		if !left[e.Seq] {
 			require.True(h.t, e.Status.Finished() && !e.Held, "row %d was %s. %s", e.Seq, e.Status, h.words())
 			delete(h.rows, e.Seq)
-			n--
+			if e.Status == outbox.Published {
+				n.Published--
+			} else {
+				n.Abandoned--
+			}
 		}
 	}
 	require.Zero(h.t, n, h.words())

@@ -95,6 +95,17 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Claim_A63_A64_BehindAFlood", behindAFlood)
 	test("Lease_C_42_AMissedRenewalLosesNothing", missedRenewal)
 	test("Lease_C_43_RacingWorkersShareEvenly", racingWorkers)
+	test("Purge_A67_F_48_OnlyWhatIsEligible", onlyEligible) // S1-19, S2-25
+	test("Purge_F_48_HeldUntilSkipped", heldUntilSkipped)
+	test("Purge_A67_F_47_BacklogOfManyBatches", backlogOfBatches)
+	test("Purge_S1_19_ExpiredOutOfTurn", expiredOutOfTurn)
+	test("Purge_S2_25_KeptForEver", keptForEver) // S2-48
+	test("Purge_S2_25_KeptRowsHideNothing", keptRowsHideNothing)
+	test("Purge_F_47_WaitsForNobody", purgeOfAnother)
+	test("Purge_F_48_AndAnOperator", purgeAndOperator)
+	test("Settle_S1_16_EachRowItsOwn", settledMixed)
+	test("Stats_F_50_PublishedIsCounted", publishedIsCounted)
+	test("Stats_S2_22_OfNothing", statsOfNothing)
 }
 
 func published() outbox.Outcome { return outbox.Outcome{Status: outbox.Published} }

@@ -57,6 +57,10 @@ CREATE INDEX outbox_keys ON outbox (partition_key, seq) WHERE finished_at IS NUL
 -- Held rows: few, and looked for by operators and signals.
 CREATE INDEX outbox_held ON outbox (target_broker) WHERE held;
 
+-- Abandoned rows that hold nothing: signals and housekeeping find them among
+-- any number of published ones.
+CREATE INDEX outbox_abandoned ON outbox (seq) WHERE finished_at IS NOT NULL AND published_at IS NULL;
+
 CREATE TRIGGER outbox_life_cycle BEFORE UPDATE OF status ON outbox FOR EACH ROW
     WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN (
         'pending>processing', 'pending>abandoned',
@@ -99,13 +103,20 @@ CREATE TABLE outbox_jobs (
     due_at TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- How many rows were published and removed at once.
-CREATE TABLE outbox_deleted (
+-- How many rows were ever published, also those that are removed by now.
+CREATE TABLE outbox_published (
     target_broker TEXT NOT NULL,
     slot          INTEGER NOT NULL,
     n             INTEGER NOT NULL,
     PRIMARY KEY (target_broker, slot)
 ) WITHOUT ROWID;
+
+CREATE TRIGGER outbox_count_published AFTER UPDATE OF status ON outbox FOR EACH ROW
+    WHEN NEW.status = 'published' AND OLD.status <> 'published'
+BEGIN
+    INSERT INTO outbox_published (target_broker, slot, n) VALUES (NEW.target_broker, 0, 1)
+        ON CONFLICT (target_broker, slot) DO UPDATE SET n = n + 1;
+END;
 
 -- Numbers that are never used twice: fence and claim.
 CREATE TABLE outbox_sequences (
