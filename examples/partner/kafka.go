@@ -40,7 +40,12 @@ func readKafka(ctx context.Context, addr, topic string, stderr io.Writer, show f
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, n := range partitions {
-		partition, err := consumer.ConsumePartition(topic, n, sarama.OffsetOldest)
+		partition, err := awaitLeader(ctx, client, func() (sarama.PartitionConsumer, error) {
+			return consumer.ConsumePartition(topic, n, sarama.OffsetOldest)
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("partition %d of %s: %w", n, topic, err)
 		}
@@ -71,7 +76,7 @@ func awaitTopic(ctx context.Context, client sarama.Client, topic string, stderr 
 		if err == nil {
 			return client.Partitions(topic)
 		}
-		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) && !errors.Is(err, sarama.ErrLeaderNotAvailable) {
+		if !young(err) {
 			return nil, err
 		}
 		if tries == 0 {
@@ -83,4 +88,25 @@ func awaitTopic(ctx context.Context, client sarama.Client, topic string, stderr 
 		}
 	}
 	return nil, nil
+}
+
+// young says that a topic doesn't exist, or has just been created.
+func young(err error) bool {
+	return errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable) || errors.Is(err, sarama.ErrNotLeaderForPartition)
+}
+
+// awaitLeader opens a partition as soon as its server knows that it has it.
+func awaitLeader(ctx context.Context, client sarama.Client, open func() (sarama.PartitionConsumer, error)) (sarama.PartitionConsumer, error) {
+	for {
+		partition, err := open()
+		if err == nil || !young(err) {
+			return partition, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		_ = client.RefreshMetadata() // the next try shows
+	}
 }
