@@ -13,7 +13,8 @@ import (
 )
 
 // F-51: an idle processor sends one query per interval, whatever its lanes and
-// workers, besides looking for members. S2-46: leases are renewed when a third of
+// workers, besides looking for members; and what nobody rang for is found by it
+// (S2-27). S2-46: leases are renewed when a third of
 // them has passed, and not at every interval.
 func TestProcessor_F51_S2_46_OneQueryPerIntervalWhenIdle(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {

@@ -18,8 +18,8 @@ import (
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
-// What a process without an engine commits, an engine in another one publishes at
-// once, without a poll.
+// S1-04: what a process without an engine commits, an engine in another one
+// publishes at once, without a poll.
 func TestWakeUp_AcrossProcesses(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, open func() uow.Provider, deafen func()) {

@@ -39,7 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Settle_ToleratesMissingRows", missingRows)
 	test("Settle_HeldRowHoldsItsKey", heldRow) // C-24
 	test("Settle_DeleteOnPublishKeepsCounting", deleteOnPublish)
-	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-30, C-45
+	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-29, S2-30, C-45
 	test("Takeover_F_13_LateSettleChangesNothing", lateSettle) // S2-33, C-25, C-44
 	test("Lease_FencesAreNeverUsedTwice", fences)
 	test("Lease_F_06_F_19_NobodyTakesFromARunningLease", runningLease) // S2-13, S2-32, C-45
@@ -268,18 +268,12 @@ func carriesTheMessage(t *testing.T, b *Bench) {
 
 func concurrentClaims(t *testing.T, b *Bench) {
 	b.Insert(Numbered("k", 400)...)
-	_, err := b.EnsurePartitions(t.Context(), "default")
-	require.NoError(t, err)
 	var mu sync.Mutex
 	seen := map[int64]int{}
 	var wg sync.WaitGroup
 	for _, name := range []string{"w1", "w2", "w3", "w4"} {
+		leases := b.Worker(name, Partitions/4, time.Minute).Leases
 		wg.Go(func() {
-			leases, _, err := b.Acquire(t.Context(), Owner(name, time.Minute), Partitions/4)
-			if err != nil {
-				t.Error(err)
-				return
-			}
 			for {
 				c, err := b.Claim(t.Context(), outbox.ClaimRequest{Target: "default", Worker: name, Leases: leases, Limit: 7, MaxAttempts: 5})
 				if err != nil {
