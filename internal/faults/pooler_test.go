@@ -72,6 +72,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 		SELECT account, number, COALESCE(lag(number) OVER (PARTITION BY account ORDER BY n), 0) AS before FROM effects) e
 		WHERE number <> before + 1`), "each once, in order")
 	for _, p := range engines {
+		require.Contains(t, p.logged(), "found by polling")
 		p.terminate()
 	}
 	for _, p := range w.nodes {
