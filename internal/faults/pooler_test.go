@@ -19,8 +19,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	t.Parallel()
 	const accounts = 40
 	w := newWorldThrough(t, environment(t, "WAYBILL_PGBOUNCER"), environment(t, "WAYBILL_KAFKA"), accounts, 1<<20)
-	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint)")
-	require.NoError(t, err)
+	w.createEffects()
 	x := newPooler(t, w)
 	engine := func() *process {
 		return w.engine(lease(2*time.Second), func(c *nodeConfig) {
@@ -78,6 +77,13 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	for _, p := range w.nodes {
 		require.NotContains(t, p.logged(), "prepared statement", "of another's session")
 	}
+}
+
+// createEffects makes the table of those who consume.
+func (w *world) createEffects() {
+	w.t.Helper()
+	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint)")
+	require.NoError(w.t, err)
 }
 
 // progress waits until there is some, in all that is done.
