@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// F-52, F-53: PostgreSQL can be reached through a pooler only, which gives every
+// F-52, F-53, C-94: PostgreSQL can be reached through a pooler only, which gives every
 // transaction another of 20 connections and knows no prepared statements. Tables
 // are made, accounts change, engines publish and consume, over more connections
 // than there are behind the pooler, while an engine is killed and the pooler is
