@@ -3,6 +3,7 @@ module github.com/waybill-go/waybill/bench
 go 1.26.0
 
 require (
+	github.com/IBM/sarama v1.61.1
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
@@ -13,7 +14,6 @@ require (
 )
 
 require (
-	github.com/IBM/sarama v1.61.1 // indirect
 	github.com/ThreeDotsLabs/watermill v1.5.3 // indirect
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

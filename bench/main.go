@@ -30,19 +30,21 @@ type scenario struct {
 	metrics []string
 	waybill func(context.Context, *world) (map[string]float64, error)
 	limit   func(context.Context, *world) (map[string]float64, error)
+	against string // what the limit is, if not the same work by hand
 }
 
 func scenarios() []scenario {
 	rate := []string{"rate"}
 	withPurge, withoutPurge := purges()
 	return []scenario{
-		{"save-1", "units/s", rate, save(1), saveByHand(1)},
-		{"save-8", "units/s", rate, save(8), saveByHand(8)},
-		{"latency-100", "ms", percentiles, latency(100), latencyByHand(100)},
-		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000)},
-		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000)},
-		{"drain-50", "events/s", rate, drain(50), drainByHand(50)},
-		{"purge", "ms", purgeMetrics, withPurge, withoutPurge},
+		{"save-1", "units/s", rate, save(1), saveByHand(1), ""},
+		{"save-8", "units/s", rate, save(8), saveByHand(8), ""},
+		{"latency-100", "ms", percentiles, latency(100), latencyByHand(100), ""},
+		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000), ""},
+		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000), ""},
+		{"drain-50", "events/s", rate, drain(50), drainByHand(50), ""},
+		{"purge", "ms", purgeMetrics, withPurge, withoutPurge, "without a purge"},
+		{"stalled", "ms", percentiles, commits(true), commits(false), "with a broker that answers"},
 	}
 }
 
@@ -132,9 +134,10 @@ func (s scenario) run(ctx context.Context, w *world, runs int, profile string) (
 			return r, err
 		}
 		r.add(r.waybill, got)
-		w.log("%s, run %d of %d: by hand", s.name, n+1, runs)
+		against := cmp.Or(s.against, "by hand")
+		w.log("%s, run %d of %d: %s", s.name, n+1, runs, against)
 		if got, err = s.limit(ctx, w); err != nil {
-			return r, fmt.Errorf("by hand: %w", err)
+			return r, fmt.Errorf("%s: %w", against, err)
 		}
 		r.add(r.limit, got)
 	}

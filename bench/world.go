@@ -153,7 +153,11 @@ func (w *world) empty(ctx context.Context) error {
 // brokers are the internal and the external one, under new topics, and the end
 // of the connection that they share.
 func (w *world) brokers(ctx context.Context) (map[string]broker.Broker, func(), error) {
-	k, err := kafka.Open(ctx, kafka.Config{Addresses: []string{w.kafka}})
+	return w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}})
+}
+
+func (w *world) brokersOn(ctx context.Context, cfg kafka.Config) (map[string]broker.Broker, func(), error) {
+	k, err := kafka.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -128,9 +128,14 @@ func (d *database) wake(pokes []outbox.Poke) (elsewhere []outbox.Poke) {
 // listen hears of what other processes commit, until ctx is done. While it can't,
 // the processor's polls find it.
 func (d *database) listen(ctx context.Context) {
-	for wait, last := firstWait, ""; ; wait = min(2*wait, listenWait) {
+	deaf := false
+	for wait := firstWait; ; wait = min(2*wait, listenWait) {
 		err := d.provider.Watch(ctx, func(pokes []outbox.Poke) {
-			wait, last = firstWait, ""
+			wait = firstWait
+			if deaf {
+				deaf = false
+				d.log.Info("commits of other processes are heard of again", "provider", d.provider.Name())
+			}
 			if pokes == nil {
 				d.processor.Hint()
 			}
@@ -139,8 +144,8 @@ func (d *database) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if text := err.Error(); text != last {
-			last = text
+		if !deaf {
+			deaf = true
 			d.log.Info("commits of other processes are found by polling for now", "provider", d.provider.Name(), "reason", err)
 		}
 		select {

@@ -247,7 +247,7 @@ func (w *world) another(t *testing.T) *uow.Manager {
 	return units
 }
 
-// A13: what only COMMIT refuses is nowhere either.
+// A13, S1-02, S1-05: what only COMMIT refuses is nowhere either, and nobody is woken.
 func TestCommit_A13_Failure(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

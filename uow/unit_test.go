@@ -42,7 +42,7 @@ func TestSave_A1_S301_StateAndRowsTogether(t *testing.T) {
 	})
 }
 
-// C-04: not stored when not committed.
+// C-04, S1-02, S1-05: neither stored nor announced when not committed.
 func TestDo_A2_S301_ErrorLeavesNothing(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

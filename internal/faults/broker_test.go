@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// C-65, F-32, S4-21, S1-01: Kafka is away for two minutes, with 20,000 rows waiting: gone, or
+// C-65, F-32, S4-21, S1-01, S1-03, S1-06, S1-12: Kafka is away for two minutes, with 20,000 rows waiting: gone, or
 // there and silent. No row pays for it, and when Kafka is back, all are published
 // soon and in order. Commits don't notice.
 //

@@ -33,11 +33,12 @@ type victim struct {
 	dead    bool
 }
 
-// D7, A41, S3-07, S3-19, F-05, F-06, F-12, F-13, F-17, F-25: writers that meet on
-// the same accounts, and engines, in processes of their own that are killed and
-// stopped at random: nothing is lost, nothing is invented, every key's events
-// come first in their order, and each event that comes twice was out when its
-// engine was killed or had lost its lease.
+// D7, A41, S3-07, S3-19, F-05, F-06, F-12, F-13, F-17, F-25, S1-23, S1-24, C-91
+// to C-93, C-95, C-96: writers that meet on the same accounts, and engines, in
+// processes of their own that are killed and stopped at random: nothing is lost,
+// nothing is invented, every key's events come first in their order, and each
+// event that comes twice was out when its engine was killed or had lost its
+// lease.
 func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
 	t.Parallel()
 	random := chance(t)

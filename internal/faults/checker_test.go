@@ -268,7 +268,8 @@ func sound() evidence {
 	return e
 }
 
-// The checker finds what is wrong, each kind of it, and nothing in what is sound.
+// C-91, C-92, C-93, C-94, C-95, C-96: the checker finds what is wrong, each kind of
+// it, and nothing in what is sound.
 func TestChecker_CanFail(t *testing.T) {
 	r := sound().judge()
 	require.Empty(t, r.violations)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// F-52, F-53: PostgreSQL can be reached through a pooler only, which gives every
+// F-52, F-53, C-94: PostgreSQL can be reached through a pooler only, which gives every
 // transaction another of 20 connections and knows no prepared statements. Tables
 // are made, accounts change, engines publish and consume, over more connections
 // than there are behind the pooler, while an engine is killed and the pooler is
@@ -19,8 +19,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	t.Parallel()
 	const accounts = 40
 	w := newWorldThrough(t, environment(t, "WAYBILL_PGBOUNCER"), environment(t, "WAYBILL_KAFKA"), accounts, 1<<20)
-	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint)")
-	require.NoError(t, err)
+	w.createEffects()
 	x := newPooler(t, w)
 	engine := func() *process {
 		return w.engine(lease(2*time.Second), func(c *nodeConfig) {
@@ -72,11 +71,19 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 		SELECT account, number, COALESCE(lag(number) OVER (PARTITION BY account ORDER BY n), 0) AS before FROM effects) e
 		WHERE number <> before + 1`), "each once, in order")
 	for _, p := range engines {
+		require.Contains(t, p.logged(), "found by polling")
 		p.terminate()
 	}
 	for _, p := range w.nodes {
 		require.NotContains(t, p.logged(), "prepared statement", "of another's session")
 	}
+}
+
+// createEffects makes the table of those who consume.
+func (w *world) createEffects() {
+	w.t.Helper()
+	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint)")
+	require.NoError(w.t, err)
 }
 
 // progress waits until there is some, in all that is done.

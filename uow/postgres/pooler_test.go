@@ -9,10 +9,12 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -23,19 +25,28 @@ func pooler(t *testing.T) string {
 	return dsn
 }
 
+// pooled is a new database, and how to reach it past the pooler and through it.
+func pooled(t *testing.T) (past, through string) {
+	server, name := open(t), fmt.Sprintf("uow_pooled_%d_%d", os.Getpid(), schemas.Add(1))
+	exec(t, server, "CREATE DATABASE "+name)
+	t.Cleanup(func() {
+		_, err := server.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
+		require.NoError(t, err)
+	})
+	to := func(dsn string) string {
+		u, err := url.Parse(dsn)
+		require.NoError(t, err)
+		u.Path = "/" + name
+		return u.String()
+	}
+	return to(dsn(t)), to(pooler(t))
+}
+
 // F-52: units of work behind a pooler in transaction mode, those of one trip and
 // those that begin, from more connections than it has.
 func TestPooler_F_52_Units(t *testing.T) {
-	direct, name := open(t), fmt.Sprintf("uow_pooler_%d", os.Getpid())
-	exec(t, direct, "CREATE DATABASE "+name)
-	t.Cleanup(func() {
-		_, err := direct.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
-		require.NoError(t, err)
-	})
-	u, err := url.Parse(pooler(t))
-	require.NoError(t, err)
-	u.Path = "/" + name
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: u.String(), MaxConns: 40})
+	_, behind := pooled(t)
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: behind, MaxConns: 40})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	things(t, p)
@@ -62,6 +73,24 @@ func TestPooler_F_52_Units(t *testing.T) {
 	var n int
 	require.NoError(t, p.Reader().NewRaw("SELECT n FROM things WHERE id = 'a'").Scan(t.Context(), &n))
 	require.Equal(t, 800, n)
+}
+
+// F-52, F-53: through a pooler nothing can be heard, which is noticed; past it
+// what was told through it can.
+func TestPooler_F_52_F_53_Listening(t *testing.T) {
+	past, through := pooled(t)
+	open := func(listen string) uow.Provider {
+		p, err := postgres.Open(t.Context(), postgres.Config{DSN: through, ListenDSN: listen})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Close()) })
+		return p
+	}
+	p := open("")
+	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.ErrorContains(t, p.Watch(t.Context(), func([]outbox.Poke) { t.Error("it can't hear") }), "let listen_dsn lead to the server itself")
+	w := watch(t, open(past))
+	p.Signal([]outbox.Poke{{Target: "default", Partition: 7}})
+	require.Eventually(t, func() bool { return w.distinct() == 1 }, 20*time.Second, time.Millisecond)
 }
 
 // F-52: a schema of one's own, which a pooler refuses, or ignores.

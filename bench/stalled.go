@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/netfault"
+)
+
+const (
+	stalledRate = 100 // units per second
+	stalledTime = 30 * time.Second
+)
+
+// commits is how long Save takes at a fixed rate of units per second, in a process
+// that publishes too, while Kafka takes connections and answers nothing, or while
+// it does answer. In both cases a relay is in between. In the end everything is
+// published.
+func commits(stall bool) func(context.Context, *world) (map[string]float64, error) {
+	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
+		relay, err := netfault.New(ctx, w.kafka)
+		if err != nil {
+			return nil, err
+		}
+		defer relay.Close()
+		brokers, end, err := w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}, Tune: func(c *sarama.Config) {
+			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, through{relay.Address}
+		}})
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		defer relay.Mend()
+		if err := w.empty(ctx); err != nil {
+			return nil, err
+		}
+		var units int
+		err = w.running(ctx, brokers, func() error {
+			warm, err := w.commit(ctx, 2*warmUp)
+			if err != nil {
+				return err
+			}
+			if stall {
+				relay.Stall()
+			}
+			took, err := w.commit(ctx, stalledTime)
+			relay.Mend()
+			if err != nil {
+				return err
+			}
+			units = len(warm) + len(took)
+			slices.Sort(took)
+			at := func(p float64) float64 { return took[int(p*float64(len(took)-1))].Seconds() * 1000 }
+			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / stalledTime.Seconds()}
+			return w.published(ctx, 2*units)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return got, w.complete(ctx, units)
+	}
+}
+
+// commit saves at the fixed rate for a time, and returns how long each took.
+func (w *world) commit(ctx context.Context, lasts time.Duration) (took []time.Duration, err error) {
+	const step = time.Second / stalledRate
+	begin := time.Now()
+	var mu sync.Mutex
+	errs := make([]error, latencyWriters)
+	var working sync.WaitGroup
+	for i := range errs {
+		working.Go(func() {
+			for n := i; errs[i] == nil && ctx.Err() == nil; n += latencyWriters {
+				pause(ctx, time.Until(begin.Add(time.Duration(n)*step)))
+				at := time.Now()
+				if at.Sub(begin) >= lasts {
+					return
+				}
+				errs[i] = w.papers.Save(ctx, newPaper())
+				mu.Lock()
+				took = append(took, time.Since(at))
+				mu.Unlock()
+			}
+		})
+	}
+	working.Wait()
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return nil, err
+	}
+	if len(took) == 0 {
+		return nil, errors.New("nothing was committed")
+	}
+	return took, nil
+}
+
+// published waits until so many rows are.
+func (w *world) published(ctx context.Context, rows int) error {
+	have := 0
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; pause(ctx, 100*time.Millisecond) {
+		if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status = 'published'").Scan(&have); err != nil || have == rows {
+			return err
+		}
+	}
+	return fmt.Errorf("of %d rows %d are published", rows, have)
+}
+
+// complete says whether both topics hold the message of every unit. One that was
+// out when Kafka fell silent may be there twice.
+func (w *world) complete(ctx context.Context, units int) error {
+	for _, target := range []string{internal, external} {
+		records, err := w.read(ctx, w.prefix(target)+topic)
+		if err != nil {
+			return err
+		}
+		keys := map[string]bool{}
+		for _, r := range records {
+			keys[string(r.Key)] = true
+		}
+		if len(keys) != units {
+			return fmt.Errorf("%d units gave messages of %d keys to %s", units, len(keys), target)
+		}
+	}
+	return nil
+}
+
+// through dials a relay, whatever the address.
+type through struct{ relay string }
+
+func (d through) Dial(network, _ string) (net.Conn, error) { return net.Dial(network, d.relay) }
