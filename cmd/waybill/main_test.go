@@ -296,7 +296,7 @@ func TestErrors(t *testing.T) {
 		want []string
 	}{
 		"no command":               {nil, exitUsage, []string{`expected one of "migrate", "outbox"`, "waybill --help"}},
-		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected "stats"`}},
+		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected one of "stats", "backfill"`}},
 		"an unknown command":       {[]string{"migrat"}, exitUsage, []string{"migrat", "did you mean"}},
 		"an unknown flag":          {[]string{"--dns", "x", "migrate"}, exitUsage, []string{"unknown flag --dns", "did you mean"}},
 		"no database":              {[]string{"migrate"}, exitUsage, []string{"which database?", "--config waybill.yaml", "--dsn"}},
