@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 		targets = slices.DeleteFunc(slices.Clone(targets), func(t outbox.Target) bool { return t.Broker != b.Broker })
 	}
 	if len(targets) == 0 {
-		return &usageError{fmt.Errorf("the configuration file has no external broker %s for %s: add it to outbox.external_brokers", b.Broker, d.context)}
+		return &usageError{fmt.Errorf("the configuration file has no external broker %s: add it to outbox.external_brokers", cmp.Or(b.Broker, "for "+d.context))}
 	}
 	all := map[string]map[string]backfilled{} // by provider and broker
 	var errs []error

@@ -74,10 +74,14 @@ func place(t *testing.T, p uow.Provider, n int) {
 	units, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{p}, External: []outbox.Target{{Broker: "partner"}}})
 	require.NoError(t, err)
 	for range n {
-		o := &order{Root: domain.NewRoot()}
-		o.Raise(placed{})
-		require.NoError(t, repository.New[*order](units).Save(t.Context(), o))
+		require.NoError(t, repository.New[*order](units).Save(t.Context(), newOrder()))
 	}
+}
+
+func newOrder() *order {
+	o := &order{Root: domain.NewRoot()}
+	o.Raise(placed{})
+	return o
 }
 
 // server returns the URL of an empty schema on PostgreSQL.
