@@ -341,7 +341,7 @@ func (s *Store) readEvents(ctx context.Context, tx bun.Tx, c *copier, partitions
 			}
 			made, err := c.writer.appendRows(nil, e.row(partitions), &e, t)
 			if err != nil {
-				return err
+				return fmt.Errorf("row %d: %w", read, err)
 			}
 			rows = append(rows, made[1:]...) // the first is for the context's own broker
 			done.Events++

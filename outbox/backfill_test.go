@@ -123,46 +123,52 @@ func eachPast(t *testing.T, f func(t *testing.T, p *past)) {
 // decision; events of old versions go as they are, those that aren't published
 // and those of other contexts not at all.
 func TestBackfill_RowsAreThoseOfAUnit(t *testing.T) {
-	eachPast(t, func(t *testing.T, p *past) {
-		target := outbox.Target{Broker: "partner", Events: []string{"OrderPlaced"}, Extensions: []string{"region", "tenant_id"}, Topics: map[string]string{"ordering::order": "orders.eu"}}
-		events := []outbox.Event{p.event("OrderPlaced", "a"), p.event("OrderNoted", "a"), p.event("OrderCancelled", "a"), p.event("OrderPlaced", "b")}
-		events[3].Key = "customer-1"
-		var want []outbox.Row
-		for _, e := range events {
-			p.InsertRows(p.rows(e)...)
-			want = append(want, p.rows(e, target)[1:]...)
-		}
-		old := p.rows(events[0])[0]
-		old.MessageID, old.MessageType = uuid.NewString(), "Ordering.OrderPlaced.v7"
-		old.Payload = []byte(strings.NewReplacer(events[0].ID, old.MessageID, ".v1", ".v7", `"version":1`, `"version":7`).Replace(string(old.Payload)))
-		foreign := outboxtest.Row("s")
-		foreign.StreamCategory = "ordering_too::order"
-		p.InsertRows(old, foreign)
+	for _, envelope := range outbox.Envelopes() {
+		t.Run(string(envelope), func(t *testing.T) {
+			eachPast(t, func(t *testing.T, p *past) { rowsAreThoseOfAUnit(t, p, envelope) })
+		})
+	}
+}
 
-		p.join()
-		b := toPartner
-		b.Target = target
-		done, err := p.Backfill(t.Context(), b)
-		require.NoError(t, err)
-		require.EqualValues(t, 3, done.Events)
-		require.Equal(t, events[0].Time, done.Oldest)
-		require.Equal(t, events[3].Time, done.Latest)
-		require.Len(t, want, 2)
+func rowsAreThoseOfAUnit(t *testing.T, p *past, envelope outbox.Envelope) {
+	target := outbox.Target{Broker: "partner", Envelope: envelope, Events: []string{"OrderPlaced"}, Extensions: []string{"region", "tenant_id"}, Topics: map[string]string{"ordering::order": "orders.eu"}}
+	events := []outbox.Event{p.event("OrderPlaced", "a"), p.event("OrderNoted", "a"), p.event("OrderCancelled", "a"), p.event("OrderPlaced", "b")}
+	events[3].Key = "customer-1"
+	var want []outbox.Row
+	for _, e := range events {
+		p.InsertRows(p.rows(e)...)
+		want = append(want, p.rows(e, target)[1:]...)
+	}
+	old := p.rows(events[0])[0]
+	old.MessageID, old.MessageType = uuid.NewString(), "Ordering.OrderPlaced.v7"
+	old.Payload = []byte(strings.NewReplacer(events[0].ID, old.MessageID, ".v1", ".v7", `"version":1`, `"version":7`).Replace(string(old.Payload)))
+	foreign := outboxtest.Row("s")
+	foreign.StreamCategory = "ordering_too::order"
+	p.InsertRows(old, foreign)
 
-		got, bodies := p.sent()
-		require.Len(t, got, 3)
-		p.Exec("DELETE FROM outbox WHERE target_broker = 'partner'")
-		p.InsertRows(want...)
-		live, liveBodies := p.sent()
-		for i, e := range live {
-			// What the database gives a row.
-			e.Seq, e.ID, e.CreatedAt, e.AvailableAt = got[i].Seq, got[i].ID, got[i].CreatedAt, got[i].AvailableAt
-			require.Equal(t, e, got[i])
-		}
-		require.Equal(t, liveBodies, bodies[:2])
-		require.Equal(t, old.MessageID, got[2].MessageID)
-		require.Equal(t, "Ordering.OrderPlaced.v7", got[2].MessageType)
-	})
+	p.join()
+	b := toPartner
+	b.Target = target
+	done, err := p.Backfill(t.Context(), b)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, done.Events)
+	require.Equal(t, events[0].Time, done.Oldest)
+	require.Equal(t, events[3].Time, done.Latest)
+	require.Len(t, want, 2)
+
+	got, bodies := p.sent()
+	require.Len(t, got, 3)
+	p.Exec("DELETE FROM outbox WHERE target_broker = 'partner'")
+	p.InsertRows(want...)
+	live, liveBodies := p.sent()
+	for i, e := range live {
+		// What the database gives a row.
+		e.Seq, e.ID, e.CreatedAt, e.AvailableAt = got[i].Seq, got[i].ID, got[i].CreatedAt, got[i].AvailableAt
+		require.Equal(t, e, got[i])
+	}
+	require.Equal(t, liveBodies, bodies[:2])
+	require.Equal(t, old.MessageID, got[2].MessageID)
+	require.Equal(t, "Ordering.OrderPlaced.v7", got[2].MessageType)
 }
 
 // A70: what has nothing to copy does nothing, also a second time.
@@ -497,6 +503,21 @@ func TestBackfill_Refused(t *testing.T) {
 		done, err := p.Backfill(t.Context(), b)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, done.Events)
+
+		// What a unit refuses, a back-fill refuses: nothing is left out in silence.
+		require.NoError(t, outbox.SetTargets(t.Context(), p.DB, "ordering", outbox.Targets{Broker: "default"}))
+		e := p.event("OrderPlaced", "b")
+		e.Extensions = map[string]string{"ключ": "x"}
+		p.InsertRows(p.rows(e)...)
+		p.join()
+		b.Target.Envelope = outbox.CloudEvents
+		_, err = p.Backfill(t.Context(), b)
+		require.ErrorContains(t, err, "goes on from there: row ")
+		require.ErrorContains(t, err, "can't be a CloudEvent for broker partner")
+		b.Target.Extensions = []string{"region"}
+		done, err = p.Backfill(t.Context(), b)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, done.Events)
 
 		b.Context = "shipping"
 		_, err = p.Backfill(t.Context(), b)
