@@ -125,8 +125,9 @@ func (s *Store) publish(w Settlement, seqs []int64, retention time.Duration) str
 func (s *Store) settleAndCount(ctx context.Context, tx bun.IDB, w Settlement, settle string, deletes bool) (n int64, err error) {
 	slot := w.Claim % publishedSlots
 	if !s.sqlite() {
-		return n, tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
+		err = tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
 			" SELECT count(*) FROM settled", w.Target, slot).Scan(&n)
+		return n, err
 	}
 	result, err := tx.ExecContext(ctx, settle)
 	if err != nil {
