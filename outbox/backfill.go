@@ -28,9 +28,9 @@ const (
 	backfillRows  = 500
 	backfillBytes = 8 << 20
 
-	// flipPatience is for how long the last transaction waits for those that write,
-	// while all that come after wait behind it. An autovacuum gives way after one
-	// second, PostgreSQL's deadlock_timeout.
+	// flipPatience is for how long who changes targets waits for transactions that
+	// write, while all that come after wait behind it. An autovacuum gives way after
+	// one second, PostgreSQL's deadlock_timeout.
 	flipPatience       = 2 * time.Second
 	firstPause         = time.Second
 	lastPause          = 8 * time.Second

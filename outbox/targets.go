@@ -23,10 +23,6 @@ const targetsPrefix = "targets:"
 // then no back-fill ends.
 const TargetsFresh = 3 * time.Second
 
-// setPatience is how long a change of targets waits for the transactions that
-// write to the outbox.
-const setPatience = 10 * time.Second
-
 // Targets are the brokers that a context's rows are for. Every process that
 // writes a context into a database must have the same ones: a broker that one of
 // them doesn't know never gets its events, and nothing would show it. So they are
@@ -171,7 +167,7 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
 	}
 	s := NewStore(db, db)
 	err := s.inTx(ctx, db, func(tx bun.Tx) error {
-		if err := s.lockTable(ctx, tx, exclusive, setPatience); err != nil {
+		if err := s.lockTable(ctx, tx, exclusive, flipPatience); err != nil {
 			return err
 		}
 		var have Targets
@@ -188,19 +184,19 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
 				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: take it out and publish what it has before it comes anew, or leave it", j, name)
 			}
 		}
-		t := t
+		now := t.sorted()
 		for _, j := range have.Joining {
 			if slices.Contains(t.External, j) {
-				t.Joining = append(slices.Clone(t.Joining), j)
+				now.Joining = append(now.Joining, j)
 			}
 		}
-		if err := s.setCursors(ctx, tx, name, t.Joining); err != nil {
+		if err := s.setCursors(ctx, tx, name, now.Joining); err != nil {
 			return err
 		}
-		return writeTargets(ctx, tx, name, t, overwrite)
+		return writeTargets(ctx, tx, name, now, overwrite)
 	})
 	if lockTimeout(err) {
-		return fmt.Errorf("outbox: for %v there was always a transaction that writes to the outbox: stop the processes of context %s, and try again: %w", setPatience, name, err)
+		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
 	}
 	return err
 }
