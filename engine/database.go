@@ -74,7 +74,7 @@ func (d *database) start(ctx context.Context) error {
 	if d.processor == nil {
 		return nil
 	}
-	if err := d.tellOfOthers(ctx); err != nil {
+	if err := d.tellOfTargets(ctx); err != nil {
 		return err
 	}
 	if err := d.processor.Start(ctx); err != nil {
@@ -87,8 +87,9 @@ func (d *database) start(ctx context.Context) error {
 	return nil
 }
 
-// tellOfOthers says which rows of other contexts this engine leaves to theirs.
-func (d *database) tellOfOthers(ctx context.Context) error {
+// tellOfTargets says which rows of other contexts this engine leaves to theirs,
+// and which brokers wait for their back-fill: somebody may have forgotten it.
+func (d *database) tellOfTargets(ctx context.Context) error {
 	all, err := outbox.ReadTargets(ctx, d.provider.Reader())
 	if err != nil {
 		return err
@@ -100,6 +101,10 @@ func (d *database) tellOfOthers(ctx context.Context) error {
 				d.log.Info("another context of the database sends to a broker that this engine doesn't have; an engine that has it must run too",
 					"provider", d.provider.Name(), "context", context, "broker", target)
 			}
+		}
+		if len(t.Joining) > 0 {
+			d.log.Warn("external brokers are joining: they get no event, and nothing new is removed from the outbox, before `waybill outbox backfill` or engine.Backfill has ended",
+				"provider", d.provider.Name(), "context", context, "brokers", strings.Join(t.Joining, ", "))
 		}
 	}
 	return nil

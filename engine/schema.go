@@ -46,6 +46,7 @@ type schema struct {
 	outbox     bool
 	partitions int                       // 0: any
 	targets    map[string]outbox.Targets // by context
+	published  map[string][]string       // by context
 }
 
 func (s *schema) add(m *uow.Manager) error {
@@ -63,9 +64,9 @@ func (s *schema) add(m *uow.Manager) error {
 		return fmt.Errorf("it sends to %v, and with other units to %v: give both the same brokers", m.Targets(), have)
 	}
 	if s.targets == nil {
-		s.targets = map[string]outbox.Targets{}
+		s.targets, s.published = map[string]outbox.Targets{}, map[string][]string{}
 	}
-	s.targets[context] = m.Targets()
+	s.targets[context], s.published[context] = m.Targets(), published(m)
 	return nil
 }
 
@@ -109,14 +110,22 @@ func (s schema) migrate(ctx context.Context) error {
 	if err := subscription.Migrations().Up(ctx, db); err != nil {
 		return err
 	}
-	return s.holdTargets(ctx, outbox.InitTargets)
+	return s.holdTargets(ctx, s.introduce)
 }
 
 // start is the check of an engine. A context that is new to the database comes to
 // it here: a migration without a configuration doesn't know of any.
-func (s schema) start(ctx context.Context) error { return s.check(ctx, outbox.InitTargets) }
+func (s schema) start(ctx context.Context) error { return s.check(ctx, s.introduce) }
 
-// holdTargets is outbox.CheckTargets or outbox.InitTargets.
+// introduce writes down what the database has to know of a context.
+func (s schema) introduce(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error {
+	if err := outbox.InitTargets(ctx, db, context, t); err != nil {
+		return err
+	}
+	return outbox.WritePublished(ctx, db, context, s.published[context])
+}
+
+// holdTargets is outbox.CheckTargets or schema.introduce.
 type holdTargets func(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error
 
 func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {

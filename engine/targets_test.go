@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -85,4 +88,36 @@ func TestTargets_OfAWriter(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, stats)
 	b.sell(1)
+}
+
+// A broker that comes later, with its past: an engine warns of it and writes down
+// which events are published; the back-fill runs beside it, and the broker gets
+// what was before, meanwhile and after, in order.
+func TestBackfill_BesideAnEngine(t *testing.T) {
+	b := setup(t)
+	alone := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
+	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", alone.Targets()))
+	s := newSale(1)
+	s.Raise(SaleNoted{})
+	require.NoError(t, repository.New[*sale](alone).Save(t.Context(), s))
+	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+
+	cfg := b.config()
+	cfg.Outbox.Lease = time.Minute // nobody dies
+	b.start(cfg)
+	require.Len(t, b.logs.with("level=WARN", "external brokers are joining", "context=sales", "brokers=partner"), 1)
+	b.sell(1)
+	var written string
+	require.NoError(t, b.db.Reader().NewRaw("SELECT value FROM outbox_settings WHERE name = 'published:sales'").Scan(t.Context(), &written))
+	require.Equal(t, `["SaleMade"]`, written)
+
+	_, err := Backfill(t.Context(), b.sales, "nobody")
+	require.ErrorContains(t, err, `context sales has no external broker "nobody"`)
+	done, err := Backfill(t.Context(), b.sales, "partner")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, done.Events)
+	require.False(t, done.Latest.Before(done.Oldest))
+	b.sell(1)
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 3 })
+	require.True(t, slices.ContainsFunc(b.partner.Messages("sales.sale"), func(m broker.Message) bool { return m.Key == s.ID() }))
 }

@@ -199,6 +199,17 @@ func wants(t outbox.Target, e *domain.EventType) bool {
 	return e.Published && !e.Foreign && (t.Events == nil || slices.Contains(t.Events, e.ShortName()))
 }
 
+// published are a context's published events.
+func published(m *uow.Manager) []string {
+	names := []string{}
+	for _, e := range m.Domain().Events() {
+		if wants(outbox.Target{}, e) {
+			names = append(names, e.ShortName())
+		}
+	}
+	return names
+}
+
 // homeless are the published events of a context that no external broker gets.
 func homeless(m *uow.Manager) []string {
 	var names []string

@@ -48,7 +48,7 @@ const (
 // error. Rows that are not finished have no expiry, and neither have held ones:
 // they stay until an operator decides, since what holding promises is about rows
 // that are yet to come. What r keeps for ever stays, whatever an earlier setting
-// has written on it.
+// has written on it, and so does what a target that is joining may need.
 //
 // It is done in steps of at most r.Batch rows, each a transaction of its own that
 // is over within a fraction of a second, with a pause as long as the step behind
@@ -190,7 +190,7 @@ func (s *Store) look(ctx context.Context, db bun.IDB, e expirable, after, span i
 // remove looks again at each row, since an operator may have changed it, and
 // waits for none.
 func (s *Store) remove(ctx context.Context, tx bun.Tx, e expirable, seqs []int64) (int, error) {
-	these := fmt.Sprintf(" FROM outbox WHERE seq IN (%s) AND status = '%s' AND NOT held AND finished_at IS NOT NULL AND expires_at <= %s", list(seqs), e.status, s.now())
+	these := fmt.Sprintf(" FROM outbox WHERE seq IN (%s) AND status = '%s' AND NOT held AND finished_at IS NOT NULL AND expires_at <= %s AND %s", list(seqs), e.status, s.now(), removable)
 	query := "DELETE" + these
 	if !s.sqlite() {
 		query = "DELETE FROM outbox WHERE ctid = ANY (ARRAY(SELECT ctid" + these + " FOR UPDATE SKIP LOCKED))"

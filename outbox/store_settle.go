@@ -99,26 +99,41 @@ func mine(w Settlement, seqs []int64) string {
 	return fmt.Sprintf("outbox.seq IN (%s) AND claim_id = %d AND outbox.status = 'processing'", list(seqs), w.Claim)
 }
 
-// settlePublished also counts what it settles: rows don't stay for ever, and are
-// too many to be counted at each look. On SQLite a trigger counts those that stay.
 func (s *Store) settlePublished(ctx context.Context, tx bun.IDB, w Settlement, seqs []int64) (n int64, err error) {
-	settle := "UPDATE outbox SET status = 'published', published_at = " + s.now() + ", finished_at = " + s.now() + ", expires_at = " + s.expires(w.Retention.Published) + "," +
+	if !w.Retention.Delete {
+		return s.settleAndCount(ctx, tx, w, s.publish(w, seqs, w.Retention.Published), false)
+	}
+	n, err = s.settleAndCount(ctx, tx, w, "DELETE FROM outbox WHERE "+mine(w, seqs)+" AND "+removable, true)
+	if err != nil || n == int64(len(seqs)) {
+		return n, err
+	}
+	// The others aren't the claim's any more, or a back-fill may need them: those a
+	// purge removes when it doesn't.
+	kept, err := s.settleAndCount(ctx, tx, w, s.publish(w, seqs, 0), false)
+	return n + kept, err
+}
+
+func (s *Store) publish(w Settlement, seqs []int64, retention time.Duration) string {
+	return "UPDATE outbox SET status = 'published', published_at = " + s.now() + ", finished_at = " + s.now() + ", expires_at = " + s.expires(retention) + "," +
 		" last_error = NULL, failure_class = NULL," +
 		" locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL" +
 		" WHERE " + mine(w, seqs)
-	if w.Retention.Delete {
-		settle = "DELETE FROM outbox WHERE " + mine(w, seqs)
-	}
+}
+
+// settleAndCount also counts what it settles: rows don't stay for ever, and are
+// too many to be counted at each look. On SQLite a trigger counts those that stay.
+func (s *Store) settleAndCount(ctx context.Context, tx bun.IDB, w Settlement, settle string, deletes bool) (n int64, err error) {
 	slot := w.Claim % publishedSlots
 	if !s.sqlite() {
-		return n, tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
+		err = tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
 			" SELECT count(*) FROM settled", w.Target, slot).Scan(&n)
+		return n, err
 	}
 	result, err := tx.ExecContext(ctx, settle)
 	if err != nil {
 		return 0, err
 	}
-	if n, err = result.RowsAffected(); err != nil || n == 0 || !w.Retention.Delete {
+	if n, err = result.RowsAffected(); err != nil || n == 0 || !deletes {
 		return n, err
 	}
 	_, err = tx.ExecContext(ctx, count+" VALUES (?, ?, ?) "+add, w.Target, slot, n)

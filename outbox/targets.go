@@ -3,17 +3,25 @@ package outbox
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 )
 
 // targetsPrefix stands before the context's name in outbox_settings.
 const targetsPrefix = "targets:"
+
+// TargetsFresh is for how long a writer relies on the targets that it has read.
+// One whose list was changed behind its back is refused from then on, and until
+// then no back-fill ends.
+const TargetsFresh = 3 * time.Second
 
 // Targets are the brokers that a context's rows are for. Every process that
 // writes a context into a database must have the same ones: a broker that one of
@@ -23,6 +31,10 @@ const targetsPrefix = "targets:"
 type Targets struct {
 	Broker   string   `json:"broker"`   // The context's own.
 	External []string `json:"external"` // The partners', in any order.
+	// Joining are those of External that get the events of the time before from
+	// [Store.Backfill]. Until it has ended, no unit of work writes rows for them.
+	// That is a state of the database: a program's configuration doesn't have it.
+	Joining []string `json:"joining,omitempty"`
 }
 
 // TargetsOf are a context's targets, as uow.Config has them.
@@ -38,10 +50,11 @@ func TargetsOf(own string, external []Target) Targets {
 func (t Targets) sorted() Targets {
 	t.External = append([]string{}, t.External...)
 	slices.Sort(t.External)
+	t.Joining = slices.Compact(slices.Sorted(slices.Values(t.Joining)))
 	return t
 }
 
-// Equal says whether t and o are the same brokers.
+// Equal says whether t and o are the same brokers, joining or not.
 func (t Targets) Equal(o Targets) bool {
 	return t.Broker == o.Broker && slices.Equal(t.sorted().External, o.sorted().External)
 }
@@ -57,6 +70,11 @@ func (t Targets) check() error {
 	slices.Sort(all)
 	if slices.Contains(all, "") || len(slices.Compact(slices.Clone(all))) < len(all) {
 		return fmt.Errorf("outbox: targets %q: name every broker, and none twice", t)
+	}
+	for _, j := range t.Joining {
+		if !slices.Contains(t.External, j) {
+			return fmt.Errorf("outbox: targets %q: %q can't join, as it is not an external broker of them", t, j)
+		}
 	}
 	return nil
 }
@@ -82,18 +100,44 @@ func ReadTargets(ctx context.Context, db bun.IDB) (map[string]Targets, error) {
 
 // CheckTargets returns a [*TargetsError] unless the database has t for a context.
 func CheckTargets(ctx context.Context, db bun.IDB, name string, t Targets) error {
+	_, err := ConfirmTargets(ctx, db, name, t)
+	return err
+}
+
+// ConfirmTargets is CheckTargets that also returns what the database has: which
+// targets are joining.
+func ConfirmTargets(ctx context.Context, db bun.IDB, name string, t Targets) (Targets, error) {
 	all, err := ReadTargets(ctx, db)
 	if err != nil {
-		return err
+		return Targets{}, err
 	}
 	have, ok := all[name]
 	switch {
 	case !ok:
-		return &TargetsError{Context: name, Want: t}
+		return Targets{}, &TargetsError{Context: name, Want: t}
 	case !have.Equal(t):
-		return &TargetsError{Context: name, Have: &have, Want: t}
+		return Targets{}, &TargetsError{Context: name, Have: &have, Want: t}
 	}
-	return nil
+	return have, nil
+}
+
+// HoldTargets is ConfirmTargets in a transaction that is about to write rows:
+// what it returns stays true until the transaction ends. A transaction that is
+// not READ COMMITTED may fail because of it, and succeed when it is run again.
+func HoldTargets(ctx context.Context, tx bun.IDB, name string, t Targets) (Targets, error) {
+	if tx.Dialect().Name() == dialect.PG {
+		// Who changes targets locks out all writers. Every insert takes this lock;
+		// here it is taken before the targets are read.
+		if _, err := tx.ExecContext(ctx, "LOCK TABLE outbox IN ROW EXCLUSIVE MODE"); err != nil {
+			return Targets{}, fmt.Errorf("outbox: lock for writing: %w", err)
+		}
+		// A transaction that isn't READ COMMITTED sees what was true before it had
+		// the lock. To lock a row that has changed since is an error.
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM outbox_settings WHERE name = ? AND current_setting('transaction_isolation') <> 'read committed' FOR SHARE", targetsPrefix+name); err != nil {
+			return Targets{}, fmt.Errorf("outbox: lock targets: %w", err)
+		}
+	}
+	return ConfirmTargets(ctx, tx, name, t)
 }
 
 // InitTargets writes the targets of a context that is new to the database. If it
@@ -110,12 +154,54 @@ func InitTargets(ctx context.Context, db bun.IDB, name string, t Targets) error 
 }
 
 // SetTargets changes the targets of a context. Stop its processes first: those
-// that run have made sure of theirs already and don't look again. Events that were
-// raised before don't go to a broker that is added, and rows for one that is taken
-// out are published by nobody: let them be published before.
-func SetTargets(ctx context.Context, db bun.IDB, name string, t Targets) error {
-	return writeTargets(ctx, db, name, t, "(name) DO UPDATE SET value = excluded.value")
+// that run are refused within seconds, and what they write until then misses a
+// broker that is added. Rows for one that is taken out are published by nobody:
+// let them be published before.
+//
+// A broker that is added gets the events from then on, or, if t.Joining names it,
+// those before as well: see [Store.Backfill]. One that is joining already stays
+// so; to let it go without the history, take it out and add it again.
+func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	s := NewStore(db, db)
+	err := s.inTx(ctx, db, func(tx bun.Tx) error {
+		if err := s.lockTable(ctx, tx, exclusive, flipPatience); err != nil {
+			return err
+		}
+		var have Targets
+		var value string
+		switch err := tx.QueryRowContext(ctx, "SELECT value FROM outbox_settings WHERE name = ?", targetsPrefix+name).Scan(&value); {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		case json.Unmarshal([]byte(value), &have) != nil:
+			have = Targets{} // it is written anew
+		}
+		for _, j := range t.Joining {
+			if slices.Contains(have.External, j) && !slices.Contains(have.Joining, j) {
+				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: take it out and publish what it has before it comes anew, or leave it", j, name)
+			}
+		}
+		now := t.sorted()
+		for _, j := range have.Joining {
+			if slices.Contains(t.External, j) {
+				now.Joining = append(now.Joining, j)
+			}
+		}
+		if err := s.setCursors(ctx, tx, name, now.Joining); err != nil {
+			return err
+		}
+		return writeTargets(ctx, tx, name, now, overwrite)
+	})
+	if lockTimeout(err) {
+		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
+	}
+	return err
 }
+
+const overwrite = "(name) DO UPDATE SET value = excluded.value"
 
 func writeTargets(ctx context.Context, db bun.IDB, name string, t Targets, conflict string) error {
 	if err := t.check(); err != nil {

@@ -39,29 +39,34 @@ func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := cmp.Or(e.Key, e.AggregateID)
-		row := Row{
-			MessageID:        e.ID,
-			Stream:           e.Stream,
-			StreamCategory:   e.Category,
-			PartitionKey:     key,
-			Partition:        PartitionOf(key, partitions),
-			MessageType:      e.Type,
-			AggregateType:    e.Aggregate,
-			AggregateID:      e.AggregateID,
-			AggregateVersion: e.Version,
-			ContentType:      contentType,
-			CorrelationID:    e.CorrelationID,
-			CausationID:      e.CausationID,
-			Traceparent:      e.Traceparent,
-			Priority:         e.Priority,
-			OccurredAt:       e.Time.UTC(),
-		}
+		row := e.row(partitions)
 		if rows, err = w.appendRows(rows, row, e, t); err != nil {
 			return nil, err
 		}
 	}
 	return rows, nil
+}
+
+// row is what the rows of e share.
+func (e *Event) row(partitions int) Row {
+	key := cmp.Or(e.Key, e.AggregateID)
+	return Row{
+		MessageID:        e.ID,
+		Stream:           e.Stream,
+		StreamCategory:   e.Category,
+		PartitionKey:     key,
+		Partition:        PartitionOf(key, partitions),
+		MessageType:      e.Type,
+		AggregateType:    e.Aggregate,
+		AggregateID:      e.AggregateID,
+		AggregateVersion: e.Version,
+		ContentType:      contentType,
+		CorrelationID:    e.CorrelationID,
+		CausationID:      e.CausationID,
+		Traceparent:      e.Traceparent,
+		Priority:         e.Priority,
+		OccurredAt:       e.Time.UTC(),
+	}
 }
 
 func (w *Writer) check(e *Event) (*domain.EventType, error) {

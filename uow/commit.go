@@ -60,11 +60,15 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	}
 	// In the order in which they were raised: ids are UUIDv7, which grow.
 	slices.SortStableFunc(events, func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) })
-	n, err := u.partitions(ctx, p)
+	known, err := u.outbox(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("uow: outbox of provider %q: %w", p.provider.Name(), err)
 	}
-	rows, err := u.m.writer.Rows(events, n)
+	writer := u.m.writer
+	if len(known.joining) > 0 {
+		writer.External = slices.DeleteFunc(slices.Clone(writer.External), func(t outbox.Target) bool { return slices.Contains(known.joining, t.Broker) })
+	}
+	rows, err := writer.Rows(events, known.partitions)
 	if err != nil {
 		return nil, err
 	}
@@ -81,26 +85,39 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	return all, nil
 }
 
-// partitions is the database's partition count. If the transaction has begun it
-// is read there: units that each wait for a second connection of one pool can
-// wait for each other for ever.
-func (u *Unit) partitions(ctx context.Context, p *part) (int, error) {
-	count := u.m.partitions[p.provider.Name()]
-	if !p.session.Began() {
-		return count.get(ctx, p.provider.Reader())
+// outbox is what has to be known before rows are written. If the transaction has
+// begun it is read there: units that each wait for a second connection of one pool
+// can wait for each other for ever. While a target is joining, the transaction
+// begins here, because the answer must hold until it ends.
+func (u *Unit) outbox(ctx context.Context, p *part) (*knownOutbox, error) {
+	o := u.m.outboxes[p.provider.Name()]
+	if known := o.fresh(); known != nil {
+		return known, nil
 	}
-	if n := count.n.Load(); n > 0 {
-		return int(n), nil
+	if !p.session.Began() {
+		known, err := o.look(ctx, p.provider.Reader(), outbox.ConfirmTargets)
+		if err != nil || len(known.joining) == 0 {
+			return known, err
+		}
+		db, err := p.session.DB(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return o.look(ctx, db, outbox.HoldTargets)
 	}
 	db, err := p.session.DB(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	// PostgreSQL answers nothing more after a query of a missing table.
 	if missing, ok := errors.AsType[*migrate.SchemaError](outbox.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
-		return 0, missing
+		return nil, missing
 	}
-	return count.get(ctx, db)
+	known, err := o.look(ctx, db, outbox.ConfirmTargets)
+	if err != nil || len(known.joining) == 0 {
+		return known, err
+	}
+	return o.look(ctx, db, outbox.HoldTargets)
 }
 
 func (u *Unit) waiting(p *part) []*entry {

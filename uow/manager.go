@@ -77,10 +77,10 @@ type Config struct {
 
 // Manager runs units of work. It is safe for concurrent use.
 type Manager struct {
-	cfg        Config
-	writer     outbox.Writer
-	partitions map[string]*partitionCount // by provider
-	warned     atomic.Pointer[time.Time]  // of a unit that held a writer for too long
+	cfg      Config
+	writer   outbox.Writer
+	outboxes map[string]*outboxOf      // by provider
+	warned   atomic.Pointer[time.Time] // of a unit that held a writer for too long
 
 	mu        sync.Mutex
 	listeners map[int]func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)
@@ -143,11 +143,11 @@ func New(cfg Config) (*Manager, error) {
 		writer: outbox.Writer{
 			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
 		},
-		partitions: map[string]*partitionCount{},
-		listeners:  map[int]func(string, []outbox.Poke) []outbox.Poke{},
+		outboxes:  map[string]*outboxOf{},
+		listeners: map[int]func(string, []outbox.Poke) []outbox.Poke{},
 	}
 	for _, p := range cfg.Providers {
-		m.partitions[p.Name()] = &partitionCount{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
+		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
 	}
 	return m, nil
 }
@@ -310,33 +310,57 @@ func Flush(ctx context.Context) error {
 	return u.flush(ctx)
 }
 
-// partitionCount is a database's partition count, read once, when it is also
-// made sure that the database has the context's targets.
-type partitionCount struct {
+// outboxOf is what units know of a database's outbox: the partition count, and
+// that the context's targets are the database's. It is looked at again every few
+// seconds: a process whose list of targets was changed behind its back must not go
+// on.
+type outboxOf struct {
 	want    int
 	context string
 	targets outbox.Targets
-	n       atomic.Int64
+	known   atomic.Pointer[knownOutbox]
 }
 
-func (c *partitionCount) get(ctx context.Context, db bun.IDB) (int, error) {
-	if n := c.n.Load(); n > 0 {
-		return int(n), nil
+type knownOutbox struct {
+	partitions int
+	joining    []string // targets for which no rows are written
+	until      time.Time
+}
+
+// fresh is what is known without a look. When its time has come, one has to look
+// again, and the others go on meanwhile.
+func (o *outboxOf) fresh() *knownOutbox {
+	k := o.known.Load()
+	if k == nil || time.Now().Before(k.until) {
+		return k
 	}
+	again := &knownOutbox{partitions: k.partitions, until: time.Now().Add(outbox.TargetsFresh)}
+	if o.known.CompareAndSwap(k, again) {
+		return nil
+	}
+	return again
+}
+
+// look reads the outbox's properties by means of outbox.ConfirmTargets or, in a
+// transaction, outbox.HoldTargets. While a target is joining, every unit does.
+func (o *outboxOf) look(ctx context.Context, db bun.IDB, targets func(context.Context, bun.IDB, string, outbox.Targets) (outbox.Targets, error)) (*knownOutbox, error) {
+	until := time.Now().Add(outbox.TargetsFresh)
 	n, err := outbox.Partitions(ctx, db)
-	if err != nil {
-		return 0, err
+	if err == nil && o.want > 0 && n != o.want {
+		err = &outbox.PartitionsError{Have: n, Want: o.want}
 	}
-	if c.want > 0 && n != c.want {
-		return 0, &outbox.PartitionsError{Have: n, Want: c.want}
+	var have outbox.Targets
+	if err == nil {
+		have, err = targets(ctx, db, o.context, o.targets)
 	}
-	err = outbox.CheckTargets(ctx, db, c.context, c.targets)
+	known := &knownOutbox{partitions: n, joining: have.Joining, until: until}
 	if mismatch, ok := errors.AsType[*outbox.TargetsError](err); ok && mismatch.Have == nil {
-		return n, nil // No engine has come with this context yet: look again next time.
+		return known, nil // No engine has come with this context yet: look again next time.
 	}
-	if err != nil {
-		return 0, err
+	if err != nil || len(known.joining) > 0 {
+		o.known.Store(nil)
+		return known, err
 	}
-	c.n.Store(int64(n))
-	return n, nil
+	o.known.Store(known)
+	return known, nil
 }

@@ -335,6 +335,7 @@ type spy struct {
 	texts  []string // what was sent, in order
 	commit func(s uow.Session, commit func() error) error
 	send   func() error
+	begin  func() // before a transaction does
 }
 
 func (p *spy) reset() { p.calls, p.texts = nil, nil }
@@ -359,6 +360,10 @@ func (s *spySession) note(call string, statements []uow.Statement) {
 
 func (s *spySession) DB(ctx context.Context) (bun.IDB, error) {
 	s.note("db", nil)
+	if begin := s.p.begin; begin != nil {
+		s.p.begin = nil
+		begin()
+	}
 	return s.Session.DB(ctx)
 }
 

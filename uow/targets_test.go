@@ -3,7 +3,9 @@ package uow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,10 +44,121 @@ func TestTargetsMismatch(t *testing.T) {
 
 			require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
 			require.NoError(t, deposit("accepted"))
-			require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", other))
-			require.NoError(t, deposit("not looked for any more"))
 		}
 	})
+}
+
+// A process whose list was changed while it ran doesn't go on for ever.
+func TestTargets_AreLookedAtAgain(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		require.NoError(t, outbox.InitTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
+		n := 0
+		deposit := func() error {
+			n++
+			a := newAccount(fmt.Sprint(n))
+			a.Deposit(1)
+			return w.units.Do(t.Context(), func(ctx context.Context) error { return w.save(ctx, a) })
+		}
+		require.NoError(t, deposit())
+		more := outbox.Targets{Broker: "default", External: []string{"partner", "second"}, Joining: []string{"second"}}
+		require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", more))
+		require.Eventually(t, func() bool {
+			_, refused := errors.AsType[*outbox.TargetsError](deposit())
+			return refused
+		}, 2*outbox.TargetsFresh, 50*time.Millisecond)
+		_, refused := errors.AsType[*outbox.TargetsError](deposit())
+		require.True(t, refused, "and stays refused")
+		require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
+		require.NoError(t, deposit())
+	})
+}
+
+// join lets partner join the targets of bank.
+func (w *world) join(t *testing.T) {
+	t.Helper()
+	require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+}
+
+// live does to the targets what the last transaction of a back-fill does.
+func (w *world) live(t *testing.T) {
+	t.Helper()
+	_, err := w.db.DB().ExecContext(t.Context(), `UPDATE outbox_settings SET value = '{"broker":"default","external":["partner"]}' WHERE name = 'targets:bank'`)
+	require.NoError(t, err)
+}
+
+// S3-09: while an external broker is joining, no unit writes a row for it, in one
+// trip or several; the back-fill does, and once it has ended, units do.
+func TestJoining_S3_09_NoRowsBeforeTheFlip(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		w.join(t)
+		deposit := func(id string, before func(context.Context) error) []string {
+			a := newAccount(id)
+			a.Deposit(1)
+			require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error { return errors.Join(before(ctx), w.save(ctx, a)) }))
+			var targets []string
+			for _, r := range rows(t, w.db) {
+				if r.AggregateID == id {
+					targets = append(targets, r.TargetBroker)
+				}
+			}
+			return targets
+		}
+		nothing := func(context.Context) error { return nil }
+		begun := func(ctx context.Context) error { _, err := uow.DB(ctx); return err }
+		require.Equal(t, []string{"default"}, deposit("a", nothing))
+		require.Equal(t, []string{"default"}, deposit("b", begun))
+		done, err := outbox.NewStore(w.db.DB(), w.db.Reader()).Backfill(t.Context(), outbox.Backfill{
+			Context: "bank", Target: outbox.Target{Broker: "partner"}, Published: []string{"Deposited"},
+		})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, done.Events)
+		require.Equal(t, []string{"default", "partner"}, deposit("c", begun))
+		require.Equal(t, []string{"default", "partner"}, deposit("d", nothing))
+		w.db.reset()
+		deposit("e", nothing)
+		require.Equal(t, []string{"commit 2"}, w.db.calls, "in one trip again")
+		w.returned(t)
+	})
+}
+
+// S3-09: a unit that has read that a target is joining, and whose transaction
+// begins when it is live already, notices.
+func TestJoining_S3_09_TheFlipIsSeenInTheTransaction(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		w.join(t)
+		a := newAccount("a")
+		a.Deposit(1)
+		w.db.begin = func() { w.live(t) }
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error { return w.save(ctx, a) }))
+		require.Len(t, rows(t, w.db), 2)
+	})
+}
+
+// A transaction that sees the past is run again.
+func TestJoining_RepeatableRead(t *testing.T) {
+	w := newWorld(t, openPostgres)
+	_, err := w.db.DB().ExecContext(t.Context(), "CREATE TABLE looked (n int)")
+	require.NoError(t, err)
+	w.join(t)
+	tries := 0
+	require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+		tries++
+		db, err := uow.DB(ctx)
+		require.NoError(t, err)
+		_, err = db.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM looked")
+		require.NoError(t, err)
+		if tries == 1 {
+			w.live(t)
+		}
+		a := newAccount("a")
+		a.Deposit(1)
+		return w.save(ctx, a)
+	}))
+	require.Equal(t, 2, tries)
+	require.Len(t, rows(t, w.db), 2)
 }
 
 // What is right is accepted.

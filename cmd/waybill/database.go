@@ -28,6 +28,7 @@ type databases struct {
 	targets    []string // brokers that the file names
 	context    string   // the file's; "": none
 	sends      outbox.Targets
+	external   []outbox.Target // the file's
 }
 
 // open opens them. With create, a SQLite file that doesn't exist is made.
@@ -58,7 +59,7 @@ func (c *cli) open(ctx context.Context, create bool) (*databases, error) {
 	sends := outbox.TargetsOf(f.Broker, f.External)
 	return &databases{
 		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
-		context: f.Domain, sends: sends,
+		context: f.Domain, sends: sends, external: f.External,
 	}, nil
 }
 

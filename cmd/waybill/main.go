@@ -33,7 +33,8 @@ type cli struct {
 
 	Migrate migrateCmd `cmd:"" help:"Create or update Waybill's tables. Safe to repeat, and while services run."`
 	Outbox  struct {
-		Stats statsCmd `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
+		Stats    statsCmd    `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
+		Backfill backfillCmd `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
 	} `cmd:"" help:"Look into the outbox."`
 }
 
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Description("Looks after the tables of Waybill: outbox, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
 		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(out{stdout}),
+		kong.Bind(out{stdout}, news{stderr}),
 	)
 	if err != nil {
 		panic(err) // the command line is part of this build
@@ -85,3 +86,6 @@ func (e *usageError) Unwrap() error { return e.error }
 
 // out is standard output.
 type out struct{ io.Writer }
+
+// news is standard error.
+type news struct{ io.Writer }

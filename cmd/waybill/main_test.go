@@ -74,10 +74,14 @@ func place(t *testing.T, p uow.Provider, n int) {
 	units, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{p}, External: []outbox.Target{{Broker: "partner"}}})
 	require.NoError(t, err)
 	for range n {
-		o := &order{Root: domain.NewRoot()}
-		o.Raise(placed{})
-		require.NoError(t, repository.New[*order](units).Save(t.Context(), o))
+		require.NoError(t, repository.New[*order](units).Save(t.Context(), newOrder()))
 	}
+}
+
+func newOrder() *order {
+	o := &order{Root: domain.NewRoot()}
+	o.Raise(placed{})
+	return o
 }
 
 // server returns the URL of an empty schema on PostgreSQL.
@@ -296,7 +300,7 @@ func TestErrors(t *testing.T) {
 		want []string
 	}{
 		"no command":               {nil, exitUsage, []string{`expected one of "migrate", "outbox"`, "waybill --help"}},
-		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected "stats"`}},
+		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected one of "stats", "backfill"`}},
 		"an unknown command":       {[]string{"migrat"}, exitUsage, []string{"migrat", "did you mean"}},
 		"an unknown flag":          {[]string{"--dns", "x", "migrate"}, exitUsage, []string{"unknown flag --dns", "did you mean"}},
 		"no database":              {[]string{"migrate"}, exitUsage, []string{"which database?", "--config waybill.yaml", "--dsn"}},

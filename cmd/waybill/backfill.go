@@ -1,0 +1,104 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// newsEvery is the time between two lines about a back-fill that runs.
+const newsEvery = time.Second
+
+type backfillCmd struct {
+	Broker string `arg:"" optional:"" help:"External broker. Defaults to all of the configuration file."`
+	DryRun bool   `help:"Change nothing, and say how much would be copied."`
+}
+
+// backfilled is what is told of one broker.
+type backfilled struct {
+	Events int64      `json:"events"`
+	Oldest *time.Time `json:"oldest"`
+	Latest *time.Time `json:"latest"`
+}
+
+func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
+	d, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if d.context == "" {
+		return &usageError{errors.New("outbox backfill needs --config with a domain and its external_brokers: they say what a broker gets, and in which form")}
+	}
+	targets := d.external
+	if b.Broker != "" {
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t outbox.Target) bool { return t.Broker != b.Broker })
+	}
+	if len(targets) == 0 {
+		return &usageError{fmt.Errorf("the configuration file has no external broker %s: add it to outbox.external_brokers", cmp.Or(b.Broker, "for "+d.context))}
+	}
+	all := map[string]map[string]backfilled{} // by provider and broker
+	var errs []error
+	for _, p := range d.providers {
+		all[p.Name()] = map[string]backfilled{}
+		for _, t := range targets {
+			done, err := b.backfill(ctx, p, outbox.Backfill{Context: d.context, Target: t}, stderr)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
+				continue
+			}
+			told := backfilled{Events: done.Events}
+			if done.Events > 0 {
+				told.Oldest, told.Latest = &done.Oldest, &done.Latest
+			}
+			all[p.Name()][t.Broker] = told
+			if !c.JSON {
+				fmt.Fprintf(stdout, "Provider %s: %s\n", p.Name(), b.sentence(t.Broker, done))
+			}
+		}
+	}
+	if c.JSON {
+		errs = append(errs, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	return errors.Join(errs...)
+}
+
+func (b backfillCmd) backfill(ctx context.Context, p uow.Provider, what outbox.Backfill, stderr news) (outbox.Backfilled, error) {
+	store := outbox.NewStore(p.DB(), p.Reader())
+	if err := store.Check(ctx); err != nil {
+		return outbox.Backfilled{}, err
+	}
+	if b.DryRun {
+		return store.CountBackfill(ctx, what)
+	}
+	var last time.Time
+	before := ""
+	what.Progress = func(done outbox.Backfilled, waits string) {
+		if waits == before && time.Since(last) < newsEvery {
+			return
+		}
+		before, last = waits, time.Now()
+		if waits != "" {
+			waits = "; waiting for " + waits
+		}
+		fmt.Fprintf(stderr, "%s: %d events copied%s\n", what.Target.Broker, done.Events, waits)
+	}
+	return store.Backfill(ctx, what)
+}
+
+func (b backfillCmd) sentence(broker string, done outbox.Backfilled) string {
+	events := "no events"
+	if done.Events > 0 {
+		events = fmt.Sprintf("%d events, raised from %s to %s", done.Events, done.Oldest.Format(time.RFC3339), done.Latest.Format(time.RFC3339))
+	}
+	if b.DryRun {
+		return fmt.Sprintf("%s would get %s.", broker, events)
+	}
+	return fmt.Sprintf("%s got %s, and is live.", broker, events)
+}
