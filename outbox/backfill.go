@@ -82,6 +82,12 @@ func (s *Store) Backfill(ctx context.Context, b Backfill) (Backfilled, error) {
 	if err != nil {
 		return done, err
 	}
+	if !c.isTarget() {
+		return done, &NotATargetError{Context: b.Context, Target: b.Target.Broker, Have: c.targets}
+	}
+	if err := c.learn(ctx, s.reader); err != nil {
+		return done, err
+	}
 	partitions, err := Partitions(ctx, s.reader)
 	if err != nil {
 		return done, err
@@ -143,11 +149,14 @@ func (s *Store) Backfill(ctx context.Context, b Backfill) (Backfilled, error) {
 func (s *Store) CountBackfill(ctx context.Context, b Backfill) (Backfilled, error) {
 	var found Backfilled
 	c, err := s.copier(ctx, b)
-	if _, ok := errors.AsType[*NotATargetError](err); err != nil && !ok {
+	if err != nil {
 		return found, err
 	}
-	if err == nil && !slices.Contains(c.targets.Joining, b.Target.Broker) {
+	if c.isTarget() && !slices.Contains(c.targets.Joining, b.Target.Broker) {
 		return found, nil
+	}
+	if err := c.learn(ctx, s.reader); err != nil {
+		return found, err
 	}
 	var cursor int64
 	if err := s.reader.QueryRowContext(ctx, "SELECT COALESCE(max(CAST(value AS bigint)), 0) FROM outbox_settings WHERE name = ?", c.cursor).Scan(&cursor); err != nil {
@@ -210,7 +219,7 @@ type copier struct {
 	writer  Writer
 }
 
-// copier finds out what b doesn't say. With a [*NotATargetError] it is complete.
+// copier looks for the context in the database.
 func (s *Store) copier(ctx context.Context, b Backfill) (*copier, error) {
 	all, err := ReadTargets(ctx, s.reader)
 	if err != nil {
@@ -220,19 +229,21 @@ func (s *Store) copier(ctx context.Context, b Backfill) (*copier, error) {
 	if !ok {
 		return nil, fmt.Errorf("outbox: the database does not know context %s; run `waybill migrate` with its configuration file, or start its program", b.Context)
 	}
-	if b.Published == nil {
-		if b.Published, err = readPublished(ctx, s.reader, b.Context); err != nil {
-			return nil, err
-		}
-	}
-	c := &copier{
+	return &copier{
 		Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker,
 		writer: Writer{Internal: have.Broker, External: []Target{b.Target}},
+	}, nil
+}
+
+// isTarget says whether the context sends to the target, joining or not.
+func (c *copier) isTarget() bool { return slices.Contains(c.targets.External, c.Target.Broker) }
+
+// learn reads which events are published, if nobody has said it.
+func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
+	if c.Published == nil {
+		c.Published, err = readPublished(ctx, db, c.Context)
 	}
-	if !slices.Contains(have.External, b.Target.Broker) {
-		return c, &NotATargetError{Context: b.Context, Target: b.Target.Broker, Have: have}
-	}
-	return c, nil
+	return err
 }
 
 // wants says whether the target gets an event, by the name that it had when it

@@ -487,12 +487,12 @@ func TestBackfill_Count(t *testing.T) {
 // What is missing is said, with its remedy.
 func TestBackfill_Refused(t *testing.T) {
 	eachPast(t, func(t *testing.T, p *past) {
-		_, err := p.Backfill(t.Context(), toPartner)
+		b := toPartner
+		b.Published = nil
+		_, err := p.Backfill(t.Context(), b)
 		require.EqualError(t, err, "outbox: in the database context ordering sends to default and not to partner: stop all its processes,"+
 			" run `waybill migrate --set-targets ordering=default,partner --history copy`, and start them with partner in their configuration")
 		p.join()
-		b := toPartner
-		b.Published = nil
 		_, err = p.Backfill(t.Context(), b)
 		require.ErrorContains(t, err, "does not know which events of context ordering are published; its program writes them down")
 		require.NoError(t, outbox.WritePublished(t.Context(), p.DB, "ordering", []string{"OrderPlaced"}))
