@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"runtime/pprof"
 	"strings"
+	"time"
 )
 
 // scenario is one thing to measure. A run returns what it measured, by name; the
@@ -35,7 +36,8 @@ type scenario struct {
 
 func scenarios() []scenario {
 	rate := []string{"rate"}
-	withPurge, withoutPurge := purges()
+	withPurge, withoutPurge := purges(2_000_000, 2*time.Minute)
+	withSmall, withoutSmall := purges(300_000, time.Minute)
 	return []scenario{
 		{"save-1", "units/s", rate, save(1), saveByHand(1), ""},
 		{"save-8", "units/s", rate, save(8), saveByHand(8), ""},
@@ -44,6 +46,7 @@ func scenarios() []scenario {
 		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000), ""},
 		{"drain-50", "events/s", rate, drain(50), drainByHand(50), ""},
 		{"purge", "ms", purgeMetrics, withPurge, withoutPurge, "without a purge"},
+		{"purge-300k", "ms", purgeMetrics, withSmall, withoutSmall, "without a purge"},
 		{"stalled", "ms", percentiles, commits(true), commits(false), "with a broker that answers"},
 	}
 }

@@ -20,10 +20,8 @@ import (
 )
 
 const (
-	expired        = 2_000_000 // rows for the internal broker, published and past their retention
-	purgeRate      = 1000      // units per second meanwhile
+	purgeRate      = 1000 // units per second meanwhile
 	purgeWriters   = 8
-	withoutPurge   = 2 * time.Minute
 	purgePatience  = 30 * time.Minute
 	fillAtOnce     = 50_000
 	purgeStatement = "purge"
@@ -99,16 +97,17 @@ func (p timedProvider) Reader() *bun.DB { return p.db }
 // purges are the two sides of a scenario: orders while an engine with default
 // settings removes what has expired, beside orders over the same table while
 // nothing is removed. Both are measured in the first, so that the table is filled
-// once.
-func purges() (with, without func(context.Context, *world) (map[string]float64, error)) {
+// once. It gets so many rows for the internal broker, published and past their
+// retention.
+func purges(expired int, quietTime time.Duration) (with, without func(context.Context, *world) (map[string]float64, error)) {
 	var quiet map[string]float64
 	with = func(ctx context.Context, w *world) (got map[string]float64, err error) {
-		if err := w.fillExpired(ctx); err != nil {
+		if err := w.fillExpired(ctx, expired); err != nil {
 			return nil, err
 		}
-		w.log("without a purge, for %v", withoutPurge)
+		w.log("without a purge, for %v", quietTime)
 		quiet, err = w.orders(ctx, outbox.Retention{Every: -1}, func(ctx context.Context) error {
-			pause(ctx, withoutPurge)
+			pause(ctx, quietTime)
 			return ctx.Err()
 		})
 		if err != nil {
@@ -121,21 +120,21 @@ func purges() (with, without func(context.Context, *world) (map[string]float64, 
 		began := time.Now()
 		var took time.Duration
 		got, err = w.orders(ctx, outbox.Retention{}, func(ctx context.Context) error {
-			err := w.purged(ctx)
+			err := w.purged(ctx, expired)
 			took = time.Since(began)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		got["rows/s removed"] = expired / took.Seconds()
+		got["rows/s removed"] = float64(expired) / took.Seconds()
 		return got, nil
 	}
 	return with, func(context.Context, *world) (map[string]float64, error) { return quiet, nil }
 }
 
 // fillExpired fills the table with rows that were published eight days ago.
-func (w *world) fillExpired(ctx context.Context) error {
+func (w *world) fillExpired(ctx context.Context, expired int) error {
 	if err := w.empty(ctx); err != nil {
 		return err
 	}
@@ -165,7 +164,7 @@ func (w *world) fillExpired(ctx context.Context) error {
 }
 
 // purged waits until what had expired is gone.
-func (w *world) purged(ctx context.Context) error {
+func (w *world) purged(ctx context.Context, expired int) error {
 	for begin := time.Now(); ; pause(ctx, 100*time.Millisecond) {
 		var left bool
 		// Nothing else is removed, so the server's own count will do: a look at the

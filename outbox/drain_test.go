@@ -15,10 +15,13 @@ import (
 )
 
 // BenchmarkDrain is claim and settle without a broker: rows per second from
-// PostgreSQL to nowhere.
+// PostgreSQL to nowhere, with published rows being kept or removed at once.
 func BenchmarkDrain(b *testing.B) {
-	for _, workers := range []int{1, 4} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+	for _, c := range []struct {
+		workers int
+		remove  bool
+	}{{1, false}, {4, false}, {4, true}} {
+		b.Run(fmt.Sprintf("workers=%d,delete=%t", c.workers, c.remove), func(b *testing.B) {
 			const rows = 20000
 			for b.Loop() {
 				b.StopTimer()
@@ -29,7 +32,7 @@ func BenchmarkDrain(b *testing.B) {
 					1, convert_to(repeat('x', 500), 'UTF8'), 'application/json', now() FROM generate_series(1, ?) AS n`, rows)
 				p, err := outbox.NewProcessor(outbox.ProcessorConfig{
 					Provider: "default", Store: bench.Store, Lanes: []outbox.Lane{{Target: "default", Broker: nowhere{}}},
-					Outbox: outbox.Config{Workers: workers}, Logger: slog.New(slog.DiscardHandler),
+					Outbox: outbox.Config{Workers: c.workers, Retention: outbox.Retention{Delete: c.remove}}, Logger: slog.New(slog.DiscardHandler),
 				})
 				require.NoError(b, err)
 				b.StartTimer()

@@ -205,6 +205,38 @@ func TestHousekeeping_F_47_StoppedInTheMiddle(t *testing.T) {
 	})
 }
 
+// between runs something once, behind the first query that has a text.
+type between struct {
+	text string
+	do   func()
+}
+
+func (b *between) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (b *between) AfterQuery(_ context.Context, e *bun.QueryEvent) {
+	if do := b.do; do != nil && strings.Contains(e.Query, b.text) {
+		b.do = nil
+		do()
+	}
+}
+
+// F-48: what an operator puts back after a purge has seen it is not removed.
+func TestPurge_F_48_LooksAgain(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	b.Insert("a", "b")
+	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
+	c := w.Claim(2)
+	w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Abandoned, Class: "permanent", Error: "x"})...)
+	expireAll(b)
+	hooked := b.DB.WithQueryHook(&between{text: "COALESCE(expires_at", do: func() {
+		require.NoError(t, b.Retry(t.Context(), c.Rows[0].Seq))
+	}})
+	n, err := outbox.NewStore(hooked, hooked).Purge(t.Context(), outbox.Retention{})
+	require.NoError(t, err)
+	require.Equal(t, outbox.Purged{Abandoned: 1}, n)
+	statuses(t, b, map[outbox.Status]int{outbox.Pending: 1})
+}
+
 // F-47: a statement that fails costs its own batch and nothing else.
 func TestPurge_F_47_AFailureCostsNothing(t *testing.T) {
 	b := outboxtest.Open(t, openPostgres(t))
@@ -463,7 +495,7 @@ func TestBloat_F_46_ClaimsAreHOTAndLeasesStaySmall(t *testing.T) {
 	require.Fail(t, "it grows and grows")
 }
 
-// S1-26: a stop settles what was out: nothing that the broker has stored stays
+// S1-26, S1-13: a stop settles what was out: nothing that the broker has stored stays
 // unpublished in the table.
 func TestProcessor_S1_26_StopSettlesWhatIsOut(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {

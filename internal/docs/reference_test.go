@@ -3,6 +3,7 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 var tag = regexp.MustCompile("`yaml:\"([a-z_]+)\"`")
@@ -57,4 +59,18 @@ func TestReference_SampleLoads(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ordering", file.Domain)
 	require.Equal(t, "partner", file.External[0].Broker)
+}
+
+// The guide's sample is a valid file, and names every setting that it is about.
+func TestGuide_SampleLoads(t *testing.T) {
+	samples := blocks(t, "docs/guides/tuning-and-retention.md", "yaml")
+	require.Len(t, samples, 1)
+	path := filepath.Join(t.TempDir(), "waybill.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(samples[0]), 0o600))
+	file, err := config.Parse(path)
+	require.NoError(t, err)
+	require.Equal(t, outbox.Config{}.WithDefaults(), file.Outbox.WithDefaults(), "the sample's values are the defaults")
+	for _, setting := range []string{"Workers", "BatchSize", "PollInterval", "MaxPollInterval", "Lease", "PublishTimeout", "OnAbandoned", "Retry", "Retention"} {
+		require.NotZero(t, reflect.ValueOf(file.Outbox).FieldByName(setting).Interface(), setting)
+	}
 }
