@@ -140,7 +140,7 @@ func TestProcessor_WavesKeepOrder(t *testing.T) {
 	})
 }
 
-// A33, A34, S4-14, S2-15, S2-35: one message that fails stops neither the others of the call
+// A33, A34, S1-13, S4-14, S2-15, S2-35: one message that fails stops neither the others of the call
 // nor those of other keys, and its followers wait for it unspent.
 func TestProcessor_A33_A34_MixedResults(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
