@@ -314,8 +314,12 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 						of++
 					}
 				}
-				require.LessOrEqual(t, of, 2)
-				require.LessOrEqual(t, len(all), 3+2)
+				budget := 2
+				if r.Delete {
+					budget = 3 // what could not be removed is marked
+				}
+				require.LessOrEqual(t, of, budget)
+				require.LessOrEqual(t, len(all), budget+3) // and BEGIN, the count, COMMIT
 			}
 		}
 		_, err := b.Settle(t.Context(), outbox.Settlement{Claim: 1, Target: "default"})
