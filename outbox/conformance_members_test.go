@@ -138,7 +138,7 @@ func TestMembers_C_40_S2_30_JoinLeaveDie(t *testing.T) {
 		shared(t, b, 4, 4)
 		kill(t, second) // the one that is the eldest now dies
 		shared(t, b, 8)
-		require.Equal(t, outboxtest.Partitions, third.Status()["default"].Partitions)
+		require.Eventually(t, func() bool { return third.Status()["default"].Partitions == outboxtest.Partitions }, 10*time.Second, time.Millisecond)
 		fourth, fifth := join(), join() // two at once
 		shared(t, b, 2, 3, 3)
 		kill(t, third)

@@ -97,7 +97,7 @@ func TestProcessor_F_22_APokeWakesOneWorker(t *testing.T) {
 	p.Wake([]outbox.Poke{{Target: "default", Partition: row.Partition}})
 	require.Eventually(t, func() bool { return p.Status()["default"].Published == 1 }, 20*time.Second, time.Millisecond)
 	<-time.After(200 * time.Millisecond)
-	looked := regexp.MustCompile(`partition = (\d+) AND finished_at IS NULL`).FindAllString(strings.Join(sent.take(), "\n"), -1)
+	looked := regexp.MustCompile(`partition = (\d+) AND priority = 0 AND finished_at IS NULL`).FindAllString(strings.Join(sent.take(), "\n"), -1)
 	require.NotEmpty(t, looked)
 	require.LessOrEqual(t, len(looked), 3)
 	for _, at := range looked {

@@ -18,6 +18,7 @@ func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	dsn, relay := through(t, postgresDSN(t))
 	db := openPostgres(t, dsn)
+	quietly(t, db)
 	ctx := t.Context()
 	tallies := repository.New[*Tally](db.units)
 	baskets := repository.Mapped(db.units, basketMapping)

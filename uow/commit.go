@@ -62,7 +62,7 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	slices.SortStableFunc(events, func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) })
 	known, err := u.outbox(ctx, p)
 	if err != nil {
-		return nil, fmt.Errorf("uow: outbox of provider %q: %w", p.provider.Name(), err)
+		return nil, err
 	}
 	writer := u.m.writer
 	if len(known.joining) > 0 {
@@ -89,13 +89,18 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 // begun it is read there: units that each wait for a second connection of one pool
 // can wait for each other for ever. While a target is joining, the transaction
 // begins here, because the answer must hold until it ends.
-func (u *Unit) outbox(ctx context.Context, p *part) (*knownOutbox, error) {
+func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("uow: outbox of provider %q: %w", p.provider.Name(), err)
+		}
+	}()
 	o := u.m.outboxes[p.provider.Name()]
 	if known := o.fresh(); known != nil {
 		return known, nil
 	}
 	if !p.session.Began() {
-		known, err := o.look(ctx, p.provider.Reader(), outbox.ConfirmTargets)
+		known, err = o.look(ctx, p.provider.Reader(), outbox.ConfirmTargets)
 		if err != nil || len(known.joining) == 0 {
 			return known, err
 		}
@@ -113,7 +118,7 @@ func (u *Unit) outbox(ctx context.Context, p *part) (*knownOutbox, error) {
 	if missing, ok := errors.AsType[*migrate.SchemaError](outbox.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
 		return nil, missing
 	}
-	known, err := o.look(ctx, db, outbox.ConfirmTargets)
+	known, err = o.look(ctx, db, outbox.ConfirmTargets)
 	if err != nil || len(known.joining) == 0 {
 		return known, err
 	}

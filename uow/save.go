@@ -140,6 +140,12 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	case e.aggregate != a:
 		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned, or create it again in another unit than the one that removes it", t.Name, root.ID))
 	}
+	if len(root.Raised) > e.taken && !u.m.cfg.NoOutbox {
+		// Here rather than at the commit, which it would seldom but then lengthen.
+		if _, err := u.outbox(ctx, part); err != nil {
+			return u.doom(err)
+		}
+	}
 	e.provider, e.persister = part.provider.Name(), p
 	if u.id == "" {
 		u.id = uuid.Must(uuid.NewV7()).String()

@@ -19,28 +19,35 @@ func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 	e := w.engine(lease(2*time.Second), func(c *nodeConfig) { c.Outbox.Workers, c.Consume = 4, true })
 	w.drain()
 	lines := func(with string) int { return strings.Count(e.logged(), with) }
-	all := func(n int, what ...string) {
-		for _, line := range what {
-			require.Equal(t, n, lines(line), "%s\n%s", line, e.logged())
-		}
-	}
 	begins := []string{"the database does not answer as it should", "the database fails; messages wait", "commits of other processes are found by polling"}
 	ends := []string{`the database answers again","lane"`, `the database answers again","subscription"`, "commits of other processes are heard of again"}
-	for outage := 1; outage <= 2; outage++ {
+	for range 2 {
 		w.move(30, 20) // for the subscription to be busy
+		// A busy machine may have had outages of its own.
+		before := make([]int, len(begins))
+		eventually(t, func() bool {
+			for i := range begins {
+				before[i] = lines(begins[i])
+				if lines(ends[i]) != before[i] {
+					return false
+				}
+			}
+			return true
+		}, "nothing is away")
 		x.cut()
 		eventually(t, func() bool {
 			return w.count("outbox_partitions WHERE locked_until > clock_timestamp() - interval '2 seconds'") == 0
 		}, "the leases have run out long ago")
-		eventually(t, func() bool { return lines(begins[1]) == outage }, "the subscription needs the database")
-		all(outage, begins...)
-		all(outage-1, ends...)
+		eventually(t, func() bool { return lines(begins[1]) > before[1] }, "the subscription needs the database")
+		for i := range begins {
+			require.Equal(t, before[i]+1, lines(begins[i]), "%s\n%s", begins[i], e.logged())
+			require.Equal(t, before[i], lines(ends[i]), "%s\n%s", ends[i], e.logged())
+		}
 		x.mend()
 		w.drain()
-		for _, line := range ends {
-			eventually(t, func() bool { return lines(line) == outage }, "it says %q", line)
+		for i := range ends {
+			eventually(t, func() bool { return lines(ends[i]) > before[i] }, "it says %q", ends[i])
 		}
 	}
-	all(2, begins...)
 	w.check()
 }
