@@ -66,8 +66,10 @@ func TestStop_D1_A28_S3_25_C_46_F_13_PastTheLeaseInTheMiddleOfACall(t *testing.T
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 0)
-			w.save(1, rows)
 			first := w.engine(gated(""), lease(2*time.Second), func(n *nodeConfig) { n.Trap = c.trap })
+			// Once it runs, Kafka was asked for the topic: that may take longer than a call.
+			eventually(t, func() bool { return strings.Contains(first.logged(), "engine is running") }, "it runs")
+			w.save(1, rows)
 			first.until("waiting", 1)
 			w.pause(first)
 			second := w.engine()
