@@ -38,7 +38,9 @@ const (
 	// fewer it would hardly be faster.
 	purgeLeast = 250
 	// purgeTarget is how long a step should take; its size follows.
-	purgeTarget = 50 * time.Millisecond
+	purgeTarget = 25 * time.Millisecond
+	// purgeRest is how many times as long as a step the pause behind it is.
+	purgeRest = 3
 	// purgeLimit is when PostgreSQL ends a statement of it that takes longer
 	// all the same.
 	purgeLimit = 200 * time.Millisecond
@@ -51,8 +53,8 @@ const (
 // has written on it, and so does what a target that is joining may need.
 //
 // It is done in steps of at most r.Batch rows, each a transaction of its own that
-// is over within a fraction of a second, with a pause as long as the step behind
-// it. Rows that somebody has locked are left for the next time. It begins no step
+// is over within a fraction of a second, with a pause of three times as long
+// behind it. Rows that somebody has locked are left for the next time. It begins no step
 // later than r.Every, when the next one's turn comes.
 func (s *Store) Purge(ctx context.Context, r Retention) (p Purged, err error) {
 	r = Config{Retention: r}.WithDefaults().Retention
@@ -125,7 +127,7 @@ func (s *Store) walk(ctx context.Context, e expirable, batch int, end time.Time)
 		case took < purgeTarget/2:
 			size = min(2*size, batch)
 		}
-		if err := rest(ctx, took); err != nil {
+		if err := rest(ctx, purgeRest*took); err != nil {
 			return removed, err
 		}
 	}
