@@ -26,8 +26,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// These tests wait more than they work: more of them than there are processors
-	// run side by side.
 	// These tests wait more than they work, so more of them than there are
 	// processors run side by side; but of many, Kafka answers none in time.
 	flag.Parse()
