@@ -25,7 +25,7 @@ type Memory struct {
 	far        bool // the last look went past rows that can't go on
 
 	ranked bool // rows with priorities waited at the last look: nothing is remembered of these
-	turn   int  // how many claims there were since
+	turn   int  // how many claims there were
 
 	// noted is the highest seq at a time when the running transactions had written
 	// to the outbox. Whoever draws a seq has locked the table for writing before,
@@ -125,7 +125,7 @@ func (m *Memory) known() map[int]past {
 			if known == nil {
 				known = map[int]past{}
 			}
-			known[p] = past{fence: k.fence, changes: k.changes, after: k.after}
+			known[p] = past{fence: k.fence, changes: k.changes, after: k.after, next: k.next}
 		}
 	}
 	return known

@@ -109,11 +109,14 @@ func (w *worker) perhaps(partition int) {
 func (w *worker) areas() []Area {
 	leases := w.own.live(w.id)
 	areas := make([]Area, len(leases))
+	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, l := range leases {
 		areas[i] = Area{Target: w.lane.target, Partition: l.Partition}
-		if k, ok := w.known[l.Partition]; ok && k.fence == l.Fence {
+		// A head whose time has come hides nothing: the worker's own timer may have
+		// run out while it had no lease to look with.
+		if k, ok := w.known[l.Partition]; ok && k.fence == l.Fence && (k.next.IsZero() || now.Before(k.next)) {
 			areas[i].After, areas[i].Changes = k.after, k.changes
 		}
 	}
