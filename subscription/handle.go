@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +22,21 @@ const (
 	handled outcome = iota
 	duplicate
 	setAside // in dead_letters
+	dropped  // the handler wants no effect of it
 	ignored  // not for this subscription
 
 	// Not settled.
-	failed
-	undone // by the database's outage, which costs the message nothing
-	aborted
+	failed  // its key waits
+	delayed // its key waits, and it isn't the message's fault
+	aborted // by a shutdown, or because the broker has it back
 )
+
+// suspect is after how many crashes a message is handled alone: one of those that
+// were handled when the process died killed it.
+const suspect = 2
+
+// fullWait is how long the messages of a held key wait that has no room.
+const fullWait = 5 * time.Second
 
 // PanicError is a panic of a handler, or of an upcaster.
 type PanicError struct {
@@ -45,52 +54,125 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// attempt works on m once. ctx is done when the runner stops hard or the broker
-// took the message back; what an attempt ends with then is nobody's failure.
-func (r *Runner) attempt(ctx context.Context, m *message) (outcome, error) {
+// work is a message that a handler can be called with.
+type work struct {
+	*message
+	handler Handler
+	event   any
+}
+
+// attempt works on m once, and says how long its key waits. ctx is done when the
+// runner stops hard or the broker took the message back; what an attempt ends with
+// then is nobody's failure.
+func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcome, wait time.Duration) {
+	defer r.valve.done(p)
 	if m.first.IsZero() {
 		m.first = time.Now()
 	}
-	if m.failures > 0 {
+	if m.tries > 0 || m.attempts > 0 {
 		r.retries.Add(1)
 	}
-	outages := r.databaseOutage.changes.Load()
-	result, err := r.try(ctx, m)
-	switch {
-	case err == nil:
-		return result, nil
-	case errors.Is(err, errDuplicate):
-		return duplicate, nil
-	}
-	// The inbox knows more than the error does: another consumer may have been
-	// faster and be the reason of the failure, or a commit whose answer was lost
-	// may have happened. And if there was an outage meanwhile, the failure is the
-	// database's.
-	has, asking := r.lookUp(ctx, []string{m.id})
-	switch {
-	case asking != nil:
-		return aborted, asking
-	case has[m.id]:
-		if _, unknown := errors.AsType[*uow.CommitUnknownError](err); unknown {
-			return handled, nil
+	for {
+		outages := r.databaseOutage.changes.Load()
+		result, err := r.try(ctx, m)
+		if err == nil {
+			if result == handled && r.valve.succeeded(p) {
+				r.log.Info("messages are handled again: the breaker closes")
+			}
+			return result, 0
 		}
-		return duplicate, nil
-	case r.databaseOutage.changes.Load() != outages:
-		return undone, nil
+		// The inbox knows more than the error does: another consumer may have been
+		// faster and be the reason of the failure, or a commit whose answer was lost
+		// may have happened; or the key was held meanwhile, or is free.
+		asking := r.lookUp(ctx, m)
+		_, unknown := errors.AsType[*uow.CommitUnknownError](err)
+		later, isLater := errors.AsType[*laterError](err)
+		switch {
+		case asking != nil:
+			r.takeBack(ctx, m)
+			return aborted, 0
+		case m.done && unknown:
+			return handled, 0
+		case m.done:
+			return duplicate, 0
+		case ctx.Err() != nil:
+			r.takeBack(ctx, m)
+			return aborted, 0
+		case errors.Is(err, errSettled), errors.Is(err, errFree):
+			r.takeBack(ctx, m)
+			continue
+		case errors.Is(err, errFull):
+			r.note(err)
+			return delayed, fullWait
+		case r.databaseOutage.changes.Load() != outages: // the failure is the database's
+			r.takeBack(ctx, m)
+			return delayed, 0
+		case isLater:
+			r.note(err)
+			r.takeBack(ctx, m)
+			return delayed, max(later.after, 0)
+		}
+		return r.failed(ctx, p, m, err)
 	}
-	return failed, err
 }
 
-// failed notes a failure of m and says how long to wait. The log gets the first
-// one, and then ever fewer.
-func (r *Runner) failed(m *message, err error) time.Duration {
-	m.failures++
-	r.note(err)
-	wait := delay(r.stream.Backoff, max(maxBackoff, r.stream.Backoff), m.failures)
-	if n := m.failures; n == 1 || n >= 4 && n&(n-1) == 0 {
-		r.log.Warn("message failed; it is tried again, and its key waits", "id", m.id, "type", m.meta.Type, "key", m.key, "failures", n, "next", wait.Round(time.Millisecond), "error", err)
+// attemptAll handles messages together: all, or none. Those for which there is no
+// handler are left out.
+func (r *Runner) attemptAll(ctx context.Context, p pass, messages []*message) (ignoring map[*message]bool, err error) {
+	var all []work
+	for _, m := range messages {
+		w, _, err := r.prepare(m)
+		switch {
+		case err != nil:
+			return nil, err
+		case w.handler.handle == nil:
+			if ignoring == nil {
+				ignoring = map[*message]bool{}
+			}
+			ignoring[m] = true
+		default:
+			all = append(all, w)
+		}
 	}
-	return wait
+	if len(all) > 0 {
+		err = r.handle(ctx, false, all...)
+	}
+	if err == nil && len(all) > 0 {
+		r.valve.succeeded(p)
+	}
+	return ignoring, err
+}
+
+// failed counts an attempt that failed, and parks m after its last.
+func (r *Runner) failed(ctx context.Context, p pass, m *message, cause error) (outcome, time.Duration) {
+	r.note(cause)
+	opened, free := r.valve.failed(p, m.tries == 0)
+	if opened {
+		r.log.Warn("one message after the other fails: they are tried one at a time until one succeeds, and the rest waits", "error", cause)
+	}
+	m.tries++
+	attempts, err := r.home(m).fail(ctx, m, free, cause)
+	if err != nil {
+		r.note(err)
+		return delayed, r.backoff(m.tries)
+	}
+	m.attempts = attempts
+	if attempts >= r.stream.MaxAttempts && !free {
+		if result, err := r.park(ctx, m, exhausted, cause); err == nil {
+			return result, 0
+		} else if ctx.Err() == nil {
+			r.note(err)
+		}
+	}
+	wait := r.backoff(m.tries)
+	if n := m.tries; n == 1 || n >= 4 && n&(n-1) == 0 {
+		r.log.Warn("message failed; it is tried again, and its key waits", "id", m.id, "type", m.meta.Type, "key", m.key, "attempts", attempts, "next", wait.Round(time.Millisecond), "error", cause)
+	}
+	return failed, wait
+}
+
+func (r *Runner) backoff(n int) time.Duration {
+	return delay(r.stream.Backoff, max(maxBackoff, r.stream.Backoff), n)
 }
 
 // count notes how a message with so many deliveries was settled.
@@ -100,6 +182,8 @@ func (r *Runner) count(result outcome, deliveries int64) {
 		r.handled.Add(1)
 	case setAside:
 		r.parked.Add(1)
+	case dropped:
+		r.dropped.Add(1)
 	case ignored:
 		r.ignored.Add(1)
 	case duplicate:
@@ -110,20 +194,63 @@ func (r *Runner) count(result outcome, deliveries int64) {
 
 // try hands m to its handler, or sets it aside.
 func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
+	w, why, err := r.prepare(m)
+	switch {
+	case err == nil && w.handler.handle == nil:
+		return ignored, nil
+	case m.behind > 0:
+		return r.append(ctx, m)
+	case err != nil && why != "":
+		return r.park(ctx, m, why, err)
+	case err != nil:
+		return failed, err
+	case m.attempts >= r.stream.MaxAttempts:
+		// Whoever tried it last died before it could park it.
+		why, err := exhausted, errors.New(cmp.Or(m.said, "it had its attempts"))
+		if m.crashes > 0 {
+			why, err = crashed, fmt.Errorf("%d of its %d attempts ended with the process", m.crashes, m.attempts)
+		}
+		return r.park(ctx, m, why, err)
+	}
+	if m.counted || m.parked != nil || r.careful() {
+		if err := r.home(m).begin(ctx, m); err != nil {
+			return failed, err
+		}
+	}
+	err = r.handle(ctx, m.crashes >= suspect, w)
+	_, hopeless := errors.AsType[*parkError](err)
+	_, needless := errors.AsType[*dropError](err)
+	switch {
+	case err == nil:
+		return handled, nil
+	case ctx.Err() != nil:
+		return failed, err
+	case hopeless:
+		m.attempts = max(m.attempts, 1)
+		return r.park(ctx, m, parked, err)
+	case needless:
+		return r.drop(ctx, m, err)
+	}
+	return failed, err
+}
+
+// prepare finds m's handler, none if it is not for this subscription. An error
+// with a reason is one that another attempt doesn't mend.
+func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 	if m.bad != nil {
-		return r.park(ctx, m, undecodable, m.bad, 0)
+		return w, undecodable, m.bad
 	}
 	known := r.stream.Units.Domain()
 	if !known.Knows(m.meta.Type) {
-		return ignored, nil
+		return w, "", nil
 	}
 	t, err := known.EventNamed(m.meta.Type)
 	if err != nil {
-		return failed, err
+		return w, "", err
 	}
 	handler, ok := r.handlers[t]
 	if !ok {
-		return ignored, nil
+		return w, "", nil
 	}
 	var event any
 	err = protect(func() (err error) {
@@ -131,31 +258,16 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		return err
 	})
 	if _, ok := errors.AsType[*PanicError](err); ok {
-		return failed, err
+		return w, "", err
 	}
 	if err != nil {
 		why := undecodable
 		if _, ok := errors.AsType[*domain.UnknownEventError](err); ok && version(m.meta.Type) > t.Version {
 			why = newerVersion
 		}
-		return r.park(ctx, m, why, err, 0)
+		return w, why, err
 	}
-	err = protect(func() error {
-		return r.stream.Units.Do(domain.WithMetadata(ctx, m.meta), func(ctx context.Context) error {
-			if err := r.claim(ctx, m); err != nil {
-				return err
-			}
-			return handler.handle(ctx, event)
-		})
-	})
-	_, hopeless := errors.AsType[*parkError](err)
-	switch {
-	case err == nil:
-		return handled, nil
-	case !hopeless, ctx.Err() != nil:
-		return failed, err
-	}
-	return r.park(ctx, m, parked, err, m.failures+1)
+	return work{m, handler, event}, "", nil
 }
 
 // version is the version in an event's name, 0 if there is none.
@@ -164,55 +276,72 @@ func version(wireName string) int {
 	return n
 }
 
-// claim puts m's inbox row before all else in the unit of work of ctx.
-func (r *Runner) claim(ctx context.Context, m *message) error {
+// handle calls the handlers of messages, in a unit of work that claims them first:
+// all of them take effect, or none.
+func (r *Runner) handle(ctx context.Context, alone bool, all ...work) error {
+	if alone {
+		r.alone.Lock()
+		defer r.alone.Unlock()
+	} else {
+		r.alone.RLock()
+		defer r.alone.RUnlock()
+	}
+	return protect(func() error {
+		// The metadata is that of the first for whoever asks outside of handlers.
+		return r.stream.Units.Do(domain.WithMetadata(ctx, all[0].meta), func(unit context.Context) error {
+			if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
+				return err
+			}
+			for _, w := range all {
+				if err := r.call(unit, w); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func messagesOf(all []work) []*message {
+	messages := make([]*message, len(all))
+	for i, w := range all {
+		messages[i] = w.message
+	}
+	return messages
+}
+
+// call calls a handler, for as long as it may take.
+func (r *Runner) call(unit context.Context, w work) error {
+	limit := fmt.Errorf("subscription: the handler took longer than %v (Stream.Timeout)", r.stream.Timeout)
+	ctx, cancel := context.WithTimeoutCause(domain.WithMetadata(unit, w.meta), r.stream.Timeout, limit)
+	defer cancel()
+	if w.parked != nil {
+		ctx = context.WithValue(ctx, replayedKey{}, true)
+	}
+	err := w.handler.handle(ctx, w.event)
+	if unit.Err() == nil && errors.Is(context.Cause(ctx), limit) {
+		return errors.Join(limit, err)
+	}
+	return err
+}
+
+// guard puts statements before all else in the unit of work of ctx.
+func (r *Runner) guard(ctx context.Context, statements ...uow.Statement) error {
 	u, err := uow.From(ctx)
 	if err != nil {
 		return err
 	}
-	return u.Guard(r.provider.Name(), inboxRow(r.stream.Name, m.id))
-}
-
-// park sets m aside and claims it, both or neither.
-func (r *Runner) park(ctx context.Context, m *message, why reason, cause error, attempts int) (outcome, error) {
-	err := r.stream.Units.Do(ctx, func(ctx context.Context) error {
-		if err := r.claim(ctx, m); err != nil {
+	for _, s := range statements {
+		if err := u.Guard(r.provider.Name(), s); err != nil {
 			return err
-		}
-		row, err := deadLetterRow(r.provider.DB().Dialect(), r.stream.Name, m, why, cause, attempts)
-		if err != nil {
-			return err
-		}
-		u, err := uow.From(ctx)
-		if err != nil {
-			return err
-		}
-		return u.Guard(r.provider.Name(), row)
-	})
-	if err != nil {
-		return failed, fmt.Errorf("subscription: park the message: %w; it is parked because: %w", err, cause)
-	}
-	r.log.Warn("message parked in dead_letters", "id", m.id, "type", m.meta.Type, "key", m.key, "reason", string(why), "error", cause)
-	return setAside, nil
-}
-
-// lookUp is inboxHas, but waits while the database can't say. It gives up only
-// when ctx is done.
-func (r *Runner) lookUp(ctx context.Context, ids []string) (map[string]bool, error) {
-	for tries := 1; ; tries++ {
-		has, err := inboxHas(ctx, r.provider.Reader(), r.stream.Name, ids)
-		if err == nil {
-			r.databaseUp()
-			return has, nil
-		}
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		r.databaseDown(err)
-		if !sleep(ctx, delay(firstReconnect, lastReconnect, tries)) {
-			return nil, err
 		}
 	}
+	return nil
+}
+
+// do is a unit of work that only settles a message.
+func (r *Runner) do(ctx context.Context, statements ...uow.Statement) error {
+	return r.stream.Units.Do(ctx, func(ctx context.Context) error { return r.guard(ctx, statements...) })
 }
 
 // protect turns a panic of f into an error.

@@ -4,19 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -27,78 +22,125 @@ const (
 	maxError = 2048
 )
 
-// errDuplicate is what a unit of work fails with whose message has taken effect
-// before.
-var errDuplicate = errors.New("subscription: the message was handled before")
+var (
+	// errSettled is what a unit of work fails with whose message has taken effect
+	// before, or whose key is held. The inbox says which.
+	errSettled = errors.New("subscription: the message was handled before, or its key is held")
+	// errFree is what a unit of work fails with that wanted to put a message behind
+	// others of its key, when none is left.
+	errFree = errors.New("subscription: the key is not held")
+)
 
-// inboxRow claims a message for the unit of work that it is the first statement
-// of. Whoever loses the race for a message waits here for the other's end.
-func inboxRow(subscription, id string) uow.Statement {
-	return uow.Statement{
-		Query: bun.SafeQuery("INSERT INTO inbox (subscription, message_id) VALUES (?, ?) ON CONFLICT DO NOTHING", subscription, id),
-		Rows:  1,
-		Else:  errDuplicate,
+// open are the conditions of a dead letter that is not over, and holding those of
+// one that others of its key wait for.
+const (
+	open    = "status IN ('parked', 'held', 'replay')"
+	holding = open + " AND holds"
+)
+
+// claimRows are the inbox rows of messages, as the first statement of the unit of
+// work that handles them. Whoever loses the race for a message waits here for the
+// other's end. Under Hold nothing is claimed whose key is held: another member of
+// the group may have parked a message since this one looked.
+func claimRows(subscription string, policy Policy, messages ...*message) uow.Statement {
+	query, args := claimed(subscription, messages)
+	if policy == Hold {
+		query += " WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND " + holding + ")"
+		args = append(args, subscription)
+	} else {
+		query += " WHERE true" // SQLite takes ON CONFLICT for a join's ON without it
 	}
+	return uow.Statement{Query: bun.SafeQuery(query+" ON CONFLICT DO NOTHING", args...), Rows: int64(len(messages)), Else: errSettled}
 }
 
-// inboxHas returns those of ids that a subscription is done with.
-func inboxHas(ctx context.Context, db bun.IDB, subscription string, ids []string) (map[string]bool, error) {
-	var found []string
-	err := db.NewRaw("SELECT message_id FROM inbox WHERE subscription = ? AND message_id IN (?)", subscription, bun.List(ids)).Scan(ctx, &found)
+func claimed(subscription string, messages []*message) (query string, args []any) {
+	args = []any{subscription}
+	values := make([]string, len(messages))
+	for i, m := range messages {
+		values[i] = "(?, ?)"
+		args = append(args, m.id, m.keyID)
+	}
+	return "INSERT INTO inbox (subscription, message_id) SELECT ?, v.column1 FROM (VALUES " + strings.Join(values, ", ") + ") AS v", args
+}
+
+// record is what the database knows of a message before it is handled.
+type record struct {
+	done     bool // It has taken effect, or is parked.
+	attempts int
+	crashes  int
+	said     string // The error of the last one.
+	behind   int    // So many of its key are set aside, if the key is held.
+}
+
+// inboxOf reads the records of messages, in one snapshot.
+func inboxOf(ctx context.Context, db bun.IDB, subscription string, policy Policy, messages []*message) (map[*message]record, error) {
+	ids := make([]string, len(messages))
+	keys := make([]string, len(messages))
+	for i, m := range messages {
+		ids[i], keys[i] = m.id, m.keyID
+	}
+	query := "SELECT 'inbox', message_id, 0, 0, '' FROM inbox WHERE subscription = ? AND message_id IN (?)" +
+		" UNION ALL SELECT 'attempts', message_id, attempts, crashes, COALESCE(error, '') FROM inbox_attempts WHERE subscription = ? AND message_id IN (?)"
+	args := []any{subscription, bun.List(ids), subscription, bun.List(ids)}
+	if policy == Hold {
+		query += " UNION ALL SELECT 'held', key_id, count(*), 0, '' FROM dead_letters WHERE subscription = ? AND key_id IN (?) AND " + holding + " GROUP BY key_id"
+		args = append(args, subscription, bun.List(keys))
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
 	}
-	has := make(map[string]bool, len(found))
-	for _, id := range found {
-		has[id] = true
+	defer func() { _ = rows.Close() }()
+	byID, behind := map[string]record{}, map[string]int{}
+	for rows.Next() {
+		var what, name, said string
+		var n, crashes int
+		if err := rows.Scan(&what, &name, &n, &crashes, &said); err != nil {
+			return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
+		}
+		r := byID[name]
+		switch what {
+		case "inbox":
+			r.done = true
+			byID[name] = r
+		case "attempts":
+			r.attempts, r.crashes, r.said = n, crashes, said
+			byID[name] = r
+		default:
+			behind[name] = n
+		}
 	}
-	return has, nil
-}
-
-// reason says why a message was parked.
-type reason string
-
-const (
-	undecodable  reason = "undecodable"
-	newerVersion reason = "newer_version"
-	parked       reason = "parked"
-)
-
-// deadLetterRow keeps m as it came. What the database could refuse in a text is
-// replaced: nothing may keep a message from being parked.
-func deadLetterRow(d schema.Dialect, subscription string, m *message, why reason, cause error, attempts int) (uow.Statement, error) {
-	headers := make(map[string]string, len(m.Headers))
-	for name, value := range m.Headers {
-		headers[clean(name)] = clean(value)
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
 	}
-	encoded, err := json.Marshal(headers)
-	if err != nil {
-		return uow.Statement{}, fmt.Errorf("subscription: encode headers: %w", err)
+	records := make(map[*message]record, len(messages))
+	for _, m := range messages {
+		r := byID[m.id]
+		r.behind = behind[m.keyID]
+		records[m] = r
 	}
-	return uow.Statement{
-		Query: bun.SafeQuery(
-			"INSERT INTO dead_letters (id, subscription, topic, partition_key, message_id, message_type, body, headers, error, reason, attempts, first_at, last_at, status)"+
-				" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'parked')",
-			uuid.Must(uuid.NewV7()).String(), subscription, clean(m.Topic), clean(m.key), m.id,
-			bun.NullZero(clean(m.meta.Type)), m.Body, string(encoded), truncate(clean(cause.Error())), string(why), attempts,
-			bun.Safe(dbtime.In(d, -time.Since(m.first))), bun.Safe(dbtime.Now(d)),
-		),
-		Rows: 1,
-		Else: errDuplicate,
-	}, nil
+	return records, nil
 }
 
 // inboxID is what stands for a message in the inbox: its id, or its hash if the
 // id is not one that a database can hold.
 func inboxID(id string, m broker.Message) string {
-	if id != "" && len(id) <= maxID && clean(id) == id {
-		return id
-	}
-	sum := sha256.New()
-	parts := [][]byte{[]byte(id)}
 	if id == "" {
-		parts = [][]byte{[]byte(m.Topic), []byte(m.Key), m.Body}
+		return digest([]byte(m.Topic), []byte(m.Key), m.Body)
 	}
+	return indexable(id)
+}
+
+// indexable is s, or its hash if s is not one that a database can hold in an index.
+func indexable(s string) string {
+	if len(s) <= maxID && clean(s) == s {
+		return s
+	}
+	return digest([]byte(s))
+}
+
+func digest(parts ...[]byte) string {
+	sum := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(sum, "%d:", len(p))
 		sum.Write(p)
@@ -127,7 +169,7 @@ func CountInbox(ctx context.Context, db bun.IDB) (map[string]int64, error) {
 // CountDeadLetters returns how many parked messages each subscription of a
 // database has.
 func CountDeadLetters(ctx context.Context, db bun.IDB) (map[string]int64, error) {
-	return count(ctx, db, "SELECT subscription, count(*) FROM dead_letters WHERE status = 'parked' GROUP BY subscription")
+	return count(ctx, db, "SELECT subscription, count(*) FROM dead_letters WHERE "+open+" GROUP BY subscription")
 }
 
 func count(ctx context.Context, db bun.IDB, query string) (map[string]int64, error) {

@@ -14,14 +14,21 @@ import (
 type message struct {
 	broker.Message
 
-	id   string // In the inbox.
-	key  string
-	meta domain.Metadata
-	data json.RawMessage
-	bad  error // Why the body is no message.
+	id    string // In the inbox.
+	key   string
+	keyID string // In dead_letters.
+	meta  domain.Metadata
+	data  json.RawMessage
+	bad   error // Why the body is no message.
 
-	first    time.Time // When its first attempt began.
-	failures int
+	// The lane's that has it.
+	record
+	first   time.Time  // When it was first tried by this process.
+	tries   int        // by this process
+	counted bool       // It may have a row in inbox_attempts.
+	begun   bool       // The attempt that is going on is counted there.
+	single  bool       // It is not handled together with others.
+	parked  *parkedRow // Not nil: it is a dead letter.
 
 	// Guarded by session.mu.
 	order      int64             // Of arrival.
@@ -31,13 +38,21 @@ type message struct {
 
 // read understands a delivery as far as the inbox and the lanes need it.
 func read(d broker.Delivery) *message {
-	m := &message{Message: d.Message, deliveries: []broker.Delivery{d}}
-	m.meta, m.data, m.bad = outbox.ParseEnvelope(d.Body)
+	m := understand(d.Message)
+	m.deliveries = []broker.Delivery{d}
+	m.counted = d.Redelivered > 0
+	return m
+}
+
+func understand(received broker.Message) *message {
+	m := &message{Message: received}
+	m.meta, m.data, m.bad = outbox.ParseEnvelope(m.Body)
 	if m.bad != nil {
-		m.meta = domain.Metadata{ID: d.ID, Type: d.Headers["type"]}
+		m.meta = domain.Metadata{ID: m.ID, Type: m.Headers["type"]}
 	}
-	m.id = inboxID(m.meta.ID, d.Message)
-	m.key = cmp.Or(d.Key, m.id) // A message without a key has no order to keep.
+	m.id = inboxID(m.meta.ID, received)
+	m.key = cmp.Or(m.Key, m.id) // A message without a key has no order to keep.
+	m.keyID = indexable(m.key)
 	return m
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/uow"
@@ -45,11 +47,17 @@ type Runner struct {
 	work    context.Context // Done when Stop's time is up.
 	abort   context.CancelFunc
 
-	running, interrupted                          atomic.Bool
-	handled, duplicates, ignored, parked, retries atomic.Int64
-	inFlight                                      atomic.Int64
-	lastError                                     atomic.Pointer[string]
-	brokerOutage, databaseOutage                  outage
+	incoming incoming
+	letters  letters
+	valve    *valve
+	alone    sync.RWMutex // Held for writing: by the only handler that is called now.
+
+	running, interrupted                  atomic.Bool
+	handled, duplicates, ignored, dropped atomic.Int64
+	parked, replayed, retries             atomic.Int64
+	inFlight                              atomic.Int64
+	lastError                             atomic.Pointer[string]
+	brokerOutage, databaseOutage          outage
 }
 
 // NewRunner resolves the handlers of a stream against the domain of its units,
@@ -74,8 +82,10 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	r := &Runner{
 		stream: s, broker: cfg.Broker, provider: provider, handlers: handlers,
 		log:  log.With("subscription", s.Name),
-		done: make(chan struct{}),
+		done: make(chan struct{}), valve: newValve(),
 	}
+	r.incoming = incoming{provider, s, uuid.NewString()}
+	r.letters = letters{provider, s}
 	r.intake, r.close = context.WithCancel(context.Background())
 	r.work, r.abort = context.WithCancel(context.Background())
 	return r, nil
@@ -94,9 +104,22 @@ func (r *Runner) Start(ctx context.Context) error {
 		return fmt.Errorf("subscription %q: a runner runs once; make another with NewRunner", r.stream.Name)
 	}
 	r.started = true
-	go r.run() //nolint:contextcheck // it goes on after Start
+	go func() { //nolint:contextcheck // it goes on after Start
+		defer close(r.done)
+		var replays sync.WaitGroup
+		replays.Go(r.replay)
+		r.run()
+		replays.Wait()
+	}()
 	return nil
 }
+
+// Pause stops handling: what runs ends, and nothing more is taken. The runner
+// stays in its group, and what others of the group have goes on.
+func (r *Runner) Pause() { r.valve.pause(true) }
+
+// Resume ends a Pause.
+func (r *Runner) Resume() { r.valve.pause(false) }
 
 // Stop takes no more messages, waits for the handlers that run, acknowledges
 // what is done, gives the rest back and leaves the group. When ctx is done it
@@ -126,9 +149,13 @@ type Status struct {
 	Handled    int64  // Messages that took effect, since the start.
 	Duplicates int64  // Deliveries of messages that had taken effect before.
 	Ignored    int64  // Messages without a handler.
-	Parked     int64  // Messages put into dead_letters.
+	Dropped    int64  // Messages whose handler wanted no effect.
+	Parked     int64  // Messages put into dead_letters, those behind a parked one among them.
+	Replayed   int64  // Dead letters that took effect.
 	Retries    int64  // Attempts that were not a message's first.
 	InFlight   int64  // Deliveries received and not yet settled.
+	Paused     bool   // By Pause.
+	Open       bool   // The breaker is: one message after the other failed, and they are tried one at a time.
 }
 
 // Status returns the state of the subscription.
@@ -141,7 +168,11 @@ func (r *Runner) Status() Status {
 		Parked:     r.parked.Load(),
 		Retries:    r.retries.Load(),
 		InFlight:   r.inFlight.Load(),
+		Dropped:    r.dropped.Load(),
+		Replayed:   r.replayed.Load(),
 	}
+	s.Paused, _ = r.valve.paused()
+	s.Open = r.valve.tripped()
 	if text := r.lastError.Load(); text != nil {
 		s.LastError = *text
 	}
@@ -150,7 +181,6 @@ func (r *Runner) Status() Status {
 
 // run joins the group, and joins it again whenever the broker has failed.
 func (r *Runner) run() {
-	defer close(r.done)
 	for tries := 1; ; tries++ {
 		consumer, err := r.join()
 		if err == nil {
@@ -181,6 +211,9 @@ func (r *Runner) join() (broker.Consumer, error) {
 	}
 	return consumer, nil
 }
+
+// careful says whether another process may have died of a message.
+func (r *Runner) careful() bool { return false }
 
 func (r *Runner) brokerDown(err error) {
 	r.note(err)

@@ -137,11 +137,13 @@ func (s *session) room(ctx context.Context) (int, error) {
 			free = 0
 		}
 		s.mu.Unlock()
-		if free >= batch {
+		paused, changed := s.r.valve.paused()
+		if free >= batch && !paused {
 			return batch, nil
 		}
 		select {
 		case <-s.freed:
+		case <-changed:
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
@@ -182,20 +184,18 @@ func (s *session) accept(ctx context.Context, fresh []*message) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	ids := make([]string, len(fresh))
-	for i, m := range fresh {
-		ids[i] = m.id
-	}
 	// The look-up comes after hold: a message that was settled between the two
 	// would have got the new delivery, and one settled before is in the inbox.
-	has, err := s.r.lookUp(ctx, ids)
+	records, err := s.r.look(ctx, s.r.incoming, fresh)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range fresh {
-		if has[m.id] {
+		m.record = records[m]
+		m.counted = m.counted || m.attempts > 0
+		if m.done {
 			s.settle(m, duplicate)
 			continue
 		}
@@ -213,7 +213,7 @@ func (s *session) accept(ctx context.Context, fresh []*message) error {
 	return nil
 }
 
-// lane works on one queue after the other, a message at a time.
+// lane works on one queue after the other.
 func (s *session) lane() {
 	for {
 		select {
@@ -225,35 +225,31 @@ func (s *session) lane() {
 		case <-s.quit:
 			return
 		case q := <-s.ready:
-			s.step(q)
+			p, ok := s.r.valve.enter(s.quit)
+			if !ok {
+				return
+			}
+			if !s.together(p, q) {
+				s.step(p, q)
+			}
 		}
 	}
 }
 
 // step works on the first message of a queue.
-func (s *session) step(q *queue) {
+func (s *session) step(p pass, q *queue) {
 	s.mu.Lock()
 	m := q.messages[0]
 	if s.dropLost(m); len(m.deliveries) == 0 {
 		s.sweep(q)
 		s.mu.Unlock()
+		s.r.valve.done(p)
 		return
 	}
-	taken := m.deliveries[0].Lost
 	m.working = true
+	ctx, cancel := s.unlessLost(m)
 	s.mu.Unlock()
-
-	ctx, cancel := context.WithCancel(s.work)
-	if taken != nil {
-		go func() {
-			select {
-			case <-taken:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
-	result, err := s.r.attempt(ctx, m)
+	result, wait := s.r.attempt(ctx, p, m)
 	cancel()
 
 	s.mu.Lock()
@@ -265,14 +261,119 @@ func (s *session) step(q *queue) {
 		if s.work.Err() == nil {
 			s.ready <- q
 		}
-	case undone:
-		s.ready <- q
-	case failed:
-		s.pause(q, s.r.failed(m, err))
+	case failed, delayed:
+		if wait == 0 {
+			s.ready <- q
+		} else {
+			s.pause(q, wait)
+		}
 	default:
 		s.settle(m, result)
-		s.next(q)
+		if result == setAside && s.r.stream.OnParked == Hold {
+			for _, later := range q.messages[1:] {
+				later.behind = m.behind + 1
+			}
+		}
+		s.next(q, 1)
 	}
+}
+
+// unlessLost is the context in which messages are worked on: it ends when the
+// broker has taken one of them back. The lock is held.
+func (s *session) unlessLost(messages ...*message) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(s.work)
+	watched := map[<-chan struct{}]bool{nil: true}
+	for _, m := range messages {
+		taken := m.deliveries[0].Lost
+		if watched[taken] {
+			continue
+		}
+		watched[taken] = true
+		go func() {
+			select {
+			case <-taken:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, cancel
+}
+
+// run is the beginning of a queue that is handled together with others.
+type run struct {
+	queue    *queue
+	messages []*message
+}
+
+// together handles messages of q and of other queues that are ready in one unit of
+// work, and says whether it did. Where one fails, nothing has happened, and each
+// goes by itself; so whatever is special about a message is done by step.
+func (s *session) together(p pass, q *queue) bool {
+	if s.r.stream.Batch == 1 || p > 0 || s.r.careful() {
+		return false
+	}
+	s.mu.Lock()
+	first := s.begin(q, s.r.stream.Batch)
+	if len(first) == 0 {
+		s.mu.Unlock()
+		return false
+	}
+	runs := []run{{q, first}}
+	all := slices.Clone(first)
+	for more := true; more && len(all) < s.r.stream.Batch; {
+		select {
+		case other := <-s.ready:
+			if begun := s.begin(other, s.r.stream.Batch-len(all)); len(begun) > 0 {
+				runs = append(runs, run{other, begun})
+				all = append(all, begun...)
+			} else {
+				s.ready <- other
+				more = false
+			}
+		default:
+			more = false
+		}
+	}
+	ctx, cancel := s.unlessLost(all...)
+	s.mu.Unlock()
+	ignoring, err := s.r.attemptAll(ctx, p, all)
+	cancel()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range runs {
+		for _, m := range u.messages {
+			m.working, m.single = false, err != nil
+			switch {
+			case err != nil:
+			case ignoring[m]:
+				s.settle(m, ignored)
+			default:
+				s.settle(m, handled)
+			}
+		}
+		if err != nil {
+			s.ready <- u.queue
+		} else {
+			s.next(u.queue, len(u.messages))
+		}
+	}
+	return true
+}
+
+// begin takes up to limit messages from the start of a queue that have nothing
+// special about them. The lock is held.
+func (s *session) begin(q *queue, limit int) []*message {
+	n := 0
+	for _, m := range q.messages[:min(limit, len(q.messages))] {
+		if s.dropLost(m); len(m.deliveries) == 0 || m.bad != nil || m.single || m.counted || m.behind > 0 {
+			break
+		}
+		m.working = true
+		n++
+	}
+	return slices.Clone(q.messages[:n])
 }
 
 // pause lets a queue wait. The lock is held.
@@ -334,11 +435,11 @@ func (s *session) forget(m *message) {
 	}
 }
 
-// next goes on from the first message of a queue. The lock is held.
-func (s *session) next(q *queue) {
+// next goes on behind the first messages of a queue. The lock is held.
+func (s *session) next(q *queue, n int) {
 	key := q.messages[0].key
-	q.messages[0] = nil
-	q.messages = q.messages[1:]
+	clear(q.messages[:n])
+	q.messages = q.messages[n:]
 	if len(q.messages) == 0 {
 		delete(s.queues, key)
 		return

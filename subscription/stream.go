@@ -2,7 +2,6 @@ package subscription
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -34,9 +33,54 @@ type Stream struct {
 	// Lanes is how many messages are handled at a time, each of another key.
 	// Defaults to 16.
 	Lanes int
+	// Batch is how many messages a lane commits together, at most. Where one of
+	// them fails, each is handled by itself. Defaults to 1.
+	Batch int
+	// Timeout is how long a handler may take for a message. Then its ctx is done,
+	// and the attempt has failed. Defaults to 1 min.
+	Timeout time.Duration
+
+	// MaxAttempts is how often a message is tried before it is parked. Defaults to 8.
+	MaxAttempts int
 	// Backoff is the wait before a message's second attempt. It doubles up to
 	// 30 s, and varies by a quarter. Defaults to 100 ms.
 	Backoff time.Duration
+	// OnParked says what becomes of the key of a parked message. Defaults to Hold.
+	OnParked Policy
+	// HoldLimit is how many messages of a held key are put behind the parked one;
+	// further ones stay unacknowledged, and when there are many of these the
+	// subscription takes no more. Defaults to 10,000.
+	HoldLimit int
+
+	// InboxRetention is how long the inbox knows a message, counted while the
+	// subscription was consuming. At least RedeliveryHorizon. Defaults to 30 days;
+	// -1 keeps for ever.
+	InboxRetention time.Duration
+	// RedeliveryHorizon is how long after its first delivery a message may come
+	// again: for how long the broker keeps messages, and the sender's outbox tries.
+	// Defaults to 7 days.
+	RedeliveryHorizon time.Duration
+}
+
+// Policy says what becomes of the messages of a key behind a parked one.
+type Policy int
+
+const (
+	// Hold: they are put behind it, and follow it in order when it is replayed or
+	// discarded.
+	Hold Policy = iota
+	// Skip: they are handled. A replay of the parked one comes after them.
+	Skip
+)
+
+func (p Policy) String() string {
+	switch p {
+	case Hold:
+		return "hold"
+	case Skip:
+		return "skip"
+	}
+	return fmt.Sprintf("Policy(%d)", int(p))
 }
 
 // WithDefaults returns s with a value in every optional field.
@@ -46,53 +90,18 @@ func (s Stream) WithDefaults() Stream {
 		s.Provider = s.Units.Providers()[0].Name()
 	}
 	s.Lanes = cmp.Or(s.Lanes, 16)
+	s.Batch = cmp.Or(s.Batch, 1)
+	s.Timeout = cmp.Or(s.Timeout, time.Minute)
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, 8)
 	s.Backoff = cmp.Or(s.Backoff, 100*time.Millisecond)
+	s.HoldLimit = cmp.Or(s.HoldLimit, 10_000)
+	s.InboxRetention = cmp.Or(s.InboxRetention, 30*24*time.Hour)
+	s.RedeliveryHorizon = cmp.Or(s.RedeliveryHorizon, 7*24*time.Hour)
 	return s
 }
 
 // Topic is where the stream's messages are.
 func (s Stream) Topic() string { return outbox.DefaultTopic(s.Category) }
-
-// Handler is one event type's handler. Make it with [On].
-type Handler struct {
-	event   reflect.Type
-	resolve func(*domain.Domain) (*domain.EventType, error)
-	handle  func(ctx context.Context, event any) error
-}
-
-// On calls handle for events of type E: in a unit of work that also holds the
-// message's inbox row, so what handle saves through repositories or [uow.DB]
-// happens once. domain.MetadataFrom(ctx) is the message's metadata; events that
-// handle raises have the message as their cause.
-//
-// handle runs again after a failure, a panic or a conflict, so what it does
-// outside the database can happen more than once. An error that wraps [Park]
-// parks the message; after any other it is tried again until it succeeds, while
-// later messages of its key wait. handle is called concurrently for different
-// keys, and should end soon after ctx is done.
-func On[E any](handle func(ctx context.Context, event E) error) Handler {
-	h := Handler{event: reflect.TypeFor[E](), resolve: domain.EventTypeFor[E]}
-	if handle != nil {
-		h.handle = func(ctx context.Context, event any) error { return handle(ctx, event.(E)) }
-	}
-	return h
-}
-
-// Park marks err as hopeless: the message goes to the table dead_letters without
-// another attempt, with nothing of what its handler has saved, and its key goes
-// on. Park(nil) is nil.
-func Park(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &parkError{err}
-}
-
-type parkError struct{ err error }
-
-func (e *parkError) Error() string { return e.err.Error() }
-
-func (e *parkError) Unwrap() error { return e.err }
 
 // check returns the stream's handlers by event, and everything that is wrong
 // with the stream.
@@ -108,8 +117,29 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	if s.Lanes < 1 {
 		fail("Lanes is %d: at least 1, or 0 for 16", s.Lanes)
 	}
+	if s.Batch < 1 || s.Batch > maxBatch {
+		fail("Batch is %d: from 1 to %d, or 0 for 1", s.Batch, maxBatch)
+	}
+	if s.Timeout < 0 {
+		fail("Timeout is %v: above 0, or 0 for 1m", s.Timeout)
+	}
+	if s.MaxAttempts < 1 {
+		fail("MaxAttempts is %d: at least 1, or 0 for 8", s.MaxAttempts)
+	}
 	if s.Backoff < 0 {
 		fail("Backoff is %v: above 0, or 0 for 100ms", s.Backoff)
+	}
+	if s.OnParked != Hold && s.OnParked != Skip {
+		fail("OnParked is %v: Hold or Skip", s.OnParked)
+	}
+	if s.HoldLimit < 1 {
+		fail("HoldLimit is %d: at least 1, or 0 for 10,000", s.HoldLimit)
+	}
+	if s.RedeliveryHorizon < 0 {
+		fail("RedeliveryHorizon is %v: above 0, or 0 for 168h", s.RedeliveryHorizon)
+	}
+	if s.InboxRetention != -1 && s.InboxRetention < s.RedeliveryHorizon {
+		fail("InboxRetention is %v, but a message may come again for %v (RedeliveryHorizon) and would then take effect twice: keep it at least as long, or -1 for ever", s.InboxRetention, s.RedeliveryHorizon)
 	}
 	if len(s.Handlers) == 0 {
 		fail("Handlers is empty: add subscription.On(func(ctx context.Context, e YourEvent) error {…})")

@@ -154,8 +154,12 @@ func (w *world) stream() subscription.Stream {
 	return w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error { return effect(ctx, e) }))
 }
 
+// streamOf tries each message as often as it takes.
 func (w *world) streamOf(handlers ...subscription.Handler) subscription.Stream {
-	return subscription.Stream{Name: "shipping", Category: category, Handlers: handlers, Units: w.units, Backoff: time.Millisecond}
+	return subscription.Stream{
+		Name: "shipping", Category: category, Handlers: handlers, Units: w.units,
+		Backoff: time.Millisecond, MaxAttempts: 1 << 20, OnParked: subscription.Skip,
+	}
 }
 
 func effect(ctx context.Context, e OrderPlaced) error {

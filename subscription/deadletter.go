@@ -1,0 +1,90 @@
+package subscription
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// maxStack is how much of a panic's stack is kept, in bytes.
+const maxStack = 16 << 10
+
+// reason says why a message was parked.
+type reason string
+
+const (
+	undecodable  reason = "undecodable"
+	newerVersion reason = "newer_version"
+	parked       reason = "parked"
+	exhausted    reason = "failed"
+	crashed      reason = "crashed"
+	behind       reason = "held"
+)
+
+// parkRow keeps m as it came.
+func parkRow(d schema.Dialect, s Stream, m *message, why reason, cause error) (uow.Statement, error) {
+	columns, values, args, err := deadLetter(d, s, m, why, "parked", cause)
+	return uow.Statement{
+		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+") VALUES ("+values+")", args...),
+		Rows:  1, Else: errSettled,
+	}, err
+}
+
+// appendRow puts m behind the other messages of its key. It locks the first of
+// them: whoever handles that one frees the key, and would not see m.
+func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
+	columns, values, args, err := deadLetter(d, s, m, behind, "held", errors.New("an earlier message of its key is parked"))
+	lock := ""
+	if d.Name().String() == "pg" {
+		lock = " FOR UPDATE"
+	}
+	return uow.Statement{
+		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+") SELECT "+values+" FROM (SELECT 1 FROM dead_letters"+
+			" WHERE subscription = ? AND key_id = ? AND "+holding+" ORDER BY seq LIMIT 1"+lock+") AS head", append(args, s.Name, m.keyID)...),
+		Rows: 1, Else: errFree,
+	}, err
+}
+
+// deadLetter is a row. What the database could refuse in a text is replaced:
+// nothing may keep a message from being parked.
+func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status string, cause error) (columns, values string, args []any, err error) {
+	headers := make(map[string]string, len(m.Headers))
+	for name, value := range m.Headers {
+		headers[clean(name)] = clean(value)
+	}
+	encoded, err := json.Marshal(headers)
+	if err != nil {
+		return "", "", nil, fmt.Errorf("subscription: encode headers: %w", err)
+	}
+	text, typ, stack := describe(cause)
+	now := bun.Safe(dbtime.Now(d))
+	return "id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack, reason, attempts, first_at, last_at, status, holds",
+		"?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE((SELECT first_at FROM inbox_attempts WHERE subscription = ? AND message_id = ?), ?), ?, ?, ?",
+		[]any{
+			uuid.Must(uuid.NewV7()).String(), s.Name, clean(m.Topic), clean(m.key), m.keyID, m.id, bun.NullZero(clean(m.meta.Type)), m.Body, string(encoded),
+			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
+			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, s.OnParked == Hold,
+		}, nil
+}
+
+// describe is what is kept of an error: its text, its Go type, and the stack of a
+// panic.
+func describe(err error) (text, typ, stack string) {
+	root := err
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		stack = clean(string(p.Stack[:min(len(p.Stack), maxStack)]))
+		return truncate(clean(fmt.Sprintf("the handler panicked: %v", p.Value))), fmt.Sprintf("%T", p.Value), stack
+	}
+	for next := root; next != nil; next = errors.Unwrap(next) {
+		root = next
+	}
+	return truncate(clean(err.Error())), fmt.Sprintf("%T", root), ""
+}

@@ -1,0 +1,93 @@
+package subscription
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/waybill-go/waybill/domain"
+)
+
+// Handler is one event type's handler. Make it with [On].
+type Handler struct {
+	event   reflect.Type
+	resolve func(*domain.Domain) (*domain.EventType, error)
+	handle  func(ctx context.Context, event any) error
+}
+
+// On calls handle for events of type E: in a unit of work that also holds the
+// message's inbox row, so what handle saves through repositories or [uow.DB]
+// happens once. domain.MetadataFrom(ctx) is the message's metadata; events that
+// handle raises have the message as their cause.
+//
+// After an error or a panic nothing of what handle saved remains, and the message
+// is tried again, up to Stream.MaxAttempts, while later messages of its key wait;
+// then it is parked in the table dead_letters. An error that wraps one of [Park],
+// [Drop] or [RetryAfter] says otherwise. Whatever handle does outside the
+// database can happen more than once.
+//
+// handle is called concurrently for different keys, and should end soon after ctx
+// is done: Stream.Timeout is over, the process stops, or the broker has given the
+// message to another.
+func On[E any](handle func(ctx context.Context, event E) error) Handler {
+	h := Handler{event: reflect.TypeFor[E](), resolve: domain.EventTypeFor[E]}
+	if handle != nil {
+		h.handle = func(ctx context.Context, event any) error { return handle(ctx, event.(E)) }
+	}
+	return h
+}
+
+// Park marks err as hopeless: the message is parked without another attempt.
+// Park(nil) is nil.
+func Park(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &parkError{err}
+}
+
+type parkError struct{ err error }
+
+func (e *parkError) Error() string { return e.err.Error() }
+func (e *parkError) Unwrap() error { return e.err }
+
+// Drop says that the message needs no effect, because of err: nothing of what the
+// handler has saved remains, and the message is done with. It is counted, and err
+// is logged. Drop(nil) is nil.
+func Drop(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &dropError{err}
+}
+
+type dropError struct{ err error }
+
+func (e *dropError) Error() string { return e.err.Error() }
+func (e *dropError) Unwrap() error { return e.err }
+
+// RetryAfter says that the message can't be handled yet, because of err: it is
+// tried again after d, and later messages of its key wait. It costs the message
+// no attempt, so there is no end to it but the handler's. RetryAfter(nil, d) is
+// nil.
+func RetryAfter(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &laterError{err, d}
+}
+
+type laterError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *laterError) Error() string { return e.err.Error() }
+func (e *laterError) Unwrap() error { return e.err }
+
+// Replayed says whether the handler with this ctx has a message that was parked
+// before. Later messages of its key may have been handled meanwhile, if
+// Stream.OnParked was Skip.
+func Replayed(ctx context.Context) bool { return ctx.Value(replayedKey{}) != nil }
+
+type replayedKey struct{}
