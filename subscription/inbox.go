@@ -72,16 +72,17 @@ type record struct {
 	behind   int    // So many of its key are set aside, if the key is held.
 }
 
-// inboxOf reads the records of messages, in one snapshot.
-func inboxOf(ctx context.Context, db bun.IDB, subscription string, policy Policy, messages []*message) (map[*message]record, error) {
+// inboxOf reads the records of messages, in one snapshot. An attempt that another
+// run has begun, and not ended, counts as a crash: nobody else has the message now.
+func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, policy Policy, messages []*message) (map[*message]record, error) {
 	ids := make([]string, len(messages))
 	keys := make([]string, len(messages))
 	for i, m := range messages {
 		ids[i], keys[i] = m.id, m.keyID
 	}
 	query := "SELECT 'inbox', message_id, 0, 0, '' FROM inbox WHERE subscription = ? AND message_id IN (?)" +
-		" UNION ALL SELECT 'attempts', message_id, attempts, crashes, COALESCE(error, '') FROM inbox_attempts WHERE subscription = ? AND message_id IN (?)"
-	args := []any{subscription, bun.List(ids), subscription, bun.List(ids)}
+		" UNION ALL SELECT 'attempts', message_id, attempts, crashes + CASE WHEN run <> ? THEN 1 ELSE 0 END, COALESCE(error, '') FROM inbox_attempts WHERE subscription = ? AND message_id IN (?)"
+	args := []any{subscription, bun.List(ids), run, subscription, bun.List(ids)}
 	if policy == Hold {
 		query += " UNION ALL SELECT 'held', key_id, count(*), 0, '' FROM dead_letters WHERE subscription = ? AND key_id IN (?) AND " + holding + " GROUP BY key_id"
 		args = append(args, subscription, bun.List(keys))

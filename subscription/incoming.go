@@ -43,7 +43,7 @@ type incoming struct {
 }
 
 func (h incoming) look(ctx context.Context, messages []*message) (map[*message]record, error) {
-	return inboxOf(ctx, h.provider.Reader(), h.stream.Name, h.stream.OnParked, messages)
+	return inboxOf(ctx, h.provider.Reader(), h.stream.Name, h.run, h.stream.OnParked, messages)
 }
 
 func (h incoming) claim(messages []*message) []uow.Statement {

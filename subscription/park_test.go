@@ -32,17 +32,25 @@ type deadLetter struct {
 	Body         []byte
 	Headers      string
 	Error        string
+	ErrorType    string
+	Stack        string
 	Reason       string
 	Attempts     int
 	FirstAt      dbtime.Time
 	LastAt       dbtime.Time
 	Status       string
+	Seq          int64
+	KeyID        string
+	Holds        bool
+	Replays      int
+	DueAt        dbtime.Time
+	TakenUntil   dbtime.Time
 }
 
 func (w *world) parked() []deadLetter {
 	w.t.Helper()
 	var all []deadLetter
-	require.NoError(w.t, w.provider.Reader().NewSelect().Model(&all).Order("id").Scan(context.Background()))
+	require.NoError(w.t, w.provider.Reader().NewSelect().Model(&all).Order("seq").Scan(context.Background()))
 	return all
 }
 

@@ -15,7 +15,9 @@ import (
 )
 
 const (
-	replayPoll = time.Second
+	// Replays are looked for at growing intervals.
+	replayPoll    = 500 * time.Millisecond
+	replayPollMax = 4 * time.Second
 	// replayWave is how many keys are replayed at a time.
 	replayWave = 8
 	// takenFor is how long a taken dead letter is left to who has taken it, besides
@@ -48,7 +50,7 @@ func (h letters) due(ctx context.Context, limit int) ([]*message, error) {
 		" SELECT min(key_id) FROM dead_letters WHERE subscription = ? AND "+open+
 		" UNION ALL SELECT (SELECT min(d.key_id) FROM dead_letters AS d WHERE d.subscription = ? AND d."+open+" AND d.key_id > k.key_id) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
 		" heads(seq) AS (SELECT (SELECT min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND d.key_id = k.key_id AND d."+open+" AND d.holds) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
-		" loose(seq) AS (SELECT d.seq FROM keys AS k JOIN dead_letters AS d ON d.subscription = ? AND d.key_id = k.key_id AND d."+open+" AND NOT d.holds WHERE k.key_id IS NOT NULL)"+
+		" loose(seq) AS (SELECT seq FROM dead_letters WHERE subscription = ? AND status = 'replay' AND NOT holds)"+
 		" SELECT id, topic, partition_key, body, headers, attempts FROM dead_letters WHERE seq IN (SELECT seq FROM heads UNION ALL SELECT seq FROM loose) AND "+ready+
 		" AND (taken_until IS NULL OR taken_until <= ?) ORDER BY seq LIMIT ?",
 		h.stream.Name, h.stream.Name, h.stream.Name, h.stream.Name, now, now, limit)
@@ -100,8 +102,8 @@ func (h letters) take(ctx context.Context, m *message) (ok bool, err error) {
 func (h letters) release(ctx context.Context, m *message, after time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
 	defer cancel()
-	_, err := h.provider.DB().ExecContext(ctx, "UPDATE dead_letters SET taken_until = NULL, due_at = ? WHERE id = ? AND "+open,
-		bun.Safe(dbtime.In(h.provider.DB().Dialect(), after)), m.parked.id)
+	_, err := h.provider.DB().ExecContext(ctx, "UPDATE dead_letters SET taken_until = NULL, due_at = ?, attempts = ? WHERE id = ? AND "+open,
+		bun.Safe(dbtime.In(h.provider.DB().Dialect(), after)), m.parked.tried+m.attempts, m.parked.id)
 	return err
 }
 
@@ -173,21 +175,20 @@ func (h letters) park(m *message, why reason, cause error) ([]uow.Statement, err
 // replay handles dead letters that operators want handled again, and those behind
 // them, until the runner stops. It needs no broker.
 func (r *Runner) replay() {
-	for {
-		wait := replayPoll
+	for wait := replayPoll; ; wait = min(2*wait, replayPollMax) {
 		found, err := r.letters.due(r.intake, replayWave)
 		if err != nil && r.intake.Err() == nil {
 			r.note(err)
-		}
-		if len(found) > 0 {
-			wait = 0
 		}
 		var wave sync.WaitGroup
 		for _, m := range found {
 			wave.Go(func() { r.again(m) })
 		}
 		wave.Wait()
-		if !sleep(r.intake, wait) {
+		switch {
+		case len(found) > 0 && r.intake.Err() == nil:
+			wait = replayPoll / 2
+		case !sleep(r.intake, wait):
 			return
 		}
 	}

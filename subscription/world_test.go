@@ -110,7 +110,7 @@ func newWorld(t testing.TB, p uow.Provider) *world {
 	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
 	n := "INTEGER PRIMARY KEY"
-	if p.DB().Dialect().Name() == dialect.PG {
+	if w.isPostgres() {
 		n = "bigserial"
 	}
 	w.exec("CREATE TABLE effects (n " + n + ", message_id text, key text, note text)")
@@ -124,6 +124,8 @@ func (w *world) unitsOn(p uow.Provider) *uow.Manager {
 	require.NoError(w.t, err)
 	return units
 }
+
+func (w *world) isPostgres() bool { return w.provider.DB().Dialect().Name() == dialect.PG }
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()

@@ -1,0 +1,89 @@
+package subscription_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// A batch is one transaction, over keys and in the order of each; where a message
+// fails, the others take effect all the same, and once.
+func TestBatch_OneTransaction(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		const keys, each = 10, 30
+		var mu sync.Mutex
+		units := map[*uow.Unit]int{}
+		var runs atomic.Int64
+		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			if e.Note == "7" && e.OrderID == "o-3" && runs.Add(1) < 4 {
+				return errBad
+			}
+			u, err := uow.From(ctx)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			units[u]++
+			mu.Unlock()
+			return effect(ctx, e)
+		}))
+		s.Lanes, s.Batch = 2, 20
+		for i := range each {
+			for k := range keys {
+				w.publish(placed(fmt.Sprintf("o-%d", k), fmt.Sprint(i)))
+			}
+		}
+		r, stop := w.start(s, w.broker)
+		w.until(w.acknowledged("shipping"), "all are handled")
+		stop()
+		for k := range keys {
+			notes := w.effects(fmt.Sprintf("o-%d", k))
+			require.Len(t, notes, each)
+			for i, note := range notes {
+				require.Equal(t, fmt.Sprint(i), note)
+			}
+		}
+		require.EqualValues(t, keys*each, r.Status().Handled)
+		most := 0
+		for _, n := range units {
+			most = max(most, n)
+		}
+		require.Greater(t, most, 10, "several messages in one unit")
+		require.LessOrEqual(t, most, 20)
+		require.Zero(t, w.attempts())
+	})
+}
+
+// What comes twice within a batch, what the inbox knows already, and what has no
+// handler, is settled, and nothing else suffers from it.
+func TestBatch_DuplicatesAndStrangers(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		s := w.stream()
+		s.Batch = 50
+		known := orders(40)
+		w.publish(known...)
+		_, stop := w.start(s, w.broker)
+		w.until(w.acknowledged("shipping"), "all are handled")
+		stop()
+		w.publish(known...)
+		fresh := orders(30)
+		for i := range fresh {
+			fresh[i].Key = fmt.Sprintf("fresh-%d", i)
+			w.publish(fresh[i], fresh[i], message(fmt.Sprintf("stranger-%d", i), "Ordering.OrderLost.v1", "o", "{}"))
+		}
+		r, stop := w.start(s, w.broker)
+		w.until(w.acknowledged("shipping"), "all are settled")
+		stop()
+		require.Equal(t, 70, w.allEffects())
+		require.EqualValues(t, 30, r.Status().Handled)
+		require.EqualValues(t, 30, r.Status().Ignored)
+		require.EqualValues(t, 70, r.Status().Duplicates)
+	})
+}
