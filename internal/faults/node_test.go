@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -77,8 +78,9 @@ type nodeConfig struct {
 	MaxMessageBytes int // of Kafka's adapter
 	PublishTimeout  time.Duration
 	Trap            trap
-	Partners        string // where partners' Kafka is reached
-	Consume         bool   // its own events, into the table effects
+	Partners        string  // where partners' Kafka is reached
+	Consume         bool    // its own events, into the table effects
+	Redelivered     float64 // the part of what is acknowledged that its broker delivers again
 
 	// A writer's, or an engine's that also writes.
 	Accounts int
@@ -162,7 +164,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()
-	brokers := map[string]broker.Broker{"default": &trapped{Broker: broker.Prefixed(k, n.cfg.Prefix), node: n}}
+	brokers := map[string]broker.Broker{"default": &trapped{Broker: &forgetful{broker.Prefixed(k, n.cfg.Prefix), n.cfg.Redelivered}, node: n}}
 	if n.cfg.Partners != "" {
 		partners, failure := n.partners(ctx)
 		if failure != nil {
@@ -198,7 +200,42 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		writing.Go(func() { _ = n.write(ctx, units) }) // it returns none
 	}
 	defer writing.Wait()
-	return eng.Run(ctx)
+	err = eng.Run(ctx)
+	for name, s := range eng.Subscriptions() {
+		n.say(fmt.Sprintf("%s: %d handled, %d duplicates", name, s.Handled, s.Duplicates))
+	}
+	return err
+}
+
+// forgetful is a broker that delivers a part of what was acknowledged again.
+type forgetful struct {
+	broker.Broker
+	part float64
+}
+
+func (b *forgetful) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	c, err := b.Broker.Consume(ctx, topic, group)
+	if err != nil || b.part == 0 {
+		return c, err
+	}
+	return &forgetfulConsumer{Consumer: c, part: b.part}, nil
+}
+
+type forgetfulConsumer struct {
+	broker.Consumer
+	part float64
+}
+
+func (c *forgetfulConsumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
+	var kept, forgotten []broker.Delivery
+	for _, d := range deliveries {
+		if rand.Float64() < c.part {
+			forgotten = append(forgotten, d)
+		} else {
+			kept = append(kept, d)
+		}
+	}
+	return errors.Join(c.Consumer.Ack(ctx, kept...), c.Release(ctx, forgotten...))
 }
 
 // partners is their Kafka, all of whose servers are reached at one address.
@@ -215,19 +252,51 @@ func (d detour) Dial(network, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(context.Background(), network, string(d))
 }
 
-// effects notes each event in the unit of work of its inbox row.
+// effects notes each event in the unit of work of its inbox row, by what its note
+// says.
 var effects = subscription.Stream{
-	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond,
+	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond, MaxAttempts: 4, Timeout: 5 * time.Minute,
 	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
+		of, _ := domain.MetadataFrom(ctx)
+		if d, ok := strings.CutPrefix(e.Note, takes); ok {
+			d, err := time.ParseDuration(d)
+			if err != nil {
+				return err
+			}
+			fmt.Println("slow", of.AggregateID)
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
 		db, err := uow.DB(ctx)
 		if err != nil {
 			return err
 		}
-		of, _ := domain.MetadataFrom(ctx)
+		if e.Note == poison || e.Note == deadly {
+			var mended bool
+			if err := db.NewRaw("SELECT count(*) > 0 FROM mended").Scan(ctx, &mended); err != nil {
+				return err
+			}
+			switch {
+			case mended:
+			case e.Note == deadly:
+				die()
+			default:
+				return errors.New("poison")
+			}
+		}
 		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number) VALUES (?, ?)", of.AggregateID, e.Number)
 		return err
 	})},
 }
+
+const (
+	takes  = "takes "
+	poison = "poison"
+	deadly = "deadly"
+)
 
 func (n *node) wait() {
 	n.say("waiting")

@@ -80,12 +80,6 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 }
 
 // createEffects makes the table of those who consume.
-func (w *world) createEffects() {
-	w.t.Helper()
-	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint)")
-	require.NoError(w.t, err)
-}
-
 // progress waits until there is some, in all that is done.
 func (w *world) progress() {
 	w.t.Helper()

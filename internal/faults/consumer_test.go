@@ -1,0 +1,166 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// createEffects makes what the subscription effects writes and reads.
+func (w *world) createEffects() {
+	w.t.Helper()
+	_, err := w.db.Exec("CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, account text, number bigint); CREATE TABLE mended (at timestamptz)")
+	require.NoError(w.t, err)
+}
+
+func consuming(c *nodeConfig) { c.Consume = true }
+
+// tell changes one account, with a note.
+func (w *world) tell(i int, note string) {
+	w.t.Helper()
+	require.NoError(w.t, w.units.Do(w.t.Context(), func(ctx context.Context) error { return w.update(ctx, i, note) }))
+}
+
+// mend ends the poison, and asks for what is parked.
+func (w *world) mend() {
+	w.t.Helper()
+	_, err := w.db.Exec("INSERT INTO mended VALUES (now()); UPDATE dead_letters SET status = 'replay', replays = replays + 1 WHERE status = 'parked'")
+	require.NoError(w.t, err)
+}
+
+// inOrder requires that every event of every account has taken effect, once and in
+// turn.
+func (w *world) inOrder() {
+	w.t.Helper()
+	require.Empty(w.t, w.strings(`SELECT format('%s: %s effects, up to %s, of %s', d.id, count(e.number), max(e.number), d.state ->> 'Moves')
+		FROM documents d LEFT JOIN effects e ON e.account = d.id GROUP BY d.id, d.state ->> 'Moves'
+		HAVING count(e.number) <> (d.state ->> 'Moves')::bigint OR count(DISTINCT e.number) <> count(e.number) OR max(e.number) <> count(e.number)`))
+	require.Empty(w.t, w.strings(`SELECT format('%s: %s after %s', account, number, before) FROM (
+		SELECT account, number, COALESCE(lag(number) OVER (PARTITION BY account ORDER BY n), 0) AS before FROM effects) e WHERE number <> before + 1`))
+}
+
+// S2-17, S2-18, S4-22, A74, F-67, F-68, F-70, C-71, C-72: members of a group come
+// and go, two are killed with -9, one message in twenty is delivered again, and one
+// key is poisoned. Every event takes effect once, in the order of its key; the
+// poisoned key waits, parked, until it is mended, and no other waits for it.
+func TestConsumers_S2_18_A74_EachEffectOnceInOrder(t *testing.T) {
+	t.Parallel()
+	keys, rounds := 200, 40
+	if long() {
+		keys, rounds = 1000, 100
+	}
+	w := newWorld(t, keys)
+	w.createEffects()
+	again := func(c *nodeConfig) { c.Redelivered = 0.05 }
+	member := func() *process { return w.engine(consuming, again) }
+	a, b := member(), member()
+	const poisoned = 7
+	for round := range rounds {
+		switch round {
+		case rounds / 4:
+			w.tell(poisoned, poison)
+		case rounds * 3 / 8:
+			w.kill(a)
+			a = member()
+		case rounds / 2:
+			b.terminate()
+			b = member()
+		case rounds * 5 / 8:
+			member()
+		case rounds * 3 / 4:
+			w.kill(b)
+			member()
+		}
+		w.move(keys, 1)
+	}
+	w.drain()
+	events := w.count("outbox WHERE target_broker = 'default'")
+	eventually(t, func() bool {
+		return w.count("effects WHERE account <> $1", accountID(poisoned))+w.count("inbox WHERE message_id IN (SELECT message_id::text FROM outbox WHERE partition_key = $1)", accountID(poisoned)) == events
+	}, "all keys but one are done")
+	before := w.count("effects WHERE account = $1", accountID(poisoned))
+	require.Less(t, before, rounds)
+	require.Equal(t, []string{"failed 1", fmt.Sprintf("held %d", rounds+2-before-1)}, w.strings("SELECT format('%s %s', reason, count(*)) FROM dead_letters GROUP BY reason ORDER BY reason"))
+	require.Equal(t, []string{"4"}, w.strings("SELECT attempts::text FROM dead_letters WHERE reason = 'failed'"))
+
+	w.mend()
+	eventually(t, func() bool { return w.count("effects") == events }, "the poisoned key follows")
+	w.inOrder()
+	require.Equal(t, events, w.count("inbox"))
+	require.Zero(t, w.count("dead_letters WHERE status <> 'replayed'"))
+	require.Zero(t, w.count("inbox_attempts"))
+	duplicates := 0
+	for _, p := range w.nodes {
+		if p.cmd.ProcessState == nil {
+			p.terminate()
+		}
+		for _, line := range p.output() {
+			var handled, n int
+			if _, err := fmt.Sscanf(line, "effects: %d handled, %d duplicates", &handled, &n); err == nil {
+				duplicates += n
+			}
+		}
+	}
+	t.Logf("%d events, %d duplicates absorbed", events, duplicates)
+	require.Greater(t, duplicates, events/50)
+	w.check()
+}
+
+// F-72: a message that kills its process is known of before it is handled, and is
+// parked after its attempts; whatever was handled beside it is not.
+func TestConsumers_F_72_WhatKillsTheProcessIsParked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 30)
+	w.createEffects()
+	e := w.engine(consuming)
+	w.move(30, 5)
+	w.tell(3, deadly)
+	w.move(30, 5)
+	for deaths := 0; w.count("dead_letters WHERE status = 'parked'") == 0; {
+		require.Less(t, deaths, 6)
+		select {
+		case <-e.ended:
+			deaths++
+			w.died(e)
+			e = w.node(consuming)
+		case <-time.After(tick):
+		}
+	}
+	events := w.count("outbox") - w.count("dead_letters")
+	w.drain()
+	eventually(t, func() bool {
+		return w.count("effects")+w.count("dead_letters") >= events && w.count("effects WHERE account <> $1", accountID(3)) == 29*11
+	}, "the others are done")
+	require.Equal(t, []string{"crashed"}, w.strings("SELECT reason FROM dead_letters WHERE status = 'parked'"))
+	w.mend()
+	eventually(t, func() bool { return w.count("effects") == w.count("outbox") }, "the key follows")
+	w.inOrder()
+	e.terminate()
+}
+
+// F-73, F-74, A78: a handler that takes longer than the group's session, while
+// members come and go, keeps its message, and delays no other key.
+func TestConsumers_F_73_SlowHandlerKeepsItsPartition(t *testing.T) {
+	t.Parallel()
+	slow := 25 * time.Second
+	if long() {
+		slow = time.Minute
+	}
+	w := newWorld(t, 30)
+	w.createEffects()
+	e := w.engine(consuming)
+	w.tell(5, takes+slow.String())
+	e.until("slow "+accountID(5), 1)
+	begin := time.Now()
+	w.move(30, 10)
+	eventually(t, func() bool { return w.count("effects WHERE account <> $1", accountID(5)) == 29*11 }, "the others are done")
+	require.Less(t, time.Since(begin), slow-5*time.Second, "long before it")
+	require.Zero(t, w.count("effects WHERE account = $1 AND number > 1", accountID(5)))
+	eventually(t, func() bool { return w.count("effects") == 30*11+1 }, "it is done, and its key goes on")
+	require.Equal(t, 1, strings.Count(strings.Join(e.output(), "\n"), "slow "), "it was handled once")
+	w.inOrder()
+}
