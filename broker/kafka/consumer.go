@@ -178,7 +178,7 @@ func (c *consumer) Cleanup(sarama.ConsumerGroupSession) error {
 func (c *consumer) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	p := &partition{
 		consumer: c, topic: claim.Topic(), id: claim.Partition(), session: session, claim: claim,
-		fetched: claim.InitialOffset(), lost: make(chan struct{}), settled: make(chan struct{}),
+		fetched: claim.InitialOffset(), looked: -1, lost: make(chan struct{}), settled: make(chan struct{}),
 	}
 	c.mu.Lock()
 	c.partitions = append(c.partitions, p)

@@ -21,9 +21,8 @@ const (
 var errNoShare = broker.Classify(broker.Unavailable, errors.New("kafka: lag: the consumer doesn't have its partitions yet, or lost them; it goes on trying"))
 
 // Lag counts what is not acknowledged of this member's partitions: of what was
-// fetched, messages; of the rest, offsets. An offset without a message, because
-// that was compacted away or belongs to a transaction's end, counts until it was
-// passed.
+// fetched, messages; of the rest, offsets. One that has no message, because that
+// was compacted away or it is the end of a transaction, counts until it is passed.
 //
 // Lag asks Kafka, for 5 s at most, where fetching doesn't tell: about partitions
 // that are paused, that never had a message for this group, or at whose end there
@@ -81,7 +80,7 @@ func (c *consumer) count() (lag int64, open []question, err error) {
 			open = append(open, question{p, sarama.OffsetOldest})
 		case p.paused:
 			open = append(open, question{p, sarama.OffsetNewest})
-		case p.unacked == 0 && unread > 0:
+		case unread > 0 && p.looked != p.fetched:
 			open = append(open, question{p, p.fetched})
 		}
 	}
@@ -151,7 +150,7 @@ func (c *consumer) askEnds(ctx context.Context, l *link, questions []question) e
 	return nil
 }
 
-// askTails passes what is no message, where nothing else was left to fetch.
+// askTails passes what is no message.
 func (c *consumer) askTails(ctx context.Context, l *link, questions []question) error {
 	request := &sarama.FetchRequest{Version: 4, MaxBytes: 1 << 20, Isolation: c.conf.Consumer.IsolationLevel}
 	asked := map[int32]question{}
@@ -182,7 +181,8 @@ func (c *consumer) askTails(ctx context.Context, l *link, questions []question) 
 		case block.Err != sarama.ErrNoError:
 			return block.Err
 		}
-		q.p.fetched = max(q.p.fetched, behindMarks(q.offset, block.RecordsSet))
+		q.p.looked = behindMarks(q.offset, block.RecordsSet)
+		q.p.fetched = max(q.p.fetched, q.p.looked)
 	}
 	return nil
 }

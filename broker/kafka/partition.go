@@ -29,6 +29,7 @@ type partition struct {
 	out     int      // Entries that are delivered and not settled.
 	unacked int64    // Entries that are not acknowledged.
 	fetched int64    // The offset behind the last entry ever; negative before the first of a new group.
+	looked  int64    // The offset at which there is a message, or nothing yet, as Kafka was last asked.
 	newest  int64    // The offset behind the last message, as Kafka was last asked.
 	paused  bool
 	ending  bool          // Nothing is delivered any more.
