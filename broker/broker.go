@@ -8,6 +8,7 @@ package broker
 import (
 	"context"
 	"maps"
+	"time"
 )
 
 // Message is what travels. An adapter sends Body as it is.
@@ -70,9 +71,25 @@ type Consumer interface {
 	Close(ctx context.Context) error
 }
 
+// Lagging is a [Consumer] of a broker that knows how much is left to do.
+type Lagging interface {
+	// Lag is how many messages the consumer's share of the group has not
+	// acknowledged yet: those that wait, those that were received, and those that
+	// were released. Where the broker divides a topic among the members, the shares
+	// add up to the group's lag; where it doesn't, each member says the group's.
+	//
+	// Lag may be called by several goroutines, beside Receive. It may ask the
+	// broker. While a share isn't known, such as before the group was joined, it is
+	// an error.
+	Lag(ctx context.Context) (messages int64, err error)
+}
+
 // Delivery is a message on loan.
 type Delivery struct {
 	Message
+	// Published is when the message was published, by the broker's clock or, where
+	// it keeps that one, the publisher's. Zero: the broker does not say.
+	Published   time.Time
 	Redelivered int // How often it was delivered before, where the broker knows.
 	// Lost is closed when the broker took the message back: stop work on it. It is
 	// closed for everything that was taken back before any of it is delivered

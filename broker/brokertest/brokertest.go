@@ -37,6 +37,10 @@ type Harness struct {
 	// Standby says that one member of a group receives at a time, and the others
 	// wait to take its place.
 	Standby bool
+	// Lag says that consumers are [broker.Lagging].
+	Lag bool
+	// Published says that deliveries have the time of their publication.
+	Published bool
 	// Name returns a topic or a group that was never used before. Defaults to
 	// "brokertest." and random letters.
 	Name func(t *testing.T) string
@@ -59,6 +63,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Consume", s.consume)
 	t.Run("Redelivery", s.redelivery)
 	t.Run("Groups", s.groups)
+	t.Run("Lag", s.lag)
 	t.Run("Restart", s.restart)
 }
 

@@ -36,6 +36,28 @@ func (s suite) groups(t *testing.T) {
 			require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, c, len(sent))))
 		}
 	})
+	// C-77: who reads all of a topic under a name of its own doesn't move the
+	// position of those who are at work on it.
+	t.Run("OwnPosition_C77", func(t *testing.T) {
+		b := s.open(t)
+		if !b.Capabilities().Redelivery {
+			return
+		}
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 20, 1)
+		s.send(t, b, sent...)
+		c := s.join(t, b, topic, group)
+		held := s.receive(t, c, 20, nil)
+		require.NoError(t, c.Ack(s.ctx(t), held[:10]...))
+		replay := s.join(t, b, topic, s.Name(t))
+		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, replay, 20)))
+		s.leave(t, replay)
+		for _, d := range held {
+			require.False(t, lost(d))
+		}
+		s.leave(t, c)
+		require.ElementsMatch(t, ids(held[10:]), s.again(t, b, topic, group, ids(held[10:])))
+	})
 	t.Run("MembersShare", s.membersShare)
 	t.Run("MembersComeAndGo", s.membersComeAndGo)
 }

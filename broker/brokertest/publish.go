@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -113,7 +114,9 @@ func (s suite) roundTrip(t *testing.T) {
 	event := message(topic, "event", "")
 	event.CloudEvent = map[string]string{"id": event.ID, "subject": "o-1"}
 	sent = append(sent, event)
+	before := time.Now()
 	s.send(t, b, sent...)
+	after := time.Now()
 	got := map[string]broker.Delivery{}
 	for _, d := range s.take(t, s.join(t, b, topic, s.Name(t)), len(sent)) {
 		got[d.ID] = d
@@ -127,6 +130,11 @@ func (s suite) roundTrip(t *testing.T) {
 			require.Empty(t, d.Body)
 		} else {
 			require.Equal(t, m.Body, d.Body)
+		}
+		require.Equal(t, s.Published, !d.Published.IsZero(), "the time of publication")
+		if s.Published {
+			// Brokers count in milliseconds, and have a clock of their own.
+			require.WithinRange(t, d.Published, before.Add(-time.Second), after.Add(time.Second))
 		}
 		for name, value := range m.Headers {
 			require.Equal(t, value, d.Headers[name], "header %s", name)

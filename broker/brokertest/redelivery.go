@@ -58,6 +58,7 @@ func (s suite) redelivery(t *testing.T) {
 		again := s.again(t, b, topic, group, []string{sent[1].ID, sent[3].ID, sent[4].ID})
 		require.NotContains(t, again, sent[0].ID, "nothing before it was unfinished")
 	})
+	// C-76, C-79 requeue
 	t.Run("AfterRelease", func(t *testing.T) {
 		b := s.open(t)
 		topic, group := s.topic(t, b), s.Name(t)
@@ -84,6 +85,31 @@ func (s suite) redelivery(t *testing.T) {
 		require.NoError(t, c.Release(s.ctx(t), held[3:]...))
 		s.leave(t, c)
 		s.again(t, b, topic, group, sentIDs(sent))
+	})
+	// C-79 stop_and_restart_listeners: messages keep coming while consumers stop and
+	// start, in the middle of their work.
+	t.Run("StopAndRestart_C79", func(t *testing.T) {
+		b := s.open(t)
+		topic, group := s.topic(t, b), s.Name(t)
+		sent := messages(topic, 80, 8)
+		finished := map[string]bool{}
+		for round := range 4 {
+			c := s.join(t, b, topic, group)
+			s.send(t, b, sent[20*round:20*round+10]...)
+			held := s.receive(t, c, 20*(round+1)-10-len(finished), nil)
+			for _, d := range held[:len(held)/2] {
+				require.NoError(t, c.Ack(s.ctx(t), d))
+				finished[d.ID] = true
+			}
+			s.leave(t, c)
+			s.send(t, b, sent[20*round+10:20*round+20]...)
+		}
+		c := s.join(t, b, topic, group)
+		for _, d := range s.take(t, c, len(sent)-len(finished)) {
+			require.False(t, finished[d.ID], "it was acknowledged, in order")
+			finished[d.ID] = true
+		}
+		require.Len(t, finished, len(sent))
 	})
 	t.Run("InKeyOrderAfterClose", func(t *testing.T) {
 		b := s.open(t)

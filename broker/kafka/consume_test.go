@@ -96,8 +96,8 @@ func ids(deliveries []broker.Delivery) []string {
 	return all
 }
 
-// More than fits into memory's share waits in Kafka, the member stays in the
-// group meanwhile, and all comes in order.
+// C-79 stop_receiving_when_too_busy_and_restart: more than fits into memory's share
+// waits in Kafka, the member stays in the group meanwhile, and all comes in order.
 func TestConsume_SlowReceiver_F73_F74(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)

@@ -17,7 +17,9 @@ import (
 
 const (
 	// drainIn is how long a partition that is taken away waits for the messages
-	// that are being handled. The whole group waits with it.
+	// that are being handled. Who gets it next waits with it; partitions that stay
+	// don't. It is less if half of Group.Rebalance.Timeout is, since past that
+	// timeout sarama gives all partitions up.
 	drainIn = 5 * time.Second
 	// leaveIn is how long Close waits for Kafka before it cuts the connections.
 	leaveIn = 5 * time.Second
@@ -28,6 +30,7 @@ const (
 
 var (
 	_ broker.Consumer             = (*consumer)(nil)
+	_ broker.Lagging              = (*consumer)(nil)
 	_ sarama.ConsumerGroupHandler = (*consumer)(nil)
 )
 
@@ -48,6 +51,7 @@ type consumer struct {
 
 	mu         sync.Mutex
 	group      sarama.ConsumerGroup
+	session    sarama.ConsumerGroupSession // Nil while not in the group.
 	partitions []*partition
 	turn       int
 	down       bool // The last attempt to join failed, and was logged.
@@ -149,9 +153,10 @@ func (c *consumer) interrupted(err error) {
 }
 
 // Setup is called by sarama when the group has been joined.
-func (c *consumer) Setup(sarama.ConsumerGroupSession) error {
+func (c *consumer) Setup(session sarama.ConsumerGroupSession) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.session = session
 	if c.down {
 		c.down = false
 		c.logger.Info("kafka: consuming goes on")
@@ -160,14 +165,20 @@ func (c *consumer) Setup(sarama.ConsumerGroupSession) error {
 }
 
 // Cleanup is called by sarama when a session is over.
-func (c *consumer) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+func (c *consumer) Cleanup(sarama.ConsumerGroupSession) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session = nil
+	return nil
+}
 
 // ConsumeClaim is called by sarama for each partition, and returns when the
-// partition is not this consumer's any more.
+// partition is not this consumer's any more. A rebalance doesn't touch the
+// partitions that stay.
 func (c *consumer) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	p := &partition{
-		consumer: c, topic: claim.Topic(), id: claim.Partition(), session: session,
-		lost: make(chan struct{}), settled: make(chan struct{}),
+		consumer: c, topic: claim.Topic(), id: claim.Partition(), session: session, claim: claim,
+		fetched: claim.InitialOffset(), looked: -1, lost: make(chan struct{}), settled: make(chan struct{}),
 	}
 	c.mu.Lock()
 	c.partitions = append(c.partitions, p)
@@ -212,12 +223,13 @@ func (c *consumer) remove(p *partition) {
 	c.mu.Lock()
 	p.end()
 	c.mu.Unlock()
-	timer := time.NewTimer(drainIn)
+	timer := time.NewTimer(min(drainIn, c.conf.Consumer.Group.Rebalance.Timeout/2))
 	defer timer.Stop()
 	select {
 	case <-p.settled:
 	case <-timer.C:
-	case <-c.ctx.Done():
+	case <-p.session.Context().Done():
+		// The consumer is closing, or the group may have gone on without it.
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,12 +300,21 @@ func deliveries(entries []*entry) ([]broker.Delivery, error) {
 			Message: broker.Message{
 				ID: m.UUID, Topic: p.topic, Key: string(e.message.Key), Headers: m.Metadata, Body: m.Payload,
 			},
+			Published:   published(e.message),
 			Redelivered: e.times,
 			Lost:        p.lost,
 			Token:       e,
 		}
 	}
 	return all, nil
+}
+
+// published is zero for records of before Kafka 0.10, which have no time.
+func published(m *sarama.ConsumerMessage) time.Time {
+	if m.Timestamp.Unix() <= 0 {
+		return time.Time{}
+	}
+	return m.Timestamp
 }
 
 // Ack has the offset committed up to which everything is acknowledged, within

@@ -33,7 +33,9 @@ func TestBroker(t *testing.T) {
 			net.cut()
 			return net.up
 		},
-		TooLarge: 2 << 20,
+		TooLarge:  2 << 20,
+		Lag:       true,
+		Published: true,
 	})
 }
 

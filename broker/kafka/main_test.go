@@ -20,6 +20,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if topic := os.Getenv(memberVar); topic != "" {
+		fmt.Fprintln(os.Stderr, member(context.Background(), topic))
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m,
 		// sarama's metrics start one goroutine for the whole process, which never ends.
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))

@@ -19,6 +19,7 @@ type partition struct {
 	topic    string
 	id       int32
 	session  sarama.ConsumerGroupSession
+	claim    sarama.ConsumerGroupClaim
 	lost     chan struct{}
 
 	entries []*entry // From the first that is not acknowledged on.
@@ -26,6 +27,10 @@ type partition struct {
 	next    int      // Index of the first that may have to be delivered.
 	waiting int      // Bytes that wait to be delivered.
 	out     int      // Entries that are delivered and not settled.
+	unacked int64    // Entries that are not acknowledged.
+	fetched int64    // The offset behind the last entry ever; negative before the first of a new group.
+	looked  int64    // The offset at which there is a message, or nothing yet, as Kafka was last asked.
+	newest  int64    // The offset behind the last message, as Kafka was last asked.
 	paused  bool
 	ending  bool          // Nothing is delivered any more.
 	settled chan struct{} // Closed when ending and out is 0.
@@ -59,11 +64,18 @@ func (p *partition) add(m *sarama.ConsumerMessage) {
 	e := &entry{partition: p, position: p.base + int64(len(p.entries)), offset: m.Offset, message: m}
 	p.entries = append(p.entries, e)
 	p.waiting += e.bytes()
+	p.unacked++
+	p.fetched = m.Offset + 1
 }
 
 // full says that fetching has to pause; hungry, that it may go on.
 func (p *partition) full() bool   { return p.waiting >= fetchAhead || len(p.entries) >= window }
 func (p *partition) hungry() bool { return p.waiting < fetchAhead/2 && len(p.entries) < window }
+
+// unread is how many offsets are behind what was fetched, as far as is known.
+func (p *partition) unread() int64 {
+	return max(0, max(p.claim.HighWaterMarkOffset(), p.newest)-max(0, p.fetched))
+}
 
 // take delivers up to limit entries.
 func (p *partition) take(to []*entry, limit int) []*entry {
@@ -98,6 +110,7 @@ func (p *partition) ack(e *entry) {
 		return
 	}
 	e.state, e.message = acked, nil
+	p.unacked--
 	floor := int64(-1)
 	for len(p.entries) > 0 && p.entries[0].state == acked {
 		floor = p.entries[0].offset + 1

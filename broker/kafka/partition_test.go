@@ -33,6 +33,8 @@ type claim struct {
 
 func (c claim) Topic() string                            { return "topic" }
 func (c claim) Partition() int32                         { return 3 }
+func (c claim) InitialOffset() int64                     { return 0 }
+func (c claim) HighWaterMarkOffset() int64               { return 100 }
 func (c claim) Messages() <-chan *sarama.ConsumerMessage { return c.messages }
 
 type group struct {
@@ -47,9 +49,9 @@ func (g *group) Resume(map[string][]int32) { g.paused = false }
 // ended says that it was given back.
 func member(t *testing.T) (c *consumer, s *session, messages chan *sarama.ConsumerMessage, end func(), ended chan struct{}) {
 	messages = make(chan *sarama.ConsumerMessage)
-	s = &session{ctx: t.Context()}
-	c = &consumer{group: &group{}, logger: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
+	c = &consumer{group: &group{}, logger: slog.New(slog.DiscardHandler), conf: sarama.NewConfig(), wake: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(t.Context())
+	s = &session{ctx: c.ctx}
 	ended = make(chan struct{})
 	go func() {
 		defer close(ended)

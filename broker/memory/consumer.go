@@ -39,8 +39,11 @@ func newGroup(t *topic) *group {
 	return g
 }
 
+// lag counts what isn't acknowledged.
+func (g *group) lag() int { return len(g.ready) + len(g.loans) }
+
 // lend hands at most limit messages to c.
-func (g *group) lend(c *consumer, log []broker.Message, limit int) []broker.Delivery {
+func (g *group) lend(c *consumer, log []stored, limit int) []broker.Delivery {
 	var lent []broker.Delivery
 	var kept []int
 	next := 0
@@ -55,7 +58,7 @@ func (g *group) lend(c *consumer, log []broker.Message, limit int) []broker.Deli
 		g.owners[m.Key] = own{c, o.loans + 1}
 		l := &loan{member: c, offset: offset, key: m.Key, lost: make(chan struct{})}
 		g.loans[offset] = l
-		lent = append(lent, broker.Delivery{Message: clone(m), Redelivered: g.delivered[offset], Lost: l.lost, Token: l})
+		lent = append(lent, broker.Delivery{Message: clone(m.Message), Published: m.at, Redelivered: g.delivered[offset], Lost: l.lost, Token: l})
 		g.delivered[offset]++
 	}
 	copy(g.ready[next-len(kept):], kept)
@@ -103,7 +106,10 @@ type consumer struct {
 	closed bool // Guarded by store.mu.
 }
 
-var _ broker.Consumer = (*consumer)(nil)
+var (
+	_ broker.Consumer = (*consumer)(nil)
+	_ broker.Lagging  = (*consumer)(nil)
+)
 
 // Consume implements [broker.Broker].
 func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consumer, error) {
@@ -187,6 +193,23 @@ func (c *consumer) settle(ctx context.Context, deliveries []broker.Delivery, as 
 	as(ended)
 	c.conn.notify() // A key may be free for another member.
 	return nil
+}
+
+// Lag implements [broker.Lagging]. It is the whole group's, as
+// [Broker.Unacknowledged] is.
+func (c *consumer) Lag(ctx context.Context) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	if c.closed {
+		return 0, errLeft
+	}
+	if err := c.conn.usable(); err != nil {
+		return 0, err
+	}
+	return int64(c.group.lag()), nil
 }
 
 // Close implements [broker.Consumer].

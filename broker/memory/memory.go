@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -60,9 +61,14 @@ type store struct {
 }
 
 type topic struct {
-	log    []broker.Message
+	log    []stored
 	ids    map[string]struct{} // Only with Dedup.
 	groups map[string]*group
+}
+
+type stored struct {
+	broker.Message
+	at time.Time
 }
 
 // notify wakes everybody who waits. The lock is held.
@@ -92,7 +98,7 @@ func (t *topic) store(m broker.Message, dedup bool) {
 	for _, g := range t.groups {
 		g.ready = append(g.ready, len(t.log))
 	}
-	t.log = append(t.log, clone(m))
+	t.log = append(t.log, stored{clone(m), time.Now()})
 }
 
 func clone(m broker.Message) broker.Message {
@@ -243,7 +249,7 @@ func (b *Broker) Messages(topic string) []broker.Message {
 	}
 	all := make([]broker.Message, len(t.log))
 	for i, m := range t.log {
-		all[i] = clone(m)
+		all[i] = clone(m.Message)
 	}
 	return all
 }
@@ -273,7 +279,7 @@ func (b *Broker) Unacknowledged(topic, group string) int {
 		return 0
 	}
 	if g := t.groups[group]; g != nil {
-		return len(g.ready) + len(g.loans)
+		return g.lag()
 	}
 	return len(t.log)
 }

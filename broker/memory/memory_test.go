@@ -41,6 +41,8 @@ func TestConformance(t *testing.T) {
 			brokertest.Run(t, brokertest.Harness{
 				Open:       func(*testing.T) broker.Broker { return b.Connect() },
 				AutoTopics: true,
+				Lag:        true,
+				Published:  true,
 				Fail: map[broker.Class]func(*testing.T, broker.Broker, string){
 					broker.Transient:   fail(broker.Transient),
 					broker.Unavailable: fail(broker.Unavailable),

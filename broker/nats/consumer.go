@@ -63,7 +63,10 @@ type consumer struct {
 	failed error            // Why nothing more will come.
 }
 
-var _ broker.Consumer = (*consumer)(nil)
+var (
+	_ broker.Consumer = (*consumer)(nil)
+	_ broker.Lagging  = (*consumer)(nil)
+)
 
 // tenure is the time for which a member has the group's messages to itself.
 type tenure struct {
@@ -78,6 +81,7 @@ type loan struct {
 	seq         uint64
 	reply       string // Where its acknowledgement goes.
 	message     broker.Message
+	published   time.Time
 	redelivered int
 	out         bool // Handed out by Receive.
 }
@@ -193,7 +197,7 @@ func (c *consumer) lend(limit int) ([]broker.Delivery, error) {
 	deliveries := make([]broker.Delivery, n)
 	for i, l := range c.ready[:n] {
 		l.out = true
-		deliveries[i] = broker.Delivery{Message: l.message, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
+		deliveries[i] = broker.Delivery{Message: l.message, Published: l.published, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
 	}
 	c.ready = slices.Delete(c.ready, 0, n)
 	return deliveries, nil
@@ -267,6 +271,24 @@ func (c *consumer) Release(_ context.Context, deliveries ...broker.Delivery) err
 		}
 	}
 	return nil
+}
+
+// Lag implements [broker.Lagging]. It is the whole group's, also for members that
+// stand by, and asks the server.
+func (c *consumer) Lag(ctx context.Context) (int64, error) {
+	c.mu.Lock()
+	err := c.failed
+	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	// Not c.js.Info, which isn't made for two callers.
+	js, err := c.b.js.Consumer(ctx, c.stream, c.name)
+	if err != nil {
+		return 0, classify(fmt.Errorf("nats: lag: %w", err))
+	}
+	info := js.CachedInfo()
+	return int64(info.NumPending) + int64(info.NumAckPending), nil
 }
 
 // offer makes l available to Receive. The lock is held.

@@ -87,8 +87,10 @@ func TestConformance(t *testing.T) {
 			h.stop(t)
 			return func() { h.start(t) }
 		},
-		TooLarge: 9 << 20,
-		Standby:  true,
+		TooLarge:  9 << 20,
+		Standby:   true,
+		Lag:       true,
+		Published: true,
 	})
 }
 

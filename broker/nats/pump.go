@@ -147,7 +147,7 @@ func (c *consumer) take(m jetstream.Msg) bool {
 	if c.held[seq] != nil {
 		return true // The server thought that we had forgotten it.
 	}
-	l := &loan{tenure: c.tenure, seq: seq, reply: m.Reply(), message: decode(m, meta), redelivered: int(meta.NumDelivered) - 1}
+	l := &loan{tenure: c.tenure, seq: seq, reply: m.Reply(), message: decode(m, meta), published: meta.Timestamp, redelivered: int(meta.NumDelivered) - 1}
 	c.held[seq] = l
 	c.offer(l)
 	return true

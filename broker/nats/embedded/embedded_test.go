@@ -67,8 +67,10 @@ func TestConformance(t *testing.T) {
 				running = nil
 			}}
 		},
-		TooLarge: 9 << 20,
-		Standby:  true,
+		TooLarge:  9 << 20,
+		Standby:   true,
+		Lag:       true,
+		Published: true,
 	})
 }
 

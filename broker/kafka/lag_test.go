@@ -1,0 +1,130 @@
+package kafka_test
+
+import (
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// lags waits until the shares of members add up to want.
+func lags(t testing.TB, want int, members ...broker.Consumer) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		sum := 0
+		for _, c := range members {
+			lag, err := c.(broker.Lagging).Lag(bounded(t))
+			if err != nil {
+				return false // At first it isn't known.
+			}
+			sum += int(lag)
+		}
+		return sum == want
+	}, wait, tick, "want %d", want)
+}
+
+// Each member knows of its own partitions, and together they know of all, one that
+// has none included.
+func TestLag_SharesAddUp(t *testing.T) {
+	t.Parallel()
+	b := open(t, brisk(2))
+	name := topic(t, b)
+	group := []broker.Consumer{join(t, b, name), join(t, b, name), join(t, b, name)}
+	members(t, name, 3)
+	lags(t, 0, group...)
+	require.NoError(t, b.Publish(bounded(t), spread(name, 100)))
+	lags(t, 100, group...)
+	var standby int
+	for _, c := range group {
+		lag, err := c.(broker.Lagging).Lag(bounded(t))
+		require.NoError(t, err)
+		require.Less(t, lag, int64(100))
+		if lag == 0 {
+			standby++
+		}
+	}
+	require.Equal(t, 1, standby)
+}
+
+// A new group on partitions whose messages Kafka has deleted has nothing to do.
+func TestLag_NothingIsLeft(t *testing.T) {
+	t.Parallel()
+	b := open(t, brisk(2))
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), spread(name, 100)))
+	n := len(bodiesOf(stored(t, name), 0))
+	require.NotZero(t, n)
+	require.NoError(t, admin(t).DeleteRecords(name, map[int32]int64{0: int64(n), 1: 3}))
+	c := join(t, b, name)
+	lags(t, 100-n-3, c)
+	require.NoError(t, c.Ack(bounded(t), receive(t, c, 100-n-3)...))
+	lags(t, 0, c)
+}
+
+func bodiesOf(messages []*sarama.ConsumerMessage, partition int32) []string {
+	var all []string
+	for _, m := range messages {
+		if m.Partition == partition {
+			all = append(all, string(m.Value))
+		}
+	}
+	return all
+}
+
+// The ends of transactions take offsets and are no messages, neither between
+// messages nor behind the last one.
+func TestLag_Transactions(t *testing.T) {
+	t.Parallel()
+	b := open(t, brisk(1))
+	name := topic(t, b)
+	transact := transactional(t, name)
+	c := join(t, b, name)
+	for round := range 3 {
+		transact(10)
+		lags(t, 10, c)
+		got := receive(t, c, 10)
+		require.NoError(t, c.Ack(bounded(t), got...))
+		lags(t, 0, c)
+		commits(t, name, map[int32]int64{0: int64(11*round + 10)})
+	}
+	require.NoError(t, c.Close(bounded(t)))
+	again := join(t, b, name)
+	lags(t, 0, again)
+	transact(5)
+	lags(t, 5, again)
+}
+
+// transactional publishes n messages of one transaction.
+func transactional(t testing.TB, topic string) func(n int) {
+	t.Helper()
+	conf := sarama.NewConfig()
+	conf.Producer.Transaction.ID = topic
+	conf.Producer.Idempotent = true
+	conf.Producer.RequiredAcks = sarama.WaitForAll
+	conf.Producer.Return.Successes = true
+	conf.Net.MaxOpenRequests = 1
+	p, err := sarama.NewSyncProducer([]string{server(t)}, conf)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return func(n int) {
+		t.Helper()
+		require.NoError(t, p.BeginTxn())
+		for range n {
+			_, _, err := p.SendMessage(&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("key"), Value: sarama.StringEncoder("body")})
+			require.NoError(t, err)
+		}
+		require.NoError(t, p.CommitTxn())
+	}
+}
+
+// Before the group is joined the lag is not known, which is not none.
+func TestLag_NotJoined(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	c := join(t, b, "test.missing."+ids([]broker.Delivery{{Message: message("", "", "")}})[0])
+	_, err := c.(broker.Lagging).Lag(bounded(t))
+	require.ErrorContains(t, err, "doesn't have its partitions yet")
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+}
