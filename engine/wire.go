@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
@@ -236,6 +237,10 @@ func (w *wiring) subscriptions() {
 		names[s.Name] = true
 		if s.Units != nil && !slices.Contains(w.cfg.Units, s.Units) {
 			w.fail("%s: its Units, those of context %s, are not among the engine's: add them", what, s.Units.Domain().Name())
+		}
+		cfg := w.cfg.Outbox.WithDefaults()
+		if tried := cfg.Retry.Horizon() + cfg.Lease; s.InboxRetention != -1 && s.RedeliveryHorizon < tried {
+			w.fail("%s: RedeliveryHorizon is %v, but the outbox of this engine tries a message for up to %v (outbox.retry and lease), and would then send it again to an inbox that has forgotten it: raise RedeliveryHorizon and InboxRetention", what, s.RedeliveryHorizon, tried.Round(time.Second))
 		}
 		// Even without its broker, the rest of the stream is looked at.
 		var b broker.Broker = struct{ broker.Broker }{}

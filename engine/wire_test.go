@@ -113,6 +113,19 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 			},
 			[]string{"SaleNoted is not declared"},
 		},
+		"an inbox that forgets what may come again": { // F-66
+			func(_ *testing.T, b *bench, cfg *Config) {
+				s := b.orders(ignore)
+				s.InboxRetention, s.RedeliveryHorizon = time.Hour, 2*time.Hour
+				other := b.orders(ignore)
+				other.Name, other.RedeliveryHorizon, other.InboxRetention = "short", 10*time.Minute, 10*time.Minute
+				cfg.Subscriptions = []subscription.Stream{s, other}
+			},
+			[]string{
+				`subscription "parcels": InboxRetention is 1h0m0s, but a message may come again for 2h0m0s (RedeliveryHorizon)`,
+				`subscription "short": RedeliveryHorizon is 10m0s, but the outbox of this engine tries a message for up to`,
+			},
+		},
 		"an address that others reach, without a token": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Server.Addr = ":9000" },
 			[]string{`server.addr ":9000" can be reached from other machines and there is no server.token`},

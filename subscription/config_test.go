@@ -21,6 +21,8 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		Provider: "archive",
 		Lanes:    -1,
 		Backoff:  -time.Second,
+		Batch:    1000, Timeout: -1, MaxAttempts: -1, OnParked: 7, HoldLimit: -1,
+		RedeliveryHorizon: -1, InboxRetention: -2,
 		Handlers: []subscription.Handler{
 			subscription.On(nothing),
 			subscription.On(nothing),
@@ -35,6 +37,13 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		`no provider "archive"`,
 		"Lanes is -1",
 		"Backoff is -1s",
+		"Batch is 1000: from 1 to 512",
+		"Timeout is -1ns",
+		"MaxAttempts is -1",
+		"OnParked is Policy(7): Hold or Skip",
+		"HoldLimit is -1",
+		"RedeliveryHorizon is -1ns",
+		"InboxRetention is -2ns, but a message may come again for -1ns",
 		"Handlers[1]: subscription_test.OrderPlaced has a handler already",
 		"Handlers[2]: domain shipping: subscription_test.neverDeclared is not declared",
 		"domain.Foreign",
@@ -64,6 +73,13 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, "default", s.Broker)
 	require.Equal(t, w.provider.Name(), s.Provider)
 	require.Equal(t, 16, s.Lanes)
+	require.Equal(t, 1, s.Batch)
+	require.Equal(t, time.Minute, s.Timeout)
+	require.Equal(t, 8, s.MaxAttempts)
 	require.Equal(t, 100*time.Millisecond, s.Backoff)
+	require.Equal(t, "hold", s.OnParked.String())
+	require.Equal(t, 10_000, s.HoldLimit)
+	require.Equal(t, 720*time.Hour, s.InboxRetention)
+	require.Equal(t, 168*time.Hour, s.RedeliveryHorizon)
 	require.Equal(t, topic, s.Topic())
 }
