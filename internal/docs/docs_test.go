@@ -81,8 +81,8 @@ func TestTutorial_RunsAsWritten(t *testing.T) {
 	}
 }
 
-// Every other piece of Go in the documentation stands in the examples, line by
-// line.
+// Every other piece of Go in the documentation stands in the examples, or in the
+// example of a package, line by line.
 func TestSnippets_StandInTheExamples(t *testing.T) {
 	var code strings.Builder
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
@@ -93,6 +93,13 @@ func TestSnippets_StandInTheExamples(t *testing.T) {
 		code.Write(text)
 		return err
 	}))
+	packages, err := filepath.Glob(filepath.Join(root, "*/example_test.go"))
+	require.NoError(t, err)
+	for _, path := range packages {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		code.Write(text)
+	}
 	for _, document := range documents(t) {
 		for _, block := range blocks(t, document, "go") {
 			if !strings.HasPrefix(block, "package ") {
