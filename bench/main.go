@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,6 +35,9 @@ type scenario struct {
 	against string // what the limit is, if not the same work by hand
 }
 
+// long is run only if it is named.
+const long = "purge"
+
 func scenarios() []scenario {
 	rate := []string{"rate"}
 	withPurge, withoutPurge := purges(2_000_000, 2*time.Minute)
@@ -45,7 +49,7 @@ func scenarios() []scenario {
 		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000), ""},
 		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000), ""},
 		{"drain-50", "events/s", rate, drain(50), drainByHand(50), ""},
-		{"purge", "ms", purgeMetrics, withPurge, withoutPurge, "without a purge"},
+		{long, "ms", purgeMetrics, withPurge, withoutPurge, "without a purge"},
 		{"purge-300k", "ms", purgeMetrics, withSmall, withoutSmall, "without a purge"},
 		{"stalled", "ms", percentiles, commits(true), commits(false), "with a broker that answers"},
 	}
@@ -71,7 +75,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(log)
-	only := flags.String("scenario", "", "one of "+strings.Join(names, ", ")+", or several with commas between; default all")
+	only := flags.String("scenario", "", "one of "+strings.Join(names, ", ")+", or several with commas between; default all but "+long+", which takes twenty minutes")
 	runs := flags.Int("runs", 3, "how often each is run; the table has the least, the median and the most")
 	asJSON := flags.Bool("json", false, "a line of JSON per scenario, and nothing else on standard output")
 	profile := flags.String("cpuprofile", "", "write a CPU profile of Waybill's runs to this file")
@@ -110,7 +114,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 
 func choose(all []scenario, only string) ([]scenario, error) {
 	if only == "" {
-		return all, nil
+		return slices.DeleteFunc(all, func(s scenario) bool { return s.name == long }), nil
 	}
 	var chosen []scenario
 	for name := range strings.SplitSeq(only, ",") {

@@ -232,7 +232,7 @@ func (w *world) orders(ctx context.Context, retention outbox.Retention, do func(
 	if n := t.ended.Load(); n > 0 {
 		w.log("%d statements of the purge took too long and were ended", n)
 	}
-	return got, w.delivered(ctx, committed)
+	return got, w.delivered(ctx, committed, false)
 }
 
 // atRate lets writers take turns at a fixed rate until do returns.

@@ -1,12 +1,9 @@
 package outbox_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,8 +16,6 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 )
-
-var discard = slog.New(slog.DiscardHandler)
 
 // choking never answers a call that holds certain messages, and notes them.
 type choking struct {
@@ -162,21 +157,27 @@ func (a *absent) Publish(ctx context.Context, messages []broker.Message) (err er
 	return a.Broker.Publish(ctx, messages)
 }
 
+// insertHalfAway stores n rows, every other one for topic "away".
+func insertHalfAway(b *outboxtest.Bench, n int) {
+	b.T.Helper()
+	var rows []outbox.Row
+	for i, key := range outboxtest.Numbered("k", n) {
+		row := outboxtest.Row(key)
+		if i%2 == 0 {
+			row.Topic = "away"
+		}
+		rows = append(rows, row)
+	}
+	b.InsertRows(rows...)
+}
+
 // C-58: a topic that fails alone opens its own breaker: the others of the lane go on
 // at full speed, nobody pays, and it goes on by itself.
 func TestProcessor_TopicFailsAlone(t *testing.T) {
 	for _, class := range []broker.Class{broker.Unavailable, broker.Unknown} {
 		t.Run(class.String(), func(t *testing.T) {
 			b := outboxtest.Open(t, openPostgres(t))
-			var rows []outbox.Row
-			for i, key := range outboxtest.Numbered("k", 40) {
-				row := outboxtest.Row(key)
-				if i%2 == 0 {
-					row.Topic = "away"
-				}
-				rows = append(rows, row)
-			}
-			b.InsertRows(rows...)
+			insertHalfAway(b, 40)
 			m := memory.New(memory.Config{})
 			var mu sync.Mutex
 			away := true
@@ -190,7 +191,7 @@ func TestProcessor_TopicFailsAlone(t *testing.T) {
 			})
 			cfg := quick()
 			cfg.Workers = 1
-			p := start(t, outbox.ProcessorConfig{Provider: "default", Store: b.Store, Lanes: []outbox.Lane{lane(m)}, Outbox: cfg})
+			p := processor(t, b, cfg, lane(m))
 			require.Eventually(t, func() bool { return slices.Equal(p.Status()["default"].OpenTopics, []string{"away"}) }, 10*time.Second, time.Millisecond)
 			require.Equal(t, "closed", p.Status()["default"].Breaker)
 			require.Eventually(t, func() bool { return len(m.Messages(topic)) == 20 }, 10*time.Second, time.Millisecond)
@@ -217,33 +218,12 @@ func TestProcessor_OutageIsTwoLines(t *testing.T) {
 	b.Insert(outboxtest.Numbered("k", 50)...)
 	m := memory.New(memory.Config{})
 	m.SetOutage(true)
-	var mu sync.Mutex
-	var log bytes.Buffer
-	out, err := outbox.NewProcessor(outbox.ProcessorConfig{
-		Provider: "default", Store: b.Store, Lanes: []outbox.Lane{lane(m)}, Outbox: quick(),
-		Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)),
-	})
-	require.NoError(t, err)
-	require.NoError(t, out.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, out.Stop(context.Background())) })
+	_, log := logged(t, b, quick(), lane(m))
 	require.Eventually(t, func() bool { return len(m.Calls()) >= 4 }, 20*time.Second, time.Millisecond)
 	m.SetOutage(false)
 	statuses(t, b, map[outbox.Status]int{outbox.Published: 50})
-	mu.Lock()
-	defer mu.Unlock()
-	require.Equal(t, 1, strings.Count(log.String(), "does not answer"), log.String())
-	require.Equal(t, 1, strings.Count(log.String(), "answers again"), log.String())
-}
-
-type locked struct {
-	mu *sync.Mutex
-	w  *bytes.Buffer
-}
-
-func (l locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
+	require.Equal(t, 1, log.count("does not answer"))
+	require.Equal(t, 1, log.count("answers again"))
 }
 
 // A call that takes long keeps its keys waiting and not the others of its
@@ -309,15 +289,7 @@ func TestProcessor_RecoveryNeedsNoPoll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := outboxtest.Open(t, openSQLite(t))
-			var rows []outbox.Row
-			for i, key := range outboxtest.Numbered("k", 20) {
-				row := outboxtest.Row(key)
-				if i%2 == 0 {
-					row.Topic = "away"
-				}
-				rows = append(rows, row)
-			}
-			b.InsertRows(rows...)
+			insertHalfAway(b, 20)
 			m := memory.New(memory.Config{})
 			var away atomic.Bool
 			away.Store(true)

@@ -192,12 +192,11 @@ func TestClaim_A26_D8_ReadsTheSameWithALongHistory(t *testing.T) {
 	r := &remembering{Worker: b.Worker("w1", outboxtest.Partitions, time.Hour), b: b}
 	// All statements of a look, with their plans.
 	look := func() (buffers int) {
-		var queries capture
-		hooked := b.DB.WithQueryHook(&queries)
-		found, _, err := outbox.NewStore(hooked, hooked).Peek(t.Context(), r.request(100))
+		watched, sent := watched(b)
+		found, _, err := watched.Peek(t.Context(), r.request(100))
 		require.NoError(t, err)
 		require.True(t, found)
-		for _, q := range queries {
+		for _, q := range sent.take() {
 			var plan []string
 			require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(q)).Scan(t.Context(), &plan))
 			text := strings.Join(plan, "\n")

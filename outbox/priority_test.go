@@ -29,10 +29,7 @@ func TestProcessor_A43_A60_D6_UrgentRowsOvertakeABacklog(t *testing.T) {
 		own, partner := memory.New(memory.Config{}), memory.New(memory.Config{})
 		cfg := quick()
 		cfg.Workers, cfg.BatchSize = 1, 10
-		start(t, outbox.ProcessorConfig{
-			Provider: "default", Store: b.Store, Outbox: cfg,
-			Lanes: []outbox.Lane{lane(own), {Target: "partner", Broker: partner, External: true}},
-		})
+		processor(t, b, cfg, lane(own), outbox.Lane{Target: "partner", Broker: partner, External: true})
 		statuses(t, b, map[outbox.Status]int{outbox.Published: 104})
 		for _, m := range []*memory.Broker{own, partner} {
 			sent := m.Messages(topic)

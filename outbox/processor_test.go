@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,11 +30,11 @@ func quick() outbox.Config {
 	}
 }
 
-func processor(t *testing.T, b *outboxtest.Bench, cfg outbox.Config, lanes ...outbox.Lane) *outbox.Processor {
+// start is a processor that ends with the test.
+func start(t *testing.T, cfg outbox.ProcessorConfig) *outbox.Processor {
 	t.Helper()
-	p, err := outbox.NewProcessor(outbox.ProcessorConfig{
-		Provider: "default", Store: b.Store, Lanes: lanes, Outbox: cfg, Logger: slog.New(slog.DiscardHandler),
-	})
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	p, err := outbox.NewProcessor(cfg)
 	require.NoError(t, err)
 	require.NoError(t, p.Start(t.Context()))
 	t.Cleanup(func() {
@@ -42,6 +43,11 @@ func processor(t *testing.T, b *outboxtest.Bench, cfg outbox.Config, lanes ...ou
 		require.NoError(t, p.Stop(ctx))
 	})
 	return p
+}
+
+func processor(t *testing.T, b *outboxtest.Bench, cfg outbox.Config, lanes ...outbox.Lane) *outbox.Processor {
+	t.Helper()
+	return start(t, outbox.ProcessorConfig{Provider: "default", Store: b.Store, Lanes: lanes, Outbox: cfg})
 }
 
 func lane(b broker.Broker) outbox.Lane { return outbox.Lane{Target: "default", Broker: b} }

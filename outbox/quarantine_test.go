@@ -149,18 +149,3 @@ func TestProcessor_QuarantineComesItsTurn(t *testing.T) {
 	require.NotEmpty(t, pending, "others were still waiting")
 	require.Positive(t, p.Status()["default"].Published)
 }
-
-// start is a processor that ends with the test.
-func start(t *testing.T, cfg outbox.ProcessorConfig) *outbox.Processor {
-	t.Helper()
-	cfg.Logger = discard
-	p, err := outbox.NewProcessor(cfg)
-	require.NoError(t, err)
-	require.NoError(t, p.Start(t.Context()))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, p.Stop(ctx))
-	})
-	return p
-}

@@ -20,10 +20,8 @@ import (
 // middle of its work does.
 func hold(t *testing.T, b *outboxtest.Bench, seq int64) (release func()) {
 	t.Helper()
-	tx, err := b.DB.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = tx.Rollback() })
-	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM outbox WHERE seq = ? FOR UPDATE", seq)
+	tx := begin(t, b)
+	_, err := tx.ExecContext(t.Context(), "SELECT 1 FROM outbox WHERE seq = ? FOR UPDATE", seq)
 	require.NoError(t, err)
 	return func() { require.NoError(t, tx.Rollback()) }
 }

@@ -331,11 +331,10 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 // plans are the plans of all statements that do sends and EXPLAIN knows.
 func plans(t *testing.T, b *outboxtest.Bench, do func(s *outbox.Store)) (all []string) {
 	t.Helper()
-	var sent capture
-	hooked := b.DB.WithQueryHook(&sent)
-	do(outbox.NewStore(hooked, hooked))
+	watched, sent := watched(b)
+	do(watched.Store)
 	settings := []string{}
-	for _, q := range sent {
+	for _, q := range sent.take() {
 		switch {
 		case strings.HasPrefix(q, "SELECT set_config"):
 			settings = append(settings, q)

@@ -54,8 +54,8 @@ const (
 //
 // It is done in steps of at most r.Batch rows, each a transaction of its own that
 // is over within a fraction of a second, with a pause of three times as long
-// behind it. Rows that somebody has locked are left for the next time. It begins no step
-// later than r.Every, when the next one's turn comes.
+// behind it. Rows that somebody has locked are left for the next time. It begins
+// no step later than r.Every, when the next one's turn comes.
 func (s *Store) Purge(ctx context.Context, r Retention) (p Purged, err error) {
 	r = Config{Retention: r}.WithDefaults().Retention
 	end := time.Now().Add(cmp.Or(max(r.Every, 0), math.MaxInt64))
@@ -82,7 +82,7 @@ type expirable struct {
 // Published rows are walked in the table itself: an index of their own is one
 // that every settle would have to keep.
 var (
-	abandonedRows = expirable{among: " AND finished_at IS NOT NULL AND published_at IS NULL", status: Abandoned}
+	abandonedRows = expirable{among: " AND " + givenUp, status: Abandoned}
 	publishedRows = expirable{status: Published, inTurn: true}
 )
 
@@ -147,7 +147,7 @@ type stretch struct {
 // SQLite only the second takes the writer.
 func (s *Store) step(ctx context.Context, e expirable, after, span int64, size int) (p stretch, err error) {
 	if s.sqlite() {
-		if p, err = s.look(ctx, s.reader, e, after, span, size); err != nil || p.expired == nil {
+		if p, err = s.examine(ctx, s.reader, e, after, span, size); err != nil || p.expired == nil {
 			return p, err
 		}
 	}
@@ -157,7 +157,7 @@ func (s *Store) step(ctx context.Context, e expirable, after, span int64, size i
 			if _, err := tx.ExecContext(ctx, limits); err != nil {
 				return err
 			}
-			if p, err = s.look(ctx, tx, e, after, span, size); err != nil || p.expired == nil {
+			if p, err = s.examine(ctx, tx, e, after, span, size); err != nil || p.expired == nil {
 				return err
 			}
 		}
@@ -170,7 +170,7 @@ func (s *Store) step(ctx context.Context, e expirable, after, span int64, size i
 	return p, err
 }
 
-func (s *Store) look(ctx context.Context, db bun.IDB, e expirable, after, span int64, size int) (p stretch, err error) {
+func (s *Store) examine(ctx context.Context, db bun.IDB, e expirable, after, span int64, size int) (p stretch, err error) {
 	bound := ""
 	if span > 0 {
 		bound = fmt.Sprintf(" AND seq <= %d", after+span)

@@ -19,8 +19,8 @@ type Stats struct {
 
 // Conditions that an index answers, whatever the number of published rows.
 const (
-	unfinished = " WHERE finished_at IS NULL"
-	givenUp    = " WHERE finished_at IS NOT NULL AND published_at IS NULL"
+	unfinished = "finished_at IS NULL"
+	givenUp    = "finished_at IS NOT NULL AND published_at IS NULL"
 )
 
 // Stats returns the state of every target that has rows or partitions. What it costs
@@ -54,8 +54,8 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 		}
 		return t
 	}
-	err := each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+" FROM outbox"+unfinished+" GROUP BY target_broker, status"+
-		" UNION ALL SELECT target_broker, 'abandoned', count(*), NULL FROM outbox"+givenUp+" GROUP BY target_broker"+
+	err := each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+" FROM outbox WHERE "+unfinished+" GROUP BY target_broker, status"+
+		" UNION ALL SELECT target_broker, 'abandoned', count(*), NULL FROM outbox WHERE "+givenUp+" GROUP BY target_broker"+
 		" UNION ALL SELECT target_broker, 'published', CAST(sum(n) AS bigint), NULL FROM outbox_published GROUP BY target_broker",
 		func(scan func(...any) error) error {
 			var target string
@@ -96,8 +96,8 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 	if err != nil {
 		return nil, err
 	}
-	failures := func(where string) string {
-		return "SELECT target_broker, last_error, last_attempt_at FROM outbox" + where + " AND status IN ('failed', 'abandoned') AND last_error IS NOT NULL"
+	failures := func(which string) string {
+		return "SELECT target_broker, last_error, last_attempt_at FROM outbox WHERE " + which + " AND status IN ('failed', 'abandoned') AND last_error IS NOT NULL"
 	}
 	err = each(ctx, db, "SELECT target_broker, last_error FROM (SELECT target_broker, last_error, row_number() OVER"+
 		" (PARTITION BY target_broker ORDER BY last_attempt_at DESC) AS nth FROM ("+failures(unfinished)+" UNION ALL "+failures(givenUp)+") AS failures) AS latest WHERE nth = 1",

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,11 +77,11 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
 	// The statement that the store really sends.
 	explain := func() string {
-		var queries capture
-		hooked := b.DB.WithQueryHook(&queries)
-		found, _, err := outbox.NewStore(hooked, hooked).Peek(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "w1", Leases: w.Leases, Limit: 1})
+		watched, sent := watched(b)
+		found, _, err := watched.Peek(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "w1", Leases: w.Leases, Limit: 1})
 		require.NoError(t, err)
 		require.True(t, found)
+		queries := sent.take()
 		require.Len(t, queries, 1)
 		var plan []string
 		require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(queries[0])).Scan(t.Context(), &plan))
@@ -109,12 +110,35 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	require.NotContains(t, plan, "Seq Scan", plan)
 }
 
-// capture is a query hook that keeps what was sent.
-type capture []string
+// queries is a query hook that keeps what many send.
+type queries struct {
+	mu   sync.Mutex
+	sent []string
+}
 
-func (c *capture) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+func (q *queries) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
 
-func (c *capture) AfterQuery(_ context.Context, e *bun.QueryEvent) { *c = append(*c, e.Query) }
+func (q *queries) AfterQuery(_ context.Context, e *bun.QueryEvent) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.sent = append(q.sent, e.Query)
+}
+
+// take returns what was sent since the last time.
+func (q *queries) take() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sent := q.sent
+	q.sent = nil
+	return sent
+}
+
+// watched is a bench whose store's queries are kept.
+func watched(b *outboxtest.Bench) (*outboxtest.Bench, *queries) {
+	q := &queries{}
+	hooked := b.DB.WithQueryHook(q)
+	return &outboxtest.Bench{Store: outbox.NewStore(hooked, hooked), T: b.T, DB: b.DB}, q
+}
 
 // The table explains itself to whoever looks at it with psql.
 func TestMigrations_EveryColumnHasAComment(t *testing.T) {

@@ -49,26 +49,28 @@ func TestReference_HasEveryKey(t *testing.T) {
 	require.Equal(t, code, documented)
 }
 
-// The reference's sample is a valid file.
-func TestReference_SampleLoads(t *testing.T) {
-	samples := blocks(t, "docs/reference/configuration.md", "yaml")
+// sample reads the only sample of a configuration file in a document.
+func sample(t *testing.T, document string) *config.File {
+	t.Helper()
+	samples := blocks(t, document, "yaml")
 	require.Len(t, samples, 1)
 	path := filepath.Join(t.TempDir(), "waybill.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(samples[0]), 0o600))
 	file, err := config.Parse(path)
 	require.NoError(t, err)
+	return file
+}
+
+// The reference's sample is a valid file.
+func TestReference_SampleLoads(t *testing.T) {
+	file := sample(t, "docs/reference/configuration.md")
 	require.Equal(t, "ordering", file.Domain)
 	require.Equal(t, "partner", file.External[0].Broker)
 }
 
 // The guide's sample is a valid file, and names every setting that it is about.
 func TestGuide_SampleLoads(t *testing.T) {
-	samples := blocks(t, "docs/guides/tuning-and-retention.md", "yaml")
-	require.Len(t, samples, 1)
-	path := filepath.Join(t.TempDir(), "waybill.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(samples[0]), 0o600))
-	file, err := config.Parse(path)
-	require.NoError(t, err)
+	file := sample(t, "docs/guides/tuning-and-retention.md")
 	require.Equal(t, outbox.Config{}.WithDefaults(), file.Outbox.WithDefaults(), "the sample's values are the defaults")
 	for _, setting := range []string{"Workers", "BatchSize", "PollInterval", "MaxPollInterval", "Lease", "PublishTimeout", "OnAbandoned", "Retry", "Retention"} {
 		require.NotZero(t, reflect.ValueOf(file.Outbox).FieldByName(setting).Interface(), setting)

@@ -63,7 +63,10 @@ func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
 		v.process.until("running", 1)
 		v.next = time.Now().Add(between(0, 3*time.Second))
 	}
-	for end := time.Now().Add(lasts); time.Now().Before(end); <-time.After(tick) {
+	// On a busy machine the first kills and stops may hit none that has rows.
+	begin := time.Now()
+	for ; time.Since(begin) < lasts || w.count("witness WHERE lost") == 0; <-time.After(tick) {
+		require.Less(t, time.Since(begin), lasts+patience)
 		for _, v := range victims {
 			if time.Now().Before(v.next) {
 				continue
@@ -117,7 +120,7 @@ func TestKill_TenTimesInARow(t *testing.T) {
 	random := chance(t)
 	w := newWorld(t, 40)
 	slow := func(c *nodeConfig) {
-		c.Outbox.Lease, c.Trap.Delay = time.Second, 30*time.Millisecond
+		c.Outbox.Lease, c.Trap.Delay = 2*time.Second, 30*time.Millisecond
 	}
 	writer := w.writer(40, 2, 30*time.Millisecond)
 	writer.until("running", 1)

@@ -43,6 +43,7 @@ type step struct {
 	owner    string // who has the row, or had it
 	claim    int64
 	lost     bool // a takeover
+	paid     bool // It cost an attempt.
 }
 
 type delivery struct {
@@ -66,13 +67,14 @@ type report struct {
 	reasons                        map[string]int // of duplicates
 	incidents                      map[string]int
 	taken, stale, takenOver        int
+	paid                           int // attempts, besides those of unanswered calls
 	abandoned                      int
 	violations                     []string
 }
 
 func (r report) String() string {
-	return fmt.Sprintf("%d events, %d deliveries, %d duplicates (%s), %s, %d rows taken over (%d of them reported), %d stale write-backs, %d abandoned",
-		r.events, r.deliveries, r.duplicates, counts(r.reasons), counts(r.incidents), r.taken, r.takenOver, r.stale, r.abandoned)
+	return fmt.Sprintf("%d events, %d deliveries, %d duplicates (%s), %s, %d rows taken over (%d of them reported), %d stale write-backs, %d attempts paid, %d abandoned",
+		r.events, r.deliveries, r.duplicates, counts(r.reasons), counts(r.incidents), r.taken, r.takenOver, r.stale, r.paid, r.abandoned)
 }
 
 // odd is how many duplicates there are besides those of a Kafka that was too busy
@@ -189,6 +191,14 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 	}
 	open := map[int64]step{}
 	ended := map[int64][]claim{} // by seq: the claims that did not end in published
+	// happened finds what befell a claim's owner while it had the row.
+	happened := func(c claim, kind string) int {
+		pid := pidOf(c.from.owner)
+		return slices.IndexFunc(e.incidents, func(i incident) bool {
+			return (kind == "" || i.Kind == kind) && (i.PID == 0 || i.PID == pid) &&
+				!i.From.After(c.end.at.Add(slack)) && !i.Until.Before(c.from.at.Add(-slack))
+		})
+	}
 	for _, s := range e.steps {
 		switch {
 		case s.new == "processing":
@@ -197,8 +207,12 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 			if s.lost {
 				r.taken++
 			}
+			c := claim{open[s.seq], s}
 			if s.new != "published" {
-				ended[s.seq] = append(ended[s.seq], claim{open[s.seq], s})
+				ended[s.seq] = append(ended[s.seq], c)
+			}
+			if s.paid && happened(c, "unanswered call") < 0 {
+				r.paid++
 			}
 		}
 	}
@@ -212,11 +226,7 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 			if extra == 0 {
 				break
 			}
-			pid := pidOf(c.from.owner)
-			i := slices.IndexFunc(e.incidents, func(i incident) bool {
-				return (i.PID == 0 || i.PID == pid) && !i.From.After(c.end.at.Add(slack)) && !i.Until.Before(c.from.at.Add(-slack))
-			})
-			if i >= 0 {
+			if i := happened(c, ""); i >= 0 {
 				r.reasons[e.incidents[i].Kind]++
 				extra--
 			}
@@ -324,6 +334,13 @@ func TestChecker_CanFail(t *testing.T) {
 			require.Contains(t, strings.Join(e.judge().violations, "\n"), c.finds)
 		})
 	}
+
+	// Whoever was answered pays.
+	paying := sound()
+	paying.steps[11].paid = true
+	require.Equal(t, 1, paying.judge().paid)
+	paying.incidents[0].Kind = "unanswered call"
+	require.Zero(t, paying.judge().paid)
 
 	allowed := sound()
 	allowed.rows[3].status = "abandoned"

@@ -15,7 +15,7 @@ func TestCrash_D2_A30_APoisonRowEndsAfterFiveCrashes(t *testing.T) {
 	w.move(25, 19)
 	poison := w.strings("SELECT message_id::text FROM outbox ORDER BY seq OFFSET 237 LIMIT 1")[0]
 	start := func() *process {
-		return w.node(func(c *nodeConfig) { c.Outbox.Lease, c.Trap.KillAt = 1500*time.Millisecond, poison })
+		return w.node(func(c *nodeConfig) { c.Outbox.Lease, c.Trap.KillAt = 3*time.Second, poison })
 	}
 	crashes := 0
 	p := start()

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	// These tests wait more than they work, so more of them than there are
 	// processors run side by side; but of many, Kafka answers none in time.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "5"); err != nil {
+	if err := flag.Set("test.parallel", "3"); err != nil {
 		panic(err)
 	}
 	dir, err := os.MkdirTemp("", "faults")

@@ -22,7 +22,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	w.createEffects()
 	x := newPooler(t, w)
 	engine := func() *process {
-		return w.engine(lease(2*time.Second), func(c *nodeConfig) {
+		return w.engine(lease(4*time.Second), func(c *nodeConfig) {
 			c.Outbox.Workers, c.Consume, c.Trap.Delay = 4, true, 20*time.Millisecond
 		})
 	}

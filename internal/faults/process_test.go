@@ -195,7 +195,7 @@ func (p *process) until(what string, n int) {
 }
 
 const (
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 	tick     = 20 * time.Millisecond
 )
 

@@ -16,13 +16,13 @@ func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 	w := newWorld(t, 30)
 	w.createEffects()
 	x := newProxy(t, &w.dsn)
-	e := w.engine(lease(2*time.Second), func(c *nodeConfig) { c.Outbox.Workers, c.Consume = 4, true })
+	e := w.engine(lease(4*time.Second), func(c *nodeConfig) { c.Outbox.Workers, c.Consume = 4, true })
 	w.drain()
 	lines := func(with string) int { return strings.Count(e.logged(), with) }
 	begins := []string{"the database does not answer as it should", "the database fails; messages wait", "commits of other processes are found by polling"}
 	ends := []string{`the database answers again","lane"`, `the database answers again","subscription"`, "commits of other processes are heard of again"}
 	for range 2 {
-		w.move(30, 20) // for the subscription to be busy
+		w.move(30, 20)
 		// A busy machine may have had outages of its own.
 		before := make([]int, len(begins))
 		eventually(t, func() bool {
@@ -35,10 +35,13 @@ func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 			return true
 		}, "nothing is away")
 		x.cut()
+		w.tell() // for the subscription to need the database
 		eventually(t, func() bool {
 			return w.count("outbox_partitions WHERE locked_until > clock_timestamp() - interval '2 seconds'") == 0
 		}, "the leases have run out long ago")
-		eventually(t, func() bool { return lines(begins[1]) > before[1] }, "the subscription needs the database")
+		for i := range begins {
+			eventually(t, func() bool { return lines(begins[i]) > before[i] }, "it says %q", begins[i])
+		}
 		for i := range begins {
 			require.Equal(t, before[i]+1, lines(begins[i]), "%s\n%s", begins[i], e.logged())
 			require.Equal(t, before[i], lines(ends[i]), "%s\n%s", ends[i], e.logged())

@@ -46,7 +46,7 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 			a.move(1, "")
 			require.NoError(t, repo.Save(t.Context(), a))
 			published++
-			require.Eventually(t, func() bool { return len(m.Messages(accountTopic)) == published }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(m.Messages(accountTopic)) == published }, patience, time.Millisecond)
 		}
 		for _, id := range []string{"a", "b", "c"} {
 			save(id)

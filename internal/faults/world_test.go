@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -36,6 +37,7 @@ type world struct {
 	partners []outbox.Target
 	units    *uow.Manager
 	repo     *repository.Repository[*account]
+	told     map[string]bool // ids of what tell published
 
 	nodes     []*process
 	incidents []incident
@@ -46,11 +48,12 @@ type world struct {
 const witness = `
 CREATE TABLE witness (
 	n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
-	seq bigint, old text, new text, owner text, claim bigint, lost boolean);
+	seq bigint, old text, new text, owner text, claim bigint, lost boolean, paid boolean);
 CREATE FUNCTION see_row() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	INSERT INTO witness (seq, old, new, owner, claim, lost) VALUES (OLD.seq, OLD.status, NEW.status,
-		COALESCE(NEW.locked_by, OLD.locked_by), COALESCE(NEW.claim_id, OLD.claim_id), NEW.losses > OLD.losses);
+	INSERT INTO witness (seq, old, new, owner, claim, lost, paid) VALUES (OLD.seq, OLD.status, NEW.status,
+		COALESCE(NEW.locked_by, OLD.locked_by), COALESCE(NEW.claim_id, OLD.claim_id), NEW.losses > OLD.losses,
+		OLD.status = 'processing' AND NEW.status IN ('failed', 'abandoned') AND NEW.losses <= OLD.losses AND NEW.attempts = OLD.attempts - OLD.losses);
 	RETURN NULL;
 END $$;
 CREATE TRIGGER see_row AFTER UPDATE OF status ON outbox FOR EACH ROW EXECUTE FUNCTION see_row();
@@ -94,7 +97,7 @@ func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, p
 	t.Helper()
 	dsn := environment(t, "WAYBILL_POSTGRES")
 	name := "faults_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners}
+	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners, told: map[string]bool{}}
 	w.server = connect(t, dsn)
 	w.execute("CREATE DATABASE " + name)
 	t.Cleanup(func() { w.execute("DROP DATABASE " + name + " WITH (FORCE)") })
@@ -189,15 +192,16 @@ func (w *world) node(change ...func(*nodeConfig)) *process {
 }
 
 // config is an engine's. It looks often for work, so that waits are those of
-// leases.
+// leases, and gives a busy Kafka most of a lease to answer.
 func (w *world) config(change ...func(*nodeConfig)) nodeConfig {
 	cfg := nodeConfig{Role: "engine", DSN: w.dsn, Kafka: w.kafka, Prefix: w.prefix, External: w.partners, Outbox: outbox.Config{
-		Workers: 2, BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 2 * time.Second,
+		Workers: 2, BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 5 * time.Second,
 		Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
 	}}
 	for _, c := range change {
 		c(&cfg)
 	}
+	cfg.Outbox.PublishTimeout = cmp.Or(cfg.Outbox.PublishTimeout, cfg.Outbox.Lease*4/5)
 	return cfg
 }
 
@@ -259,6 +263,22 @@ func (w *world) count(from string, args ...any) (n int) {
 	return n
 }
 
+// now is the database's time.
+func (w *world) now() string {
+	w.t.Helper()
+	return w.strings("SELECT clock_timestamp()::text")[0]
+}
+
+// calls are those of some brokers that began and ended since a time: for how many
+// rows, and how many of them paid.
+func (w *world) calls(brokers, since string) (rows, paid int) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow(`SELECT count(*), count(*) FILTER (WHERE e.paid)
+		FROM witness b JOIN witness e USING (seq, claim) JOIN outbox USING (seq)
+		WHERE b.new = 'processing' AND b.at >= $1::timestamptz AND e.old = 'processing' AND target_broker `+brokers, since).Scan(&rows, &paid))
+	return rows, paid
+}
+
 // strings selects one column.
 func (w *world) strings(query string, args ...any) (all []string) {
 	w.t.Helper()
@@ -301,9 +321,9 @@ func (w *world) evidence() evidence {
 		e.rows = append(e.rows, r)
 		return err
 	})
-	w.each("SELECT seq, at, old, new, COALESCE(owner, ''), COALESCE(claim, 0), lost FROM witness ORDER BY n", func(scan func(...any) error) error {
+	w.each("SELECT seq, at, old, new, COALESCE(owner, ''), COALESCE(claim, 0), lost, paid FROM witness ORDER BY n", func(scan func(...any) error) error {
 		var s step
-		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.claim, &s.lost)
+		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.claim, &s.lost, &s.paid)
 		e.steps = append(e.steps, s)
 		return err
 	})
@@ -348,7 +368,7 @@ func (w *world) each(query string, row func(scan func(...any) error) error) {
 // partition.
 func (w *world) delivered() (all []delivery) {
 	w.t.Helper()
-	client, err := sarama.NewClient([]string{w.kafka}, sarama.NewConfig())
+	client, err := sarama.NewClient([]string{w.kafka}, patient())
 	require.NoError(w.t, err)
 	defer client.Close()
 	topics, err := client.Topics()
@@ -388,7 +408,9 @@ func (w *world) partition(consumer sarama.Consumer, topic string, partition int3
 					d.id = string(h.Value)
 				}
 			}
-			all = append(all, d)
+			if !w.told[d.id] {
+				all = append(all, d)
+			}
 			if m.Offset == end-1 {
 				return all
 			}
@@ -400,9 +422,33 @@ func (w *world) partition(consumer sarama.Consumer, topic string, partition int3
 
 func (w *world) admin() sarama.ClusterAdmin {
 	w.t.Helper()
-	admin, err := sarama.NewClusterAdmin([]string{w.kafka}, sarama.NewConfig())
+	admin, err := sarama.NewClusterAdmin([]string{w.kafka}, patient())
 	require.NoError(w.t, err)
 	return admin
+}
+
+// patient waits for a busy Kafka.
+func patient() *sarama.Config {
+	c := sarama.NewConfig()
+	c.Admin.Timeout, c.Net.ReadTimeout, c.Metadata.Retry.Max = patience, patience, 20
+	c.Producer.Timeout, c.Producer.Return.Successes = patience, true
+	return c
+}
+
+// tell publishes what no outbox has, of a type that nobody knows.
+func (w *world) tell() {
+	w.t.Helper()
+	producer, err := sarama.NewSyncProducer([]string{w.kafka}, patient())
+	require.NoError(w.t, err)
+	defer producer.Close()
+	id := uuid.NewString()
+	_, _, err = producer.SendMessage(&sarama.ProducerMessage{
+		Topic:   w.prefix + accountTopic,
+		Headers: []sarama.RecordHeader{{Key: []byte("id"), Value: []byte(id)}},
+		Value:   sarama.StringEncoder(fmt.Sprintf(`{"data": {}, "metadata": {"headers": {"id": %q, "type": "nobodys.v1"}}}`, id)),
+	})
+	require.NoError(w.t, err)
+	w.told[id] = true
 }
 
 // createTopic creates the topic before an engine does, which on a busy machine

@@ -5,6 +5,7 @@ package outboxtest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,6 +73,14 @@ func (b *Bench) InsertRows(rows ...outbox.Row) {
 	require.NoError(b.T, err)
 	_, err = b.DB.ExecContext(b.T.Context(), string(query))
 	require.NoError(b.T, err)
+}
+
+// insertMany stores rows in transactions of a size that both databases take.
+func (b *Bench) insertMany(keys ...string) {
+	b.T.Helper()
+	for part := range slices.Chunk(keys, 1000) {
+		b.Insert(part...)
+	}
 }
 
 // Worker acquires n partitions of target "default".
@@ -166,6 +175,8 @@ func (b *Bench) Exec(query string, args ...any) {
 	_, err := b.DB.ExecContext(context.WithoutCancel(b.T.Context()), query, args...)
 	require.NoError(b.T, err)
 }
+
+func (b *Bench) sqlite() bool { return b.DB.Dialect().Name().String() == "sqlite" }
 
 func past(db *bun.DB) string {
 	if db.Dialect().Name().String() == "sqlite" {

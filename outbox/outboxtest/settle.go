@@ -1,6 +1,7 @@
 package outboxtest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -124,118 +125,119 @@ func deleteOnPublish(t *testing.T, b *Bench) {
 	require.EqualValues(t, 1, s["default"].Counts[outbox.Failed])
 }
 
-func takeover(t *testing.T, b *Bench) {
-	b.Insert("a", "a", "b")
-	dead := b.Worker("dead", Partitions, time.Minute)
-	require.Len(t, dead.Claim(2).Rows, 2)
-	require.Empty(t, b.Worker("early", Partitions, time.Minute).Leases, "the lease still runs")
-	b.Expire()
-	heir := b.Worker("heir", Partitions, time.Minute)
-	require.Equal(t, []outbox.Status{outbox.Pending, outbox.Pending, outbox.Pending}, b.Statuses())
-	c := heir.Claim(10)
-	require.Equal(t, []string{"a", "a", "b"}, Keys(c))
-	require.Equal(t, []int{2, 2, 1}, []int{c.Rows[0].Attempts, c.Rows[1].Attempts, c.Rows[2].Attempts})
-	require.Equal(t, []int{1, 1, 0}, []int{c.Rows[0].Losses, c.Rows[1].Losses, c.Rows[2].Losses})
-	// Settled, they have killed nobody: the lost claim is given back.
-	heir.Settle(c, All(c, failed(time.Hour))...)
-	require.Equal(t, []int{1, 1, 1}, []int{b.Entries()[0].Attempts, b.Entries()[1].Attempts, b.Entries()[2].Attempts})
-	require.Zero(t, b.Entries()[0].Losses)
+// One of four outcomes is none that the database knows: nothing of them is
+// applied, and the write-back can be made again.
+func settleAllOrNone(t *testing.T, b *Bench) {
+	b.Insert("a", "b", "c", "d")
+	w := b.Worker("w1", Partitions, time.Minute)
+	c := w.Claim(10)
+	before := b.Entries()
+	outcomes := []outbox.Outcome{
+		{Seq: c.Rows[0].Seq, Status: outbox.Published},
+		{Seq: c.Rows[1].Seq, Status: outbox.Failed, Class: "transient", Error: "x", After: time.Hour},
+		{Seq: c.Rows[2].Seq, Status: outbox.Pending, Unspent: true},
+		{Seq: c.Rows[3].Seq, Status: outbox.Failed, Class: "no class", Error: "x", After: time.Hour},
+	}
+	for _, r := range []outbox.Retention{{Published: time.Hour}, {Delete: true}} {
+		_, err := b.Settle(t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outcomes, Retention: r})
+		require.Error(t, err)
+		require.Equal(t, before, b.Entries(), "all are in hand as before")
+	}
+	outcomes[3].Class = "transient"
+	require.Zero(t, w.Settle(c, outcomes...))
+	require.Equal(t, []outbox.Status{outbox.Published, outbox.Failed, outbox.Pending, outbox.Failed}, b.Statuses())
 }
 
-func lateSettle(t *testing.T, b *Bench) {
+func fiveFailures(t *testing.T, b *Bench) {
+	b.Insert("a")
+	w := b.Worker("w1", Partitions, time.Minute)
+	for n := 1; n <= 5; n++ {
+		c := w.Claim(1)
+		require.Len(t, c.Rows, 1)
+		require.Equal(t, n, c.Rows[0].Attempts, "one try is one attempt")
+		o := failed(-time.Second)
+		o.Error = fmt.Sprintf("failure %d", n)
+		if n == 5 {
+			o.Status = outbox.Abandoned
+		}
+		w.Settle(c, All(c, o)...)
+		e := b.Entries()[0]
+		require.Equal(t, o.Status, e.Status)
+		require.Equal(t, n, e.Attempts, "not once more for the failure")
+		require.Equal(t, o.Error, e.LastError)
+		require.Empty(t, e.LockedBy)
+		require.Nil(t, e.LockedUntil)
+	}
+	require.Empty(t, w.Claim(10).Rows)
+	b.Exec("UPDATE outbox SET available_at = " + past(b.DB))
+	b.Expire()
+	require.Empty(t, b.Worker("w2", Partitions, time.Minute).Claim(10).Rows, "nor by another")
+}
+
+func failedSayWhy(t *testing.T, b *Bench) {
+	rows := b.Insert("a", "b", "c", "d")
+	w := b.Worker("w1", Partitions, time.Minute)
+	c := w.Claim(3)
+	w.Settle(c, outbox.Outcome{Seq: c.Rows[0].Seq, Status: outbox.Failed, Class: "transient", Error: "first", After: time.Hour},
+		outbox.Outcome{Seq: c.Rows[1].Seq, Status: outbox.Published},
+		outbox.Outcome{Seq: c.Rows[2].Seq, Status: outbox.Failed, Class: "unknown", Error: "third", After: time.Hour})
+	found, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Failed})
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	for i, row := range []outbox.Row{rows[0], rows[2]} {
+		require.Equal(t, row.MessageID, found[i].MessageID)
+		require.Equal(t, row.MessageType, found[i].MessageType)
+		require.Equal(t, 1, found[i].Attempts)
+		require.WithinDuration(t, *found[i].LastAttemptAt, found[i].CreatedAt, time.Minute)
+	}
+	require.Equal(t, []string{"first", "third"}, []string{found[0].LastError, found[1].LastError})
+	require.Equal(t, []string{"transient", "unknown"}, []string{found[0].FailureClass, found[1].FailureClass})
+}
+
+func errorText(t *testing.T, b *Bench) {
+	text := "it's \"so\" `bad`; DROP TABLE outbox; -- ?0 ?1 $1 %s \\n\r\n\ttab \u00fc \u6f22 \U0001F69A \u202e"
+	for stored, want := range map[string]string{
+		text:               text,
+		"nul \x00 inside":  "nul \uFFFD inside",
+		"bytes \xff\xfe !": "bytes \uFFFD !",
+	} {
+		b.Exec("DELETE FROM outbox")
+		b.Insert("a")
+		w := b.Worker("w1", Partitions, time.Minute)
+		c := w.Claim(1)
+		require.Len(t, c.Rows, 1)
+		o := failed(time.Hour)
+		o.Error = stored
+		w.Settle(c, All(c, o)...)
+		require.Equal(t, want, b.Entries()[0].LastError)
+		s, err := b.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, *s["default"].LastError)
+		b.Expire()
+	}
+}
+
+func staleDelete(t *testing.T, b *Bench) {
 	b.Insert("a", "b")
 	slow := b.Worker("slow", Partitions, time.Minute)
 	late := slow.Claim(2)
 	b.Expire()
 	heir := b.Worker("heir", Partitions, time.Minute)
-	require.Equal(t, 2, slow.Settle(late, All(late, published())...), "after the takeover, before the next claim")
-	require.Equal(t, []outbox.Status{outbox.Pending, outbox.Pending}, b.Statuses())
 	c := heir.Claim(1)
-	require.Equal(t, 2, slow.Settle(late, All(late, failed(time.Hour))...), "while the heir has one of them")
-	heir.Settle(c, All(c, published())...)
-	require.Equal(t, 2, slow.Settle(late, All(late, failed(time.Hour))...), "after the heir has published it")
-	require.Equal(t, []outbox.Status{outbox.Published, outbox.Pending}, b.Statuses())
-}
-
-func fences(t *testing.T, b *Bench) {
-	seen := map[int64]bool{}
-	for range 3 {
-		w := b.Worker("w1", Partitions, time.Minute)
-		require.Len(t, w.Leases, Partitions)
-		for _, l := range w.Leases {
-			require.False(t, seen[l.Fence])
-			seen[l.Fence] = true
-		}
-		b.Expire()
+	settle := func(c outbox.Claim) int {
+		stale, err := b.Settle(t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: All(c, published()), Retention: outbox.Retention{Delete: true}})
+		require.NoError(t, err)
+		return stale
 	}
-}
-
-func runningLease(t *testing.T, b *Bench) {
-	first := b.Worker("w1", 5, time.Minute)
-	require.Len(t, first.Leases, 5)
-	second := b.Worker("w2", Partitions, time.Minute)
-	require.Len(t, second.Leases, Partitions-5)
-	require.Empty(t, b.Worker("w3", Partitions, time.Minute).Leases)
-}
-
-func renewal(t *testing.T, b *Bench) {
-	ctx := t.Context()
-	w := b.Worker("w1", 3, time.Minute)
-	b.Expire() // ran out, and nobody came
-	kept, err := b.Announce(ctx, b.DB, "default", []string{"w1"}, w.Leases, time.Minute)
-	require.NoError(t, err)
-	require.ElementsMatch(t, w.Leases, kept)
-	m, err := b.Membership(ctx, "default")
-	require.NoError(t, err)
-	require.Equal(t, outbox.Membership{Workers: 1, Free: Partitions - 3}, m)
-
-	b.Expire()
-	other := b.Worker("w2", Partitions, time.Minute)
-	require.Len(t, other.Leases, Partitions)
-	kept, err = b.Announce(ctx, b.DB, "default", []string{"w1"}, w.Leases, time.Minute)
-	require.NoError(t, err)
-	require.Empty(t, kept, "they are another's now")
-
-	b.Exec("UPDATE outbox_workers SET seen_until = " + past(b.DB))
-	_, err = b.Announce(ctx, b.DB, "default", []string{"w2"}, nil, time.Minute)
-	require.NoError(t, err)
-	m, err = b.Membership(ctx, "default")
-	require.NoError(t, err)
-	require.Equal(t, 1, m.Workers, "the dead are forgotten")
-	require.NoError(t, b.Leave(ctx, "default", []string{"w2"}))
-	m, err = b.Membership(ctx, "default")
-	require.NoError(t, err)
-	require.Zero(t, m.Workers)
-}
-
-func release(t *testing.T, b *Bench) {
-	w := b.Worker("w1", Partitions, time.Minute)
-	require.NoError(t, b.Release(t.Context(), "default", w.Leases[:3]))
-	heir := b.Worker("w2", Partitions, time.Minute)
-	require.Len(t, heir.Leases, 3)
-	require.NoError(t, b.Release(t.Context(), "default", w.Leases), "what isn't its own stays")
-	m, err := b.Membership(t.Context(), "default")
-	require.NoError(t, err)
-	require.Equal(t, Partitions-3, m.Free)
-}
-
-func refence(t *testing.T, b *Bench) {
-	b.Insert("a")
-	w := b.Worker("w1", Partitions, time.Minute)
-	lost := w.Claim(1) // as if its answer had never come
-	leases, _, err := b.Refence(t.Context(), Owner("w1", time.Minute), false)
-	require.NoError(t, err)
-	require.Len(t, leases, Partitions)
-	require.Empty(t, w.Claim(1).Rows, "the old fences are worth nothing")
-	require.Equal(t, 1, w.Settle(lost, All(lost, published())...))
-	w.Leases = leases
-	c := w.Claim(1)
-	require.Len(t, c.Rows, 1)
-	require.Equal(t, 1, c.Rows[0].Attempts, "what was never sent costs nothing")
-	require.Zero(t, c.Rows[0].Losses)
-
-	_, taken, err := b.Refence(t.Context(), Owner("w1", time.Minute), true)
-	require.NoError(t, err)
-	require.Equal(t, outbox.Takeover{Pending: 1}, taken)
-	require.Equal(t, 1, b.Entries()[0].Losses, "what was called counts as lost")
+	deleted := func() int64 {
+		s, err := b.Stats(t.Context())
+		require.NoError(t, err)
+		return s["default"].Counts[outbox.Published]
+	}
+	require.Equal(t, 2, settle(late))
+	require.Equal(t, []outbox.Status{outbox.Processing, outbox.Pending}, b.Statuses())
+	require.Zero(t, deleted(), "what wasn't deleted isn't counted")
+	require.Zero(t, settle(c))
+	require.Equal(t, []outbox.Status{outbox.Pending}, b.Statuses())
+	require.EqualValues(t, 1, deleted())
 }

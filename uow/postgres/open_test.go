@@ -29,6 +29,22 @@ func at(t *testing.T, change func(*url.URL)) string {
 
 // refusing is a server that answers everybody with an error.
 func refusing(t *testing.T, code, message string) (address string) {
+	return serve(t, func(c net.Conn) {
+		b := pgproto3.NewBackend(c, c)
+		if m, err := b.ReceiveStartupMessage(); err == nil {
+			if _, ssl := m.(*pgproto3.SSLRequest); ssl {
+				_, _ = c.Write([]byte{'N'})
+				_, _ = b.ReceiveStartupMessage()
+			}
+		}
+		b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: code, Message: message})
+		_ = b.Flush()
+		_ = c.Close()
+	})
+}
+
+// serve takes connections, each in a goroutine that the test waits for.
+func serve(t *testing.T, f func(net.Conn)) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -38,16 +54,7 @@ func refusing(t *testing.T, code, message string) (address string) {
 			if err != nil {
 				return
 			}
-			b := pgproto3.NewBackend(c, c)
-			if m, err := b.ReceiveStartupMessage(); err == nil {
-				if _, ssl := m.(*pgproto3.SSLRequest); ssl {
-					_, _ = c.Write([]byte{'N'})
-					_, _ = b.ReceiveStartupMessage()
-				}
-			}
-			b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: code, Message: message})
-			_ = b.Flush()
-			_ = c.Close()
+			wg.Go(func() { f(c) })
 		}
 	})
 	t.Cleanup(func() { _ = l.Close(); wg.Wait() })

@@ -111,20 +111,7 @@ func ignoring(t *testing.T, parameter string) string {
 	u, err := url.Parse(dsn(t))
 	require.NoError(t, err)
 	server := u.Host
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { relay(c, server, parameter) })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
-	u.Host, u.RawQuery = l.Addr().String(), "sslmode=disable"
+	u.Host, u.RawQuery = serve(t, func(c net.Conn) { relay(c, server, parameter) }), "sslmode=disable"
 	return u.String()
 }
 

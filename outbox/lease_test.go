@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -118,16 +117,9 @@ func TestProcessor_F_18_LostConnectionsCostNothing(t *testing.T) {
 	m := memory.New(memory.Config{})
 	cfg := quick()
 	cfg.BatchSize, cfg.Lease = 10, 30*time.Second
-	p, err := outbox.NewProcessor(outbox.ProcessorConfig{
-		Provider: "default", Store: outbox.NewStore(cut.DB(), cut.Reader()), Outbox: cfg, Logger: slog.New(slog.DiscardHandler),
+	start(t, outbox.ProcessorConfig{
+		Provider: "default", Store: outbox.NewStore(cut.DB(), cut.Reader()), Outbox: cfg,
 		Lanes: []outbox.Lane{lane(slow{m, 20 * time.Millisecond})},
-	})
-	require.NoError(t, err)
-	require.NoError(t, p.Start(t.Context()))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		require.NoError(t, p.Stop(ctx))
 	})
 	cuts := 0
 	for round := range 6 {

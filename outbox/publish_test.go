@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
@@ -26,17 +25,9 @@ import (
 func logged(t *testing.T, b *outboxtest.Bench, cfg outbox.Config, lanes ...outbox.Lane) (*outbox.Processor, *lines) {
 	t.Helper()
 	log := &lines{}
-	p, err := outbox.NewProcessor(outbox.ProcessorConfig{
+	return start(t, outbox.ProcessorConfig{
 		Provider: "default", Store: b.Store, Lanes: lanes, Outbox: cfg, Logger: slog.New(slog.NewTextHandler(log, nil)),
-	})
-	require.NoError(t, err)
-	require.NoError(t, p.Start(t.Context()))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, p.Stop(ctx))
-	})
-	return p, log
+	}), log
 }
 
 // lines is a log.
@@ -324,13 +315,12 @@ func TestSettle_S4_13_OneStatement(t *testing.T) {
 		c := w.Claim(2)
 		require.Zero(t, w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Failed, Class: "transient", Error: "x", After: -time.Second})...))
 		c = w.Claim(2)
-		var sent capture
-		hooked := b.DB.WithQueryHook(&sent)
-		_, err := outbox.NewStore(hooked, hooked).Settle(t.Context(), outbox.Settlement{
+		watched, sent := watched(b)
+		_, err := watched.Settle(t.Context(), outbox.Settlement{
 			Claim: c.ID, Target: "default", Outcomes: outboxtest.All(c, outbox.Outcome{Status: outbox.Published}),
 		})
 		require.NoError(t, err)
-		require.Len(t, sent, 1)
+		require.Len(t, sent.take(), 1)
 		for _, e := range b.Entries() {
 			require.Equal(t, outbox.Published, e.Status)
 			require.NotNil(t, e.PublishedAt)
@@ -382,22 +372,20 @@ func TestProcessor_C_57_ABadMessageIsCheap(t *testing.T) {
 		b.Insert("bad")
 		m, partner := memory.New(memory.Config{}), memory.New(memory.Config{})
 		failKey(m, "bad", errors.New("no"))
-		var statements counter
-		hooked := b.DB.WithQueryHook(&statements)
-		counted := *b
-		counted.Store = outbox.NewStore(hooked, hooked)
+		watched, sent := watched(b)
 		cfg := quick()
 		cfg.Workers, cfg.PollInterval, cfg.MaxPollInterval, cfg.Lease = 1, delay, 2*delay, time.Minute
 		cfg.Retry = outbox.RetryPolicy{MaxAttempts: 1000, BaseDelay: delay, Multiplier: 1, Jitter: -1}
-		processor(t, &counted, cfg, lane(m), outbox.Lane{Target: "partner", Broker: partner, External: true})
+		processor(t, watched, cfg, lane(m), outbox.Lane{Target: "partner", Broker: partner, External: true})
 		eventually(t, func() bool { return len(m.Calls()) >= 1 }, "it begins to fail")
 
-		begin, calls, before := time.Now(), len(m.Calls()), statements.Load()
+		begin, calls := time.Now(), len(m.Calls())
+		sent.take()
 		eventually(t, func() bool { return len(m.Calls()) >= calls+10 }, "it goes on failing")
 		turns := float64(time.Since(begin)/delay + 1)
 		require.LessOrEqual(t, float64(len(m.Calls())-calls), turns+1)
 		// Per turn and lane: look, look for free partitions, claim, settle.
-		require.LessOrEqual(t, float64(statements.Load()-before), 40*turns)
+		require.LessOrEqual(t, float64(len(sent.take())), 40*turns)
 
 		b.Insert(outboxtest.Numbered("good", 100)...)
 		other := outboxtest.Row("bad")
@@ -409,10 +397,3 @@ func TestProcessor_C_57_ABadMessageIsCheap(t *testing.T) {
 		require.Equal(t, "no", e.LastError)
 	})
 }
-
-// counter is a query hook that counts.
-type counter struct{ atomic.Int64 }
-
-func (c *counter) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (c *counter) AfterQuery(context.Context, *bun.QueryEvent) { c.Add(1) }

@@ -20,36 +20,6 @@ import (
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 )
 
-// queries is a query hook that keeps what many send.
-type queries struct {
-	mu   sync.Mutex
-	sent []string
-}
-
-func (q *queries) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (q *queries) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.sent = append(q.sent, e.Query)
-}
-
-// take returns what was sent since the last time.
-func (q *queries) take() []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	sent := q.sent
-	q.sent = nil
-	return sent
-}
-
-// watched is a bench whose store's queries are kept.
-func watched(b *outboxtest.Bench) (*outboxtest.Bench, *queries) {
-	q := &queries{}
-	hooked := b.DB.WithQueryHook(q)
-	return &outboxtest.Bench{Store: outbox.NewStore(hooked, hooked), T: b.T, DB: b.DB}, q
-}
-
 // S3-19: four times the workers have four times the calls out, and each row is
 // published once.
 func TestProcessor_S3_19_MoreWorkersMoreCalls(t *testing.T) {
