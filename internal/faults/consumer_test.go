@@ -19,8 +19,8 @@ func (w *world) createEffects() {
 
 func consuming(c *nodeConfig) { c.Consume = true }
 
-// tell changes one account, with a note.
-func (w *world) tell(i int, note string) {
+// say changes one account, with a note.
+func (w *world) say(i int, note string) {
 	w.t.Helper()
 	require.NoError(w.t, w.units.Do(w.t.Context(), func(ctx context.Context) error { return w.update(ctx, i, note) }))
 }
@@ -62,7 +62,7 @@ func TestConsumers_S2_18_A74_EachEffectOnceInOrder(t *testing.T) {
 	for round := range rounds {
 		switch round {
 		case rounds / 4:
-			w.tell(poisoned, poison)
+			w.say(poisoned, poison)
 		case rounds * 3 / 8:
 			w.kill(a)
 			a = member()
@@ -118,7 +118,7 @@ func TestConsumers_F_72_WhatKillsTheProcessIsParked(t *testing.T) {
 	w.createEffects()
 	e := w.engine(consuming)
 	w.move(30, 5)
-	w.tell(3, deadly)
+	w.say(3, deadly)
 	w.move(30, 5)
 	for deaths := 0; w.count("dead_letters WHERE status = 'parked'") == 0; {
 		require.Less(t, deaths, 6)
@@ -153,7 +153,7 @@ func TestConsumers_F_73_SlowHandlerKeepsItsPartition(t *testing.T) {
 	w := newWorld(t, 30)
 	w.createEffects()
 	e := w.engine(consuming)
-	w.tell(5, takes+slow.String())
+	w.say(5, takes+slow.String())
 	e.until("slow "+accountID(5), 1)
 	begin := time.Now()
 	w.move(30, 10)
