@@ -16,8 +16,11 @@ package engine
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,6 +130,44 @@ func (e *Engine) Addr() string {
 		return ""
 	}
 	return e.server.addr()
+}
+
+// Pause stops the handling of a subscription in this process, which stays in its
+// group; Resume ends that. See [subscription.Runner.Pause]. Both fail if the
+// engine has no subscription of that name.
+func (e *Engine) Pause(subscription string) error {
+	r, err := e.runner(subscription)
+	if err == nil {
+		r.Pause()
+	}
+	return err
+}
+
+// Resume ends a Pause.
+func (e *Engine) Resume(subscription string) error {
+	r, err := e.runner(subscription)
+	if err == nil {
+		r.Resume()
+	}
+	return err
+}
+
+// Lag is how far a subscription is behind, as far as this process knows.
+func (e *Engine) Lag(ctx context.Context, name string) (subscription.Lag, error) {
+	r, err := e.runner(name)
+	if err != nil {
+		return subscription.Lag{}, err
+	}
+	return r.Lag(ctx)
+}
+
+func (e *Engine) runner(name string) (*subscription.Runner, error) {
+	for _, s := range e.streams {
+		if s.name == name {
+			return s.runner, nil
+		}
+	}
+	return nil, fmt.Errorf("engine: there is no subscription %q; there are %q", name, slices.Sorted(maps.Keys(e.Subscriptions())))
 }
 
 // Subscriptions is the state of every subscription in this process, by name.

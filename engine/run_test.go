@@ -53,6 +53,36 @@ func TestRun_S3_03_PublishesUntilItIsStopped(t *testing.T) {
 	require.Empty(t, stats["partner"].LeaseOwners)
 }
 
+// C-79, C-80: a subscription is paused and resumed while the rest goes on, and
+// tells how far it is behind.
+func TestRun_C_79_PauseAndResume(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error { return nil })}
+	e := b.make(cfg)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	require.EqualError(t, e.Pause("other"), `engine: there is no subscription "other"; there are ["parcels"]`)
+	require.Error(t, e.Resume("other"))
+	_, err := e.Lag(t.Context(), "other")
+	require.Error(t, err)
+
+	require.NoError(t, e.Pause("parcels"))
+	b.sell(3)
+	eventually(t, func() bool {
+		l, err := e.Lag(t.Context(), "parcels")
+		return err == nil && l.Messages == 3
+	})
+	require.Len(t, b.main.Messages("sales.sale"), 3)
+	require.Zero(t, e.Subscriptions()["parcels"].Handled)
+	require.NoError(t, e.Resume("parcels"))
+	eventually(t, func() bool { return e.Subscriptions()["parcels"].Handled == 3 })
+	stop()
+	require.NoError(t, <-ended)
+}
+
 // C-56: the commit wakes the processor: no poll comes for an hour.
 func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 	b := setup(t)

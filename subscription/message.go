@@ -21,6 +21,8 @@ type message struct {
 	data  json.RawMessage
 	bad   error // Why the body is no message.
 
+	published time.Time
+
 	// The lane's that has it.
 	record
 	first   time.Time  // When it was first tried by this process.
@@ -41,6 +43,7 @@ func read(d broker.Delivery) *message {
 	m := understand(d.Message)
 	m.deliveries = []broker.Delivery{d}
 	m.counted = d.Redelivered > 0
+	m.published = cmp.Or(d.Published, m.meta.Time)
 	return m
 }
 

@@ -52,6 +52,7 @@ type Runner struct {
 	valve    *valve
 	alone    sync.RWMutex // Held for writing: by the only handler that is called now.
 
+	session                               atomic.Pointer[session] // Nil while it isn't in its group.
 	running, interrupted                  atomic.Bool
 	handled, duplicates, ignored, dropped atomic.Int64
 	parked, replayed, retries             atomic.Int64
@@ -177,6 +178,35 @@ func (r *Runner) Status() Status {
 		s.LastError = *text
 	}
 	return s
+}
+
+// Lag is how far a subscription is behind, as far as this process knows.
+type Lag struct {
+	// Messages are those that this process's share of the group has still to
+	// settle, or, where the broker doesn't divide a topic, all members together; -1
+	// if the broker can't say.
+	Messages int64
+	// Age is how long ago the oldest of those that this process holds was
+	// published; 0 if it holds none.
+	Age time.Duration
+}
+
+// Lag asks the broker. It fails while the runner isn't in its group.
+func (r *Runner) Lag(ctx context.Context) (l Lag, err error) {
+	s := r.session.Load()
+	if s == nil {
+		return l, fmt.Errorf("subscription %q: its lag is not known while it isn't in its group", r.stream.Name)
+	}
+	l.Messages = -1
+	if c, ok := s.consumer.(broker.Lagging); ok {
+		if l.Messages, err = c.Lag(ctx); err != nil {
+			return l, fmt.Errorf("subscription %q: %w", r.stream.Name, err)
+		}
+	}
+	if oldest := s.oldest(); !oldest.IsZero() {
+		l.Age = max(time.Since(oldest), 0)
+	}
+	return l, nil
 }
 
 // run joins the group, and joins it again whenever the broker has failed.

@@ -88,6 +88,8 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	for range r.stream.Lanes {
 		s.lanes.Go(s.lane)
 	}
+	r.session.Store(s)
+	defer r.session.Store(nil)
 	r.running.Store(true)
 	well := time.AfterFunc(steady, r.brokerUp)
 	err := s.take(s.intake)
@@ -211,6 +213,18 @@ func (s *session) accept(ctx context.Context, fresh []*message) error {
 		}
 	}
 	return nil
+}
+
+// oldest is when the oldest message that is held was published.
+func (s *session) oldest() (at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.known {
+		if at.IsZero() || m.published.Before(at) {
+			at = m.published
+		}
+	}
+	return at
 }
 
 // lane works on one queue after the other.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -107,4 +108,38 @@ func TestPause_EndsWithStop(t *testing.T) {
 	w.until(func() bool { return r.Status().InFlight > 0 }, "they come")
 	stop()
 	require.Equal(t, 10, w.broker.Unacknowledged(topic, "shipping"))
+}
+
+// The lag is what the group has still to settle, and the age of the oldest that is
+// in hand.
+func TestLag(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	hold := make(chan struct{})
+	s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+		<-hold
+		return effect(ctx, e)
+	}))
+	r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
+	require.NoError(t, err)
+	_, err = r.Lag(t.Context())
+	require.ErrorContains(t, err, `subscription "shipping": its lag is not known while it isn't in its group`)
+
+	r, stop := w.start(s, w.broker)
+	w.publish(orders(1000)...)
+	lag := func() subscription.Lag {
+		l, err := r.Lag(t.Context())
+		if err != nil {
+			return subscription.Lag{Messages: -2}
+		}
+		return l
+	}
+	w.until(func() bool { return lag().Messages == 1000 && lag().Age > 10*time.Millisecond }, "all wait")
+	close(hold)
+	w.until(w.acknowledged("shipping"), "all are handled")
+	w.until(func() bool { return lag() == subscription.Lag{} }, "nothing waits")
+	stop()
+	bare := &altered{Broker: w.broker}
+	r, stop = w.start(s, bare)
+	w.until(func() bool { return lag().Messages == -1 }, "an adapter that can't say")
+	stop()
 }
