@@ -62,9 +62,9 @@ func newEvictor(provider uow.Provider, subscription, run string, retention time.
 	}
 }
 
-// start begins to evict, an interval later. stop ends that at once.
-func (e *evictor) start() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+// start begins to evict, an interval later. That ends at once with ctx, or by stop.
+func (e *evictor) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -85,9 +85,8 @@ func (e *evictor) start() (stop func()) {
 	}
 }
 
-// beyond says whether the inbox, which doesn't know a message, may have known it:
-// it was sent before the horizon. It is to be asked once about each message, and
-// counts.
+// beyond counts a message that was handled if the inbox, which didn't know it, may
+// have known it once: it was sent before the horizon.
 func (e *evictor) beyond(id string, sent time.Time) bool {
 	horizon := e.horizon.Load()
 	if horizon == nil || sent.IsZero() || !sent.Before(*horizon) {
@@ -95,7 +94,7 @@ func (e *evictor) beyond(id string, sent time.Time) bool {
 	}
 	n, now, told := e.passed.Add(1), time.Now(), e.told.Load()
 	if (told == nil || now.Sub(*told) >= beyondEvery) && e.told.CompareAndSwap(told, &now) {
-		e.log.Warn("message is handled that may have been handled before: the inbox remembers none of its age; if it has, raise Stream.InboxRetention",
+		e.log.Warn("a message was handled that may have been handled before: the inbox remembers none of its age; to have it remember longer, raise Stream.InboxRetention",
 			"id", id, "sent", sent, "remembers_from", *horizon, "such_messages", n)
 	}
 	return true

@@ -187,13 +187,13 @@ func TestEvict_F_66_WhileOthersInsert(t *testing.T) {
 		w.fillInbox("billing", "old", 300, 35*day)
 		var stops []func()
 		for _, run := range []string{"a", "b"} {
-			stop := w.evictorEvery(run, retention, 200*time.Millisecond).Start()
+			stop := w.evictorEvery(run, retention, 200*time.Millisecond).Start(t.Context())
 			t.Cleanup(stop)
 			stops = append(stops, stop)
 		}
 		keeper := subscription.NewEvictor(w.provider, "billing", "c", -1, time.Millisecond, 7, nil, func(err error) { require.NoError(t, err) })
 		w.up("billing", 40*day, 0)
-		stops = append(stops, keeper.Start())
+		stops = append(stops, keeper.Start(t.Context()))
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {

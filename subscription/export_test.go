@@ -19,10 +19,10 @@ func NewPresence(p uow.Provider, subscription string, every, forget time.Duratio
 	return run
 }
 
-func (p *presence) Start() (stop func())           { return p.start() }
-func (p *presence) Beat(ctx context.Context) error { return p.beat(ctx) }
-func (p *presence) Careful() bool                  { return p.careful() }
-func (p *presence) Run() string                    { return p.run }
+func (p *presence) Start(ctx context.Context) (stop func()) { return p.start(ctx) }
+func (p *presence) Beat(ctx context.Context) error          { return p.beat(ctx) }
+func (p *presence) Careful() bool                           { return p.careful() }
+func (p *presence) Run() string                             { return p.run }
 
 func NewEvictor(p uow.Provider, subscription, run string, retention, every time.Duration, most int, log *slog.Logger, note func(error)) *Evictor {
 	e := newEvictor(p, subscription, run, retention, log, note)
@@ -30,9 +30,9 @@ func NewEvictor(p uow.Provider, subscription, run string, retention, every time.
 	return e
 }
 
-func (e *evictor) Start() (stop func())            { return e.start() }
-func (e *evictor) Learn(ctx context.Context) error { return e.learn(ctx) }
-func (e *evictor) Turn(ctx context.Context) error  { return e.turn(ctx) }
+func (e *evictor) Start(ctx context.Context) (stop func()) { return e.start(ctx) }
+func (e *evictor) Learn(ctx context.Context) error         { return e.learn(ctx) }
+func (e *evictor) Turn(ctx context.Context) error          { return e.turn(ctx) }
 func (e *evictor) Cutoff(ctx context.Context) (at time.Time, ok bool, err error) {
 	return e.cutoff(ctx)
 }

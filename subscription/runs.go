@@ -66,21 +66,22 @@ func newPresence(provider uow.Provider, subscription string, consuming func() bo
 // until this run has a row, which would tell of its own death.
 func (p *presence) careful() bool { return !p.calm.Load() }
 
-// start begins to beat. stop ends that and removes the row, within seconds.
-func (p *presence) start() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+// start beats once, if ctx lasts so long, and goes on with it. stop ends that and
+// removes the row, within seconds.
+func (p *presence) start(ctx context.Context) (stop func()) {
+	if err := p.beat(ctx); err != nil && ctx.Err() == nil {
+		p.note(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		for sleep(ctx, p.every) {
 			if err := p.beat(ctx); err != nil && ctx.Err() == nil {
 				p.note(err)
 			}
-			if !sleep(ctx, p.every) {
-				break
-			}
 		}
-		if err := p.leave(); err != nil { //nolint:contextcheck // ctx is done
+		if err := p.leave(context.WithoutCancel(ctx)); err != nil {
 			p.note(err)
 		}
 	}()
@@ -91,8 +92,8 @@ func (p *presence) start() (stop func()) {
 }
 
 // leave says that nobody died. Without it, the next run is careful for a while.
-func (p *presence) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), beatTime)
+func (p *presence) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatTime)
 	defer cancel()
 	_, err := p.provider.DB().ExecContext(writer.Urgent(ctx), "DELETE FROM subscription_runs WHERE subscription = ? AND run = ?", p.subscription, p.run)
 	if err != nil {

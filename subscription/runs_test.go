@@ -32,7 +32,7 @@ func (w *world) beat(runs ...*subscription.Presence) {
 }
 
 func (w *world) startPresence(p *subscription.Presence) (stop func()) {
-	stop = p.Start()
+	stop = p.Start(w.t.Context())
 	w.t.Cleanup(stop)
 	return stop
 }
