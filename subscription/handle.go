@@ -212,7 +212,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		}
 		return r.park(ctx, m, why, err)
 	}
-	if m.counted || m.parked != nil || r.careful() {
+	if m.counted || m.parked != nil || r.presence.careful() {
 		if err := r.home(m).begin(ctx, m); err != nil {
 			return failed, err
 		}

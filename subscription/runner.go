@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/uow"
@@ -49,6 +47,8 @@ type Runner struct {
 
 	incoming incoming
 	letters  letters
+	presence *presence
+	evictor  *evictor
 	valve    *valve
 	alone    sync.RWMutex // Held for writing: by the only handler that is called now.
 
@@ -85,7 +85,9 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		log:  log.With("subscription", s.Name),
 		done: make(chan struct{}), valve: newValve(),
 	}
-	r.incoming = incoming{provider, s, uuid.NewString()}
+	r.presence = newPresence(provider, s.Name, r.consuming, r.note)
+	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, r.log, r.note)
+	r.incoming = incoming{provider, s, r.presence.run}
 	r.letters = letters{provider, s}
 	r.intake, r.close = context.WithCancel(context.Background())
 	r.work, r.abort = context.WithCancel(context.Background())
@@ -107,6 +109,8 @@ func (r *Runner) Start(ctx context.Context) error {
 	r.started = true
 	go func() { //nolint:contextcheck // it goes on after Start
 		defer close(r.done)
+		defer r.presence.start(r.intake)()
+		defer r.evictor.start(r.intake)()
 		var replays sync.WaitGroup
 		replays.Go(r.replay)
 		r.run()
@@ -157,12 +161,16 @@ type Status struct {
 	InFlight   int64  // Deliveries received and not yet settled.
 	Paused     bool   // By Pause.
 	Open       bool   // The breaker is: one message after the other failed, and they are tried one at a time.
+
+	// BeyondHorizon are the messages, of those handled, that were sent before anything
+	// that the inbox still knows: if one was handled before, it is not known any more.
+	BeyondHorizon int64
 }
 
 // Status returns the state of the subscription.
 func (r *Runner) Status() Status {
 	s := Status{
-		Running:    r.running.Load() && !r.brokerOutage.on() && !r.databaseOutage.on(),
+		Running:    r.consuming(),
 		Handled:    r.handled.Load(),
 		Duplicates: r.duplicates.Load(),
 		Ignored:    r.ignored.Load(),
@@ -171,6 +179,8 @@ func (r *Runner) Status() Status {
 		InFlight:   r.inFlight.Load(),
 		Dropped:    r.dropped.Load(),
 		Replayed:   r.replayed.Load(),
+
+		BeyondHorizon: r.evictor.passed.Load(),
 	}
 	s.Paused, _ = r.valve.paused()
 	s.Open = r.valve.tripped()
@@ -242,8 +252,9 @@ func (r *Runner) join() (broker.Consumer, error) {
 	return consumer, nil
 }
 
-// careful says whether another process may have died of a message.
-func (r *Runner) careful() bool { return false }
+func (r *Runner) consuming() bool {
+	return r.running.Load() && !r.brokerOutage.on() && !r.databaseOutage.on()
+}
 
 func (r *Runner) brokerDown(err error) {
 	r.note(err)

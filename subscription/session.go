@@ -324,7 +324,7 @@ type run struct {
 // work, and says whether it did. Where one fails, nothing has happened, and each
 // goes by itself; so whatever is special about a message is done by step.
 func (s *session) together(p pass, q *queue) bool {
-	if s.r.stream.Batch == 1 || p > 0 || s.r.careful() {
+	if s.r.stream.Batch == 1 || p > 0 || s.r.presence.careful() {
 		return false
 	}
 	s.mu.Lock()
@@ -440,6 +440,9 @@ func (s *session) settle(m *message, result outcome) {
 	s.forget(m)
 	s.settled = append(s.settled, m.deliveries...)
 	s.r.count(result, int64(len(m.deliveries)))
+	if result == handled {
+		s.r.evictor.beyond(m.id, m.meta.Time)
+	}
 	signal(s.acks)
 }
 

@@ -2,12 +2,13 @@
 CREATE TABLE inbox (
     subscription text COLLATE "C" NOT NULL,
     message_id   text COLLATE "C" NOT NULL,
-    processed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Whole seconds: an index keeps a value that many rows have only once.
+    processed_at timestamptz NOT NULL DEFAULT date_trunc('second', clock_timestamp()),
     PRIMARY KEY (subscription, message_id)
 );
--- Rows come in the order of time, so that a few bytes per block are enough to
--- find the old ones.
-CREATE INDEX inbox_processed_at ON inbox USING brin (processed_at) WITH (pages_per_range = 32, autosummarize = on);
+-- For the eviction. A BRIN index finds nothing any more once new rows are in the
+-- place of removed ones, next to old rows.
+CREATE INDEX inbox_processed_at ON inbox (subscription, processed_at);
 
 CREATE TABLE inbox_attempts (
     subscription text COLLATE "C" NOT NULL,
@@ -34,6 +35,13 @@ CREATE TABLE subscription_uptime (
     up_from      timestamptz NOT NULL,
     up_until     timestamptz NOT NULL,
     PRIMARY KEY (subscription, up_from)
+);
+
+CREATE TABLE subscription_evictions (
+    subscription text COLLATE "C" PRIMARY KEY,
+    run          text NOT NULL,
+    due_at       timestamptz NOT NULL,
+    evicted      timestamptz
 );
 
 CREATE TABLE dead_letters (
@@ -83,6 +91,9 @@ COMMENT ON COLUMN inbox_attempts.crashes IS 'how many of these nobody saw the en
 COMMENT ON COLUMN inbox_attempts.run IS 'the run whose handler has it now; null: none';
 COMMENT ON TABLE subscription_runs IS 'Runners at work. The row goes when its runner stops; one that is left over tells of a crash.';
 COMMENT ON TABLE subscription_uptime IS 'When a subscription was consuming: the age of inbox entries counts then only.';
+COMMENT ON TABLE subscription_evictions IS 'Whose turn it is to remove old rows from the inbox.';
+COMMENT ON COLUMN subscription_evictions.due_at IS 'of the next turn';
+COMMENT ON COLUMN subscription_evictions.evicted IS 'what was processed before then is gone; null: nothing is';
 COMMENT ON TABLE dead_letters IS 'Messages that a subscription could not handle. They have taken no effect there, unless status is replayed.';
 COMMENT ON COLUMN dead_letters.id IS 'UUIDv7 of this row';
 COMMENT ON COLUMN dead_letters.seq IS 'the order in which messages of a key were parked';

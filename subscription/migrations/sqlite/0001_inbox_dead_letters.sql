@@ -36,6 +36,14 @@ CREATE TABLE subscription_uptime (
     PRIMARY KEY (subscription, up_from)
 ) WITHOUT ROWID;
 
+-- Whose turn it is to remove old rows from the inbox.
+CREATE TABLE subscription_evictions (
+    subscription TEXT PRIMARY KEY NOT NULL,
+    run          TEXT NOT NULL,
+    due_at       TEXT NOT NULL, -- of the next turn
+    evicted      TEXT           -- what was processed before then is gone; null: nothing is
+) WITHOUT ROWID;
+
 CREATE TABLE dead_letters (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT NOT NULL UNIQUE,

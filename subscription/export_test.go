@@ -1,0 +1,44 @@
+package subscription
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+type (
+	Presence = presence
+	Evictor  = evictor
+)
+
+func NewPresence(p uow.Provider, subscription string, every, forget time.Duration, consuming func() bool, note func(error)) *Presence {
+	run := newPresence(p, subscription, consuming, note)
+	run.every, run.forget = every, forget
+	return run
+}
+
+func (p *presence) Start(ctx context.Context) (stop func()) { return p.start(ctx) }
+func (p *presence) Beat(ctx context.Context) error          { return p.beat(ctx) }
+func (p *presence) Careful() bool                           { return p.careful() }
+func (p *presence) Run() string                             { return p.run }
+
+func NewEvictor(p uow.Provider, subscription, run string, retention, every time.Duration, most int, log *slog.Logger, note func(error)) *Evictor {
+	e := newEvictor(p, subscription, run, retention, log, note)
+	e.every, e.most = every, most
+	return e
+}
+
+func (e *evictor) Start(ctx context.Context) (stop func()) { return e.start(ctx) }
+func (e *evictor) Learn(ctx context.Context) error         { return e.learn(ctx) }
+func (e *evictor) Turn(ctx context.Context) error          { return e.turn(ctx) }
+func (e *evictor) Cutoff(ctx context.Context) (at time.Time, ok bool, err error) {
+	return e.cutoff(ctx)
+}
+
+func (e *evictor) Step(ctx context.Context, cutoff time.Time, size int) (n int, err error) {
+	return e.step(ctx, cutoff, size)
+}
+func (e *evictor) Beyond(id string, sent time.Time) bool { return e.beyond(id, sent) }
+func (e *evictor) Passed() int64                         { return e.passed.Load() }
