@@ -37,9 +37,7 @@ const (
 	DeadLetterDiscarded DeadLetterStatus = "discarded"
 )
 
-// isOpen is as the index has it: SQLite takes a partial index only for those
-// words.
-const isOpen = "d.status IN ('parked', 'held', 'replay')"
+const isOpen = "d." + open
 
 // ErrNoDeadLetter is the error for an id that no dead letter of the database has.
 var ErrNoDeadLetter = errors.New("subscription: there is no dead letter of this id")

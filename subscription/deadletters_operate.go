@@ -21,7 +21,7 @@ import (
 const (
 	// operateRows is how many dead letters one transaction marks: runners wait for
 	// it.
-	operateRows = 2000
+	operateRows = 1000
 	// operateTries is how often a transaction is run that met a deadlock or a busy
 	// file.
 	operateTries = 10

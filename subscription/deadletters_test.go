@@ -322,13 +322,13 @@ func TestDeadLetters_ReplayKeepsOrder_C_85_F_78(t *testing.T) {
 func TestDeadLetters_ReplayRate_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		s := subscription.NewDeadLetters(w.provider)
-		keepMany(w, 2011)
-		r, err := s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada", Rate: 4, Limit: 2010})
+		keepMany(w, 1011)
+		r, err := s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada", Rate: 4, Limit: 1010})
 		require.NoError(t, err)
-		require.EqualValues(t, 2010, r.Marked)
+		require.EqualValues(t, 1010, r.Marked)
 		list, err := s.List(t.Context(), subscription.DeadLetterFilter{Statuses: []subscription.DeadLetterStatus{"replay"}}, subscription.DeadLetterPage{Limit: 3000})
 		require.NoError(t, err)
-		require.Len(t, list.Letters, 2010)
+		require.Len(t, list.Letters, 1010)
 		first := *list.Letters[0].DueAt
 		require.WithinDuration(t, time.Now(), first, time.Minute)
 		for i, l := range list.Letters {
@@ -420,7 +420,7 @@ func TestDeadLetters_DiscardWaitsForAHandler_C_90(t *testing.T) {
 // C-90: of two operators who ask for the same, one gets each message.
 func TestDeadLetters_TwoOperators_C_90(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
-		const n = 2500
+		const n = 1500
 		keepMany(w, n)
 		var wg sync.WaitGroup
 		marked := make([]int64, 3)
@@ -444,7 +444,7 @@ func TestDeadLetters_TwoOperators_C_90(t *testing.T) {
 // the next call goes on.
 func TestDeadLetters_Interrupted_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
-		const n = 2500
+		const n = 1500
 		keepMany(w, n)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -452,16 +452,16 @@ func TestDeadLetters_Interrupted_F_78(t *testing.T) {
 		p := &hooked{w.provider, w.provider.DB().WithQueryHook(ends)}
 		r, err := subscription.NewDeadLetters(p).Replay(ctx, subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "with 2000 messages marked; run it again for the others")
-		require.EqualValues(t, 2000, r.Marked)
+		require.ErrorContains(t, err, "with 1000 messages marked; run it again for the others")
+		require.EqualValues(t, 1000, r.Marked)
 		state := "SELECT count(*) FROM dead_letters WHERE status = ?"
-		require.Equal(t, 2000, w.count(state, "replay"))
-		require.Equal(t, 2000, w.count("SELECT messages FROM dead_letter_actions"))
-		require.Equal(t, n-2000, w.count(state, "parked"))
+		require.Equal(t, 1000, w.count(state, "replay"))
+		require.Equal(t, 1000, w.count("SELECT messages FROM dead_letter_actions"))
+		require.Equal(t, n-1000, w.count(state, "parked"))
 
 		r, err = subscription.NewDeadLetters(w.provider).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
-		require.EqualValues(t, n-2000, r.Marked)
+		require.EqualValues(t, n-1000, r.Marked)
 		require.Equal(t, n, w.count(state, "replay"))
 		require.Equal(t, n, w.count("SELECT CAST(sum(messages) AS bigint) FROM dead_letter_actions"))
 	})
@@ -470,7 +470,7 @@ func TestDeadLetters_Interrupted_F_78(t *testing.T) {
 // What fails again while others are still being marked isn't marked again.
 func TestDeadLetters_FailedAgainMeanwhile(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
-		const n = 2100
+		const n = 1100
 		keepMany(w, n)
 		again := &meanwhile{w.provider, func() { w.exec("UPDATE dead_letters SET status = 'parked' WHERE status = 'replay' AND key_id = '1'") }}
 		r, err := subscription.NewDeadLetters(again).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})

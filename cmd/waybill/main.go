@@ -36,6 +36,14 @@ type cli struct {
 		Stats    statsCmd    `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
 		Backfill backfillCmd `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
 	} `cmd:"" help:"Look into the outbox."`
+	DeadLetters struct {
+		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
+		Show    showLetterCmd     `cmd:"" help:"Show one dead letter: what failed, why, its place in its key, headers and body."`
+		Summary summarizeCmd      `cmd:"" help:"Count dead letters by subscription, status, reason, message type and error type."`
+		Replay  replayLettersCmd  `cmd:"" help:"Let the subscription handle parked messages again, in the order of their keys."`
+		Discard discardLettersCmd `cmd:"" help:"Give up parked messages for good. Their rows stay."`
+		Log     lettersLogCmd     `cmd:"" help:"Show who replayed and discarded what, the last first."`
+	} `cmd:"" help:"Look after messages that subscriptions could not handle."`
 }
 
 func main() {

@@ -1,0 +1,560 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/waybill-go/waybill/subscription"
+)
+
+const (
+	// hexHead is how much is shown of a body that is no text.
+	hexHead = 256
+)
+
+var (
+	statusWords = map[subscription.DeadLetterStatus]string{
+		subscription.DeadLetterParked:    "waits for an operator",
+		subscription.DeadLetterHeld:      "waits for what is before it in its key, then goes on by itself",
+		subscription.DeadLetterReplay:    "is handled again when it is due and the first of its key",
+		subscription.DeadLetterReplayed:  "was handled again, and had its effect",
+		subscription.DeadLetterDiscarded: "was given up, and never has an effect",
+	}
+	reasonWords = map[string]string{
+		"undecodable":   "not a message of a known form",
+		"newer_version": "newer than the subscription's build knows",
+		"parked":        "its handler said so",
+		"failed":        "it had its attempts",
+		"crashed":       "it had its attempts, and the process died of the last",
+		"held":          "it came after a parked message of its key",
+	}
+)
+
+// lettersFilter is what chooses dead letters.
+type lettersFilter struct {
+	Provider     string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
+	Subscription string   `placeholder:"NAME" help:"Only of this subscription."`
+	ID           []string `name:"id" placeholder:"ID" help:"Only these dead letters. May be repeated."`
+	Key          string   `help:"Only of this partition key."`
+	Type         string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
+	Error        string   `placeholder:"TEXT" help:"Only with this in the error's text."`
+	ErrorType    string   `placeholder:"TYPE" help:"Only with an error of this Go type."`
+	Reason       string   `enum:",undecodable,newer_version,parked,failed,crashed,held" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, newer_version, parked, failed, crashed or held."`
+	Status       []string `enum:"parked,held,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, replay, replayed or discarded. May be repeated."`
+	From         moment   `placeholder:"TIME" help:"Only with a last attempt at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
+	Until        moment   `placeholder:"TIME" help:"Only with a last attempt before this time."`
+}
+
+func (f lettersFilter) filter() subscription.DeadLetterFilter {
+	var statuses []subscription.DeadLetterStatus
+	for _, s := range f.Status {
+		statuses = append(statuses, subscription.DeadLetterStatus(s))
+	}
+	return subscription.DeadLetterFilter{
+		Subscription: f.Subscription, IDs: f.ID, Key: f.Key, Type: f.Type, Error: f.Error, ErrorType: f.ErrorType, Reason: f.Reason,
+		Statuses: statuses, From: f.From.Time, Until: f.Until.Time,
+	}
+}
+
+// moment is a time, or how long ago.
+type moment struct{ time.Time }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *moment) UnmarshalText(text []byte) error {
+	if ago, err := time.ParseDuration(string(text)); err == nil {
+		m.Time = time.Now().Add(-ago)
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, string(text))
+	if err != nil {
+		return fmt.Errorf("%q is neither a time as in 2026-01-02T15:04:05Z nor how long ago, as in 90m", text)
+	}
+	m.Time = at
+	return nil
+}
+
+// eachLetters calls do for the dead letters of every database that is named, or of
+// one provider.
+func (c *cli) eachLetters(ctx context.Context, only string, do func(provider string, s *subscription.DeadLetters) error) (err error) {
+	d, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	var errs []error
+	known := false
+	for _, p := range d.providers {
+		if only != "" && p.Name() != only {
+			continue
+		}
+		known = true
+		s := subscription.NewDeadLetters(p)
+		err := s.Check(ctx)
+		if err == nil {
+			err = do(p.Name(), s)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
+		}
+	}
+	if !known {
+		return &usageError{fmt.Errorf("--provider: the configuration has no provider %q", only)}
+	}
+	return errors.Join(errs...)
+}
+
+type listLettersCmd struct {
+	lettersFilter
+	Limit int   `default:"50" help:"How many at a time."`
+	After int64 `placeholder:"SEQ" help:"Go on after this one; the page before says it."`
+}
+
+func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	all := map[string]subscription.DeadLetterList{}
+	err := c.eachLetters(ctx, l.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
+		all[provider], err = s.List(ctx, l.filter(), subscription.DeadLetterPage{After: l.After, Limit: l.Limit})
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "ID", "SUBSCRIPTION", "STATUS", "REASON", "TYPE", "KEY", "ATTEMPTS", "LAST ATTEMPT", "ERROR")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, d := range all[provider].Letters {
+			t.row(provider, d.ID, d.Subscription, string(d.Status), d.Reason, d.Type, oneLine(d.Key), fmt.Sprint(d.Attempts), when(d.LastAt), oneLine(d.Error))
+		}
+	}
+	if err := t.flush(err, "No dead letter is like that."); err != nil {
+		return err
+	}
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		if next := all[provider].Next; next != 0 {
+			of := ""
+			if len(all) > 1 {
+				of = " --provider " + provider
+			}
+			fmt.Fprintf(stderr, "%d of %d; go on with%s --after %d\n", len(all[provider].Letters), all[provider].Total, of, next)
+		}
+	}
+	return nil
+}
+
+type showLetterCmd struct {
+	ID string `arg:"" help:"The dead letter, as the list has it."`
+}
+
+// shown is a dead letter with its body also as text, if it is that.
+type shown struct {
+	Provider string `json:"provider"`
+	*subscription.DeadLetterDetails
+	Text *string `json:"text"`
+}
+
+func (s showLetterCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	var found *shown
+	err := c.eachLetters(ctx, "", func(provider string, letters *subscription.DeadLetters) error {
+		d, err := letters.Show(ctx, s.ID)
+		if err == nil {
+			found = &shown{Provider: provider, DeadLetterDetails: d}
+		}
+		if errors.Is(err, subscription.ErrNoDeadLetter) {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case found == nil && err == nil:
+		return fmt.Errorf("there is no dead letter %s; `waybill dead-letters list` has them all", s.ID)
+	case found == nil:
+		return err
+	}
+	if d := found; d.Body != nil && isText(d.Body) {
+		text := string(d.Body)
+		d.Text = &text
+	}
+	if c.JSON {
+		return writeJSON(stdout, found)
+	}
+	found.print(stdout)
+	return nil
+}
+
+func (s *shown) print(w io.Writer) {
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-14s%s\n", name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", 14)))
+	}
+	field("Dead letter", "%s, provider %s", s.ID, s.Provider)
+	field("Subscription", "%s", s.Subscription)
+	field("Status", "%s: %s", s.Status, statusWords[s.Status])
+	field("Reason", "%s: %s", s.Reason, reasonWords[s.Reason])
+	field("Message", "%s, %s", cmp.Or(s.Type, "of no known type"), s.MessageID)
+	field("Topic, key", "%s, %s", s.Topic, s.Key)
+	field("Place", "%s", s.place())
+	field("Attempts", "%d, from %s to %s (%s ago)", s.Attempts, when(s.FirstAt), when(s.LastAt), since(s.LastAt))
+	if s.Replays > 0 {
+		due := ""
+		if s.Status == subscription.DeadLetterReplay && s.DueAt != nil {
+			due = ", due " + when(*s.DueAt)
+		}
+		field("Replays", "%d asked for%s", s.Replays, due)
+	}
+	field("Error", "%s", s.Error)
+	if s.ErrorType != "" {
+		field("Error type", "%s", s.ErrorType)
+	}
+	if s.Stack != "" {
+		field("Stack", "%s", strings.TrimRight(s.Stack, "\n"))
+	}
+	for i, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		title := ""
+		if i == 0 {
+			title = "Headers"
+		}
+		field(title, "%s: %s", name, s.Headers[name])
+	}
+	switch {
+	case s.Body == nil:
+		field("Body", "none")
+	case s.Text == nil:
+		head := s.Body[:min(hexHead, len(s.Body))]
+		field("Body", "%d bytes, no text; the first %d:", len(s.Body), len(head))
+		fmt.Fprintf(w, "%s", hex.Dump(head))
+	default:
+		field("Body", "%d bytes", len(s.Body))
+		text := bytes.NewBuffer(nil)
+		if json.Indent(text, s.Body, "", "  ") != nil {
+			text = bytes.NewBuffer(s.Body)
+		}
+		fmt.Fprintf(w, "%s\n", strings.TrimRight(text.String(), "\n"))
+	}
+	if s.Status == subscription.DeadLetterParked {
+		fmt.Fprintf(w, "\nwaybill dead-letters replay --subscription %s --id %s    handles it again\n", s.Subscription, s.ID)
+		fmt.Fprintf(w, "waybill dead-letters discard --subscription %s --id %s   gives it up\n", s.Subscription, s.ID)
+	}
+}
+
+func (s *shown) place() string {
+	switch {
+	case !s.Holds:
+		return "its subscription skips: nothing waits for it, and later messages of its key were handled"
+	case s.Status == subscription.DeadLetterReplayed || s.Status == subscription.DeadLetterDiscarded:
+		return "nothing waits for it"
+	case s.Before > 0:
+		return fmt.Sprintf("%d of its key before it, the first is %s; %d behind it", s.Before, s.Head, s.Behind)
+	}
+	return fmt.Sprintf("first of its key; %d behind it", s.Behind)
+}
+
+type summarizeCmd struct {
+	From  moment `placeholder:"TIME" help:"Only with a last attempt at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
+	Until moment `placeholder:"TIME" help:"Only with a last attempt before this time."`
+}
+
+func (s summarizeCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	all := map[string][]subscription.DeadLetterCount{}
+	err := c.eachLetters(ctx, "", func(provider string, letters *subscription.DeadLetters) (err error) {
+		all[provider], err = letters.Summary(ctx, s.From.Time, s.Until.Time)
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "SUBSCRIPTION", "COUNT", "STATUS", "REASON", "TYPE", "ERROR TYPE", "FIRST ATTEMPT", "LAST ATTEMPT")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, n := range all[provider] {
+			t.row(provider, n.Subscription, fmt.Sprint(n.Count), string(n.Status), n.Reason, n.Type, n.ErrorType, when(n.FirstAt), when(n.LastAt))
+		}
+	}
+	return t.flush(err, "There are no dead letters.")
+}
+
+type lettersLogCmd struct {
+	Limit int `default:"50" help:"How many."`
+}
+
+func (l lettersLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	all := map[string][]subscription.DeadLetterAction{}
+	err := c.eachLetters(ctx, "", func(provider string, s *subscription.DeadLetters) (err error) {
+		all[provider], err = s.Actions(ctx, l.Limit)
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "ACTION", "AT", "WHO", "WHAT", "SUBSCRIPTION", "MESSAGES", "ASKED FOR")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, a := range all[provider] {
+			t.row(provider, fmt.Sprint(a.ID), when(a.At), a.Actor, a.Action, a.Subscription, fmt.Sprint(a.Messages), string(a.Filter))
+		}
+	}
+	return t.flush(err, "Nobody replayed or discarded anything.")
+}
+
+// change is what replay and discard have in common.
+type change struct {
+	lettersFilter
+	DryRun bool   `help:"Change nothing, and say what would be."`
+	Yes    bool   `short:"y" help:"Don't ask."`
+	Actor  string `env:"USER" placeholder:"NAME" help:"Who asks, for the record. Defaults to $USER."`
+}
+
+type replayLettersCmd struct {
+	change
+	Rate  float64 `placeholder:"N" help:"At most so many per second, what was held behind them aside. Defaults to all at once."`
+	Limit int     `placeholder:"N" help:"Only the first so many."`
+}
+
+type discardLettersCmd struct{ change }
+
+// changing does what was asked for, or says what it would come to.
+type changing func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error)
+
+func (r replayLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	if !(r.Rate >= 0) || r.Limit < 0 {
+		return &usageError{errors.New("--rate and --limit are above 0, or left out")}
+	}
+	return r.run(ctx, c, stdout, stderr, "replay", func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error) {
+		return s.Replay(ctx, f, subscription.ReplayOptions{Actor: r.Actor, Rate: r.Rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun})
+	}, func(done subscription.DeadLetterResult) string {
+		pace := ""
+		if r.Rate > 0 {
+			pace = fmt.Sprintf(", the last of them in %v", time.Duration(float64(done.Marked-1)/r.Rate*float64(time.Second)).Round(time.Second))
+		}
+		return "marked for the runners of " + done.Subscription + pace
+	})
+}
+
+func (d discardLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	return d.run(ctx, c, stdout, stderr, "discard", func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error) {
+		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: d.Actor, UpTo: upTo, DryRun: dryRun})
+	}, func(done subscription.DeadLetterResult) string { return "of " + done.Subscription + " discarded" })
+}
+
+func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb string, do changing, did func(subscription.DeadLetterResult) string) error {
+	switch {
+	case a.Subscription == "" && len(a.ID) == 0:
+		return &usageError{fmt.Errorf("%s what? Name --subscription or --id, and more to choose less; --dry-run says what it would come to", verb)}
+	case a.Actor == "" && !a.DryRun:
+		return &usageError{errors.New("who asks? Give --actor, for the record: $USER is empty")}
+	}
+	all := map[string]subscription.DeadLetterResult{}
+	err := c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
+		all[provider], err = do(s, a.filter(), 0, true)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := missing(all); err != nil {
+		return err
+	}
+	var marked, skipping int64
+	for _, r := range all {
+		marked += r.Marked
+		skipping += r.Skipping
+	}
+	if !c.JSON {
+		if err := tellPlan(stdout, verb, len(a.ID) > 0, all); err != nil {
+			return err
+		}
+	}
+	if skipping > 0 && verb == "replay" {
+		fmt.Fprintf(stderr, "Out of order: later messages of the keys of %d were handled already, since their subscription skips what it parks.\n", skipping)
+	}
+	if a.DryRun || marked == 0 {
+		if c.JSON {
+			return writeJSON(stdout, map[string]any{"dry_run": a.DryRun, "providers": all})
+		}
+		return nil
+	}
+	if !a.Yes {
+		if err := confirm(ctx, stderr, fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], messages(marked))); err != nil {
+			return err
+		}
+	}
+	err = c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
+		plan := all[provider]
+		if plan.Marked == 0 {
+			return nil
+		}
+		all[provider], err = do(s, a.filter(), plan.UpTo, false)
+		if r := all[provider]; r.Action != 0 && !c.JSON {
+			fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", messages(r.Marked), did(r), r.Action, a.Actor)
+		}
+		return err
+	})
+	if c.JSON {
+		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
+	}
+	return err
+}
+
+// missing is an error if an id is in none of the databases.
+func missing(all map[string]subscription.DeadLetterResult) error {
+	count := map[string]int{}
+	for _, r := range all {
+		for _, id := range r.Missing {
+			count[id]++
+		}
+	}
+	maps.DeleteFunc(count, func(_ string, n int) bool { return n < len(all) })
+	if len(count) == 0 {
+		return nil
+	}
+	return fmt.Errorf("there is no such dead letter, or it is of another subscription: %s; nothing was changed", strings.Join(slices.Sorted(maps.Keys(count)), ", "))
+}
+
+// tellPlan says what becomes of what was chosen: of what was named, all of it.
+func tellPlan(stdout out, verb string, named bool, all map[string]subscription.DeadLetterResult) error {
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		r := all[provider]
+		if len(all) > 1 {
+			if r.Marked+r.Behind+r.Held+r.Underway+r.Busy+r.Past == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "Provider %s\n", provider)
+		}
+		fmt.Fprintf(w, "%s\t%d\tof subscription %s\n", verb, r.Marked, r.Subscription)
+		others := func(n int64) int64 {
+			if named || r.Marked == 0 {
+				return n
+			}
+			return 0
+		}
+		heads := ""
+		if r.Behind > 0 {
+			heads = "behind parked messages of their keys that are not chosen: add --id " + strings.Join(r.Heads, " --id ")
+		}
+		for _, line := range []struct {
+			name string
+			n    int64
+			why  string
+		}{
+			{"follow", r.Following, "held behind them: these go on by themselves"},
+			{"left out", r.Behind, heads},
+			{"left out", r.Busy, "a runner is handling them just now: look again when it has ended"},
+			{"held", others(r.Held), "go on by themselves when what is before them is replayed or discarded"},
+			{"underway", r.Underway, "in replay already"},
+			{"past", others(r.Past), "replayed or discarded already"},
+		} {
+			if line.n > 0 {
+				fmt.Fprintf(w, "%s\t%d\t%s\n", line.name, line.n, line.why)
+			}
+		}
+	}
+	return w.Flush()
+}
+
+func messages(n int64) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
+}
+
+// confirm asks, if somebody is there to be asked.
+func confirm(ctx context.Context, stderr news, question string) error {
+	nobody := &usageError{errors.New("nobody is there to be asked: look with --dry-run, then add --yes; nothing was changed")}
+	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return nobody
+	}
+	fmt.Fprintf(stderr, "%s [y/N] ", question)
+	answers := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+		answers <- line
+	}()
+	select {
+	case line := <-answers:
+		switch strings.ToLower(strings.TrimSpace(line)) {
+		case "y", "yes":
+			return nil
+		}
+		if line == "" { // /dev/null looks like a terminal
+			return nobody
+		}
+	case <-ctx.Done():
+	}
+	return errors.New("nothing was changed")
+}
+
+// letterTable is aligned, and its first column, the provider, is there if there
+// are several.
+type letterTable struct {
+	w       *tabwriter.Writer
+	out     out
+	heading []string
+	several bool
+	rows    int
+}
+
+func newTable(stdout out, providers int, heading ...string) *letterTable {
+	return &letterTable{w: tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0), out: stdout, heading: heading, several: providers > 1}
+}
+
+func (t *letterTable) row(provider string, cells ...string) {
+	if t.rows == 0 {
+		t.write("PROVIDER", t.heading)
+	}
+	t.rows++
+	t.write(provider, cells)
+}
+
+func (t *letterTable) write(provider string, cells []string) {
+	if t.several {
+		cells = slices.Insert(slices.Clone(cells), 0, provider)
+	}
+	for i, cell := range cells {
+		cells[i] = cmp.Or(strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(cell)), "-")
+	}
+	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+}
+
+// flush ends the table, or says that there is nothing, if that is known.
+func (t *letterTable) flush(err error, nothing string) error {
+	if t.rows == 0 && err == nil {
+		fmt.Fprintln(t.out, nothing)
+	}
+	return errors.Join(err, t.w.Flush())
+}
+
+// since is how long ago t was, to be read at a glance.
+func since(t time.Time) string {
+	ago := time.Since(t).Round(time.Second)
+	if days := int(ago.Hours() / 24); days > 2 {
+		return fmt.Sprintf("%d days", days)
+	}
+	return ago.String()
+}
+
+func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func isText(b []byte) bool {
+	return utf8.Valid(b) && bytes.IndexFunc(b, func(r rune) bool { return r != printed(r) }) < 0
+}
+
+// printable is text that does a terminal no harm.
+func printable(text string) string { return strings.Map(printed, text) }
+
+func printed(r rune) rune {
+	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+		return r
+	}
+	return '\uFFFD'
+}
