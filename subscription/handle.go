@@ -69,7 +69,7 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 	if m.first.IsZero() {
 		m.first = time.Now()
 	}
-	if m.tries > 0 || m.attempts > 0 {
+	if m.tries > 0 {
 		r.retries.Add(1)
 	}
 	for {
@@ -94,11 +94,12 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 		case m.done && unknown:
 			return handled, 0
 		case m.done:
+			r.takeBack(ctx, m)
 			return duplicate, 0
 		case ctx.Err() != nil:
 			r.takeBack(ctx, m)
 			return aborted, 0
-		case errors.Is(err, errSettled), errors.Is(err, errFree):
+		case errors.Is(err, errSettled), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
 			r.takeBack(ctx, m)
 			continue
 		case errors.Is(err, errFull):

@@ -94,8 +94,11 @@ func (h incoming) takeBack(ctx context.Context, m *message) error {
 	m.begun = false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
 	defer cancel()
-	_, err := h.provider.DB().ExecContext(ctx, "UPDATE inbox_attempts SET attempts = attempts - 1, run = NULL"+
-		" WHERE subscription = ? AND message_id = ? AND run = ? AND attempts > 0", h.stream.Name, m.id, h.run)
+	do := "UPDATE inbox_attempts SET attempts = attempts - 1, run = NULL"
+	if m.done { // by another, who has forgotten its own attempts before
+		do = "DELETE FROM inbox_attempts"
+	}
+	_, err := h.provider.DB().ExecContext(ctx, do+" WHERE subscription = ? AND message_id = ? AND run = ? AND attempts > 0", h.stream.Name, m.id, h.run)
 	if err != nil {
 		return fmt.Errorf("subscription: take an attempt back: %w", err)
 	}

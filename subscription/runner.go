@@ -157,7 +157,7 @@ type Status struct {
 	Dropped    int64  // Messages whose handler wanted no effect.
 	Parked     int64  // Messages put into dead_letters, those behind a parked one among them.
 	Replayed   int64  // Dead letters that took effect.
-	Retries    int64  // Attempts that were not a message's first.
+	Retries    int64  // Attempts that were not a message's first in this process.
 	InFlight   int64  // Deliveries received and not yet settled.
 	Paused     bool   // By Pause.
 	Open       bool   // The breaker is: one message after the other failed, and they are tried one at a time.
