@@ -42,3 +42,6 @@ func (e *evictor) Step(ctx context.Context, cutoff time.Time, size int) (n int, 
 }
 func (e *evictor) Beyond(id string, sent time.Time) bool { return e.beyond(id, sent) }
 func (e *evictor) Passed() int64                         { return e.passed.Load() }
+
+// Careful says whether r thinks that another run may have died of a message.
+func (r *Runner) Careful() bool { return r.presence.careful() }

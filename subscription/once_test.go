@@ -88,9 +88,6 @@ func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		const n = 20
 		other := memory.New(memory.Config{})
-		sent := orders(n)
-		w.publish(sent...)
-		require.NoError(t, other.Publish(t.Context(), sent))
 
 		// Nobody's handler ends before somebody else's has begun on some message,
 		// so that the look-up before handlers can't be what decides.
@@ -110,6 +107,10 @@ func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 		s.Lanes = 4
 		one, stopOne := w.start(s, w.broker)
 		two, stopTwo := w.start(s, other)
+		w.until(func() bool { return !one.Careful() && !two.Careful() }, "each knows that the other is alive")
+		sent := orders(n)
+		w.publish(sent...)
+		require.NoError(t, other.Publish(t.Context(), sent))
 		w.until(func() bool {
 			return w.broker.Unacknowledged(topic, "shipping")+other.Unacknowledged(topic, "shipping") == 0
 		}, "all are acknowledged")

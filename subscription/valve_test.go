@@ -103,6 +103,7 @@ func TestPause(t *testing.T) {
 func TestPause_EndsWithStop(t *testing.T) {
 	w := newWorld(t, openSQLite(t))
 	r, stop := w.start(w.stream(), w.broker)
+	w.until(func() bool { return r.Status().Running }, "it has joined")
 	r.Pause()
 	w.publish(orders(10)...)
 	stop()
