@@ -58,9 +58,9 @@ func (s suite) lag(t *testing.T) {
 		c := s.join(t, b, topic, s.Name(t))
 		sent := 0
 		for range 4 {
-			all := messages(topic, 40, 1)
+			all := messages(topic, 200, 1)
 			for i := range all {
-				all[i].Body = make([]byte, 50_000)
+				all[i].Body = make([]byte, 10_000)
 			}
 			s.send(t, b, all...)
 			sent += len(all)

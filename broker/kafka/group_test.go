@@ -163,7 +163,8 @@ func TestConsume_F70_RevokeWaitsForWhatIsInHand(t *testing.T) {
 	require.NoError(t, b.Publish(bounded(t), spread(name, 100)))
 	held := receive(t, first, 100)
 	second := join(t, open(t, nil), name)
-	members(t, name, 2) // The first one knows that it has to give.
+	members(t, name, 2)
+	require.Empty(t, some(t, first)) // By now it knows that it has to give.
 	require.NoError(t, first.Ack(bounded(t), held...))
 	more := spread(name, 100)
 	require.NoError(t, b.Publish(bounded(t), more))

@@ -17,6 +17,7 @@ import (
 type session struct {
 	sarama.ConsumerGroupSession
 	ctx    context.Context
+	expire context.CancelFunc
 	marked []int64
 }
 
@@ -51,7 +52,8 @@ func member(t *testing.T) (c *consumer, s *session, messages chan *sarama.Consum
 	messages = make(chan *sarama.ConsumerMessage)
 	c = &consumer{group: &group{}, logger: slog.New(slog.DiscardHandler), conf: sarama.NewConfig(), wake: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(t.Context())
-	s = &session{ctx: c.ctx}
+	s = &session{}
+	s.ctx, s.expire = context.WithCancel(c.ctx)
 	ended = make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -178,6 +180,21 @@ func TestPartition_LostAfterAWhile(t *testing.T) {
 	})
 }
 
+// F-70: once the group has gone on without this member, nothing is waited for:
+// others have its partitions.
+func TestPartition_F70_LostWithTheMembership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, messages, _, ended := member(t)
+		messages <- fetched(0)
+		got := receive(t, c, 1)
+		start := time.Now()
+		s.expire()
+		<-got[0].Lost
+		<-ended
+		require.Zero(t, time.Since(start))
+	})
+}
+
 // Closing doesn't wait for anybody.
 func TestPartition_ClosingDoesNotDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -217,4 +234,17 @@ func TestPartition_Pauses_F73(t *testing.T) {
 		<-ended
 		require.False(t, g.paused)
 	})
+}
+
+// What ends transactions is passed, and messages never are.
+func TestLag_PassesOnlyMarks(t *testing.T) {
+	batch := func(first int64, control bool) *sarama.Records {
+		return &sarama.Records{RecordBatch: &sarama.RecordBatch{FirstOffset: first, LastOffsetDelta: 1, Control: control}}
+	}
+	mark, data := true, false
+	require.Equal(t, int64(5), behindMarks(5, nil))
+	require.Equal(t, int64(9), behindMarks(5, []*sarama.Records{batch(5, mark), batch(7, mark)}))
+	require.Equal(t, int64(7), behindMarks(5, []*sarama.Records{batch(5, mark), batch(7, data), batch(9, mark)}))
+	require.Equal(t, int64(6), behindMarks(6, []*sarama.Records{batch(5, data), batch(7, mark)}))
+	require.Equal(t, int64(5), behindMarks(5, []*sarama.Records{{MsgSet: &sarama.MessageSet{}}}))
 }
