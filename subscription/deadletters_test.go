@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,7 +314,10 @@ func TestDeadLetters_ReplayKeepsOrder_C_85_F_78(t *testing.T) {
 		require.Equal(t, result{Marked: 1, Heads: []string{}}, plan(subscription.DeadLetterFilter{}, 1))
 		require.Equal(t, result{Behind: 1, Heads: ids[:1]}, plan(subscription.DeadLetterFilter{IDs: ids[2:3]}, 0), "a held one isn't replayed by itself")
 
-		w.exec("UPDATE dead_letters SET status = 'replay' WHERE id = ?", ids[0])
+		r, err := s.Replay(t.Context(), subscription.DeadLetterFilter{IDs: []string{ids[0], ids[3]}}, subscription.ReplayOptions{Actor: "ada"})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.Marked)
+		require.Equal(t, []string{"replay", "parked", "held", "parked"}, statuses(w, ids[:4]), "the last one waits for two, which nobody asked for")
 		require.Equal(t, result{Marked: 1, Following: 1, Heads: []string{}}, plan(subscription.DeadLetterFilter{IDs: ids[1:2]}, 0), "what is in replay is in nobody's way")
 	})
 }
@@ -415,6 +419,32 @@ func TestDeadLetters_DiscardWaitsForAHandler_C_90(t *testing.T) {
 		require.EqualValues(t, 1, a.r.Marked)
 		require.Equal(t, []string{"replayed", "discarded"}, statuses(w, ids))
 	})
+}
+
+// A transaction that met a deadlock is run again.
+func TestDeadLetters_Deadlock(t *testing.T) {
+	w := newWorld(t, openPostgres(t))
+	ids := keep(w, keptRow{key: "a"}, keptRow{key: "b"})
+	tx, err := w.provider.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	lock := func(id string) error {
+		_, err := tx.ExecContext(t.Context(), "SELECT 1 FROM dead_letters WHERE id = ? FOR UPDATE", id)
+		return err
+	}
+	require.NoError(t, lock(ids[1]))
+	answers := make(chan error)
+	go func() {
+		_, err := subscription.NewDeadLetters(w.provider).Replay(context.Background(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
+		answers <- err
+	}()
+	w.until(func() bool {
+		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM dead_letters AS d%' AND pg_backend_pid() <> pid"+
+			" AND (SELECT pid FROM pg_stat_activity WHERE query LIKE ? AND pid <> pg_backend_pid()) = ANY (pg_blocking_pids(pid))", "SELECT 1 FROM dead_letters WHERE id = '"+ids[1]+"%") == 1
+	}, "it waits for the second row")
+	require.NoError(t, lock(ids[0]), "the other one has to give way")
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, <-answers)
+	require.Equal(t, []string{"replay", "replay"}, statuses(w, ids))
 }
 
 // C-90: of two operators who ask for the same, one gets each message.
@@ -549,5 +579,77 @@ func TestDeadLetters_Refused(t *testing.T) {
 		r, err = s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "unknown"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
 		require.Equal(t, subscription.DeadLetterResult{Subscription: "unknown", Heads: []string{}, Missing: []string{}}, r)
+	})
+}
+
+// A72, A75, C-12, F-78: from the failure to the replay, with runners and
+// operators at work at the same time: every message has its effect once and in the
+// order of its key, or was discarded and has none.
+func TestDeadLetters_OperatorsAndRunners_A72_A75_C_12_F_78(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		const keys = 12
+		var mended atomic.Bool
+		stream := w.breaking(&mended)
+		for i := range keys {
+			w.publish(placed(fmt.Sprint(i), "bad"))
+			w.publish(numbered(fmt.Sprint(i), 1, 4)...)
+		}
+		_, stop := w.start(stream, w.broker)
+		defer stop()
+		w.until(w.acknowledged("shipping"), "all are set aside")
+		s := subscription.NewDeadLetters(w.provider)
+		list, err := s.List(t.Context(), subscription.DeadLetterFilter{Key: "0"}, subscription.DeadLetterPage{})
+		require.NoError(t, err)
+		require.Len(t, list.Letters, 4)
+		head, err := s.Show(t.Context(), list.Letters[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, errBad.Error(), head.Error)
+		require.Equal(t, []any{subscription.DeadLetterParked, "parked", 1, int64(0), int64(3), placedV1}, []any{head.Status, head.Reason, head.Attempts, head.Before, head.Behind, head.Headers["type"]})
+		require.Contains(t, string(head.Body), `"bad"`)
+
+		r, err := s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "another"}, subscription.ReplayOptions{Actor: "ada"})
+		require.NoError(t, err)
+		require.Zero(t, r.Marked)
+		r, err = s.Discard(t.Context(), subscription.DeadLetterFilter{IDs: []string{head.ID}}, subscription.DiscardOptions{Actor: "ada"})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 3}, []int64{r.Marked, r.Following})
+		w.until(func() bool { return len(w.effects("0")) == 3 }, "what was held goes on")
+
+		var operators sync.WaitGroup
+		for range 2 {
+			operators.Go(func() {
+				for range 10 {
+					_, err := s.Replay(context.Background(), subscription.DeadLetterFilter{Subscription: "shipping", Error: errBad.Error()}, subscription.ReplayOptions{Actor: "ada"})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		operators.Go(func() {
+			_, err := s.Discard(context.Background(), subscription.DeadLetterFilter{Subscription: "shipping", Key: "1", Statuses: []subscription.DeadLetterStatus{"parked", "replay"}}, subscription.DiscardOptions{Actor: "bob"})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		operators.Wait()
+		mended.Store(true)
+		w.until(func() bool {
+			_, err := s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada", Rate: 200})
+			require.NoError(t, err)
+			list, err := s.List(t.Context(), subscription.DeadLetterFilter{}, subscription.DeadLetterPage{})
+			require.NoError(t, err)
+			return list.Total == 0
+		}, "nothing is left")
+		for i := range keys {
+			want := []string{"bad again", "1 again", "2 again", "3 again"}
+			got := w.effects(fmt.Sprint(i))
+			if i == 0 || i == 1 && len(got) == 3 { // another operator may have been faster
+				want = want[1:]
+			}
+			require.Equal(t, want, got, "key %d", i)
+		}
+		require.Equal(t, w.allEffects(), w.count("SELECT count(*) FROM dead_letters WHERE status = 'replayed'"))
+		require.Equal(t, 4*keys, w.deadLetters())
 	})
 }
