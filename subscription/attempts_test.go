@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -160,7 +161,36 @@ func TestAttempts_F_72_SuspectsAreHandledAlone(t *testing.T) {
 	})
 }
 
-// A handler's own wishes: not now, and never.
+// A76, F-79: a message that can't be parked is not acknowledged: it waits until it
+// can be.
+func TestAttempts_A76_NotAcknowledgedBeforeItIsParked(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		refuse, allow := []string{"CREATE TRIGGER refuse BEFORE INSERT ON dead_letters BEGIN SELECT RAISE(ABORT, 'no room'); END"}, "DROP TRIGGER refuse"
+		if w.isPostgres() {
+			refuse = []string{
+				"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no room'; END $$",
+				"CREATE TRIGGER refuse BEFORE INSERT ON dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()",
+			}
+			allow += " ON dead_letters"
+		}
+		for _, statement := range refuse {
+			w.exec(statement)
+		}
+		var runs atomic.Int64
+		w.publish(placed("o", "bad"), placed("o", "behind"), placed("other", ""))
+		r, stop := w.start(w.failing(&runs), w.broker)
+		w.until(func() bool { return strings.Contains(r.Status().LastError, "no room") && w.allEffects() == 1 }, "there is no room, and others go on")
+		require.Equal(t, 2, w.broker.Unacknowledged(topic, "shipping"))
+		w.exec(allow)
+		w.until(w.acknowledged("shipping"), "it is parked")
+		stop()
+		require.Equal(t, 1, w.deadLetters())
+		require.EqualValues(t, 3, runs.Load(), "its handler is not called again")
+		require.Equal(t, []string{"behind"}, w.effects("o"))
+	})
+}
+
+// C-79: a handler's own wishes: not now, and never.
 func TestHandler_RetryAfterAndDrop(t *testing.T) {
 	require.NoError(t, subscription.RetryAfter(nil, time.Second))
 	require.NoError(t, subscription.Drop(nil))

@@ -52,7 +52,7 @@ func numbered(key string, from, to int) []broker.Message {
 	return all
 }
 
-// A75, A78, F-78, C-87: a parked message holds its key, and nothing else, also
+// A75, A78, F-78, C-85, C-87, C-88: a parked message holds its key, and nothing else, also
 // across a restart; its replay, and what is behind it, come in order; and what
 // arrives meanwhile comes after that.
 func TestHold_A78_KeyWaitsAndFollowsInOrder(t *testing.T) {

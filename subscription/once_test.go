@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-// S2-18, S4-04
+// S2-18, S4-04, C-72
 func TestEffectOnceHoweverOftenDelivered(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		sent, deliveries := orders(10), 0
@@ -40,7 +40,7 @@ func TestEffectOnceHoweverOftenDelivered(t *testing.T) {
 	})
 }
 
-// C-08, C-09
+// C-08, C-09, C-70
 func TestHandlerDoesNotRunOnDuplicates(t *testing.T) {
 	w := newWorld(t, openSQLite(t))
 	var runs atomic.Int64
@@ -82,7 +82,7 @@ func TestDuplicatesAcrossRestarts(t *testing.T) {
 	})
 }
 
-// C-03: two members that both have every message, at the same time: as when a group
+// C-03, F-67, C-71: two members that both have every message, at the same time: as when a group
 // is rebalanced under a handler that goes on.
 func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
@@ -181,7 +181,7 @@ func TestCrashBetweenCommitAndAck(t *testing.T) {
 	})
 }
 
-// S4-22
+// S4-22, C-36
 func TestInboxRowAndEffectAreOneTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		fail := make(chan struct{})

@@ -160,7 +160,7 @@ func TestMessagesWithoutAKey(t *testing.T) {
 	require.Equal(t, 20, w.allEffects())
 }
 
-// C-55
+// C-55, F-75, C-34
 func TestTwoSubscriptionsEachGetAll(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		one, two := w.stream(), w.stream()

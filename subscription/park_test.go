@@ -100,7 +100,7 @@ func TestClaim_A73_PoisonBytesAreParkedOnceAndOthersGoOn(t *testing.T) {
 	})
 }
 
-// Everything that isn't a message, a tombstone among it (F-35), is parked as it
+// Everything that isn't a message, a tombstone among it (F-35, C-78), is parked as it
 // came: no body is not an empty one, and neither is the text "null".
 func TestUndecodable(t *testing.T) {
 	const envelope = `{"data":%s,"metadata":{"headers":{%s},"envelope":{"specversion":"1.0"},"domain":{"aggregate_id":"o"}}}`
@@ -145,6 +145,7 @@ func TestUndecodable(t *testing.T) {
 	})
 }
 
+// F-38, F-39: it waits for the build that knows it, and holds up nobody else.
 func TestNewerVersionIsParkedWithTheRemedy(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		w.publish(
