@@ -269,3 +269,26 @@ func TestEvict_FindsRowsByTheIndex(t *testing.T) {
 		require.NotContains(t, plan, "TEMP B-TREE")
 	})
 }
+
+// S0-19: a runner handles what comes from before its horizon, and says how much that
+// is.
+func TestRunner_S0_19_BeyondHorizon(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.publish(orders(3)...) // sent in January 2026
+		r, stop := w.start(w.stream(), w.broker)
+		w.until(w.acknowledged("shipping"), "they are handled")
+		require.Zero(t, r.Status().BeyondHorizon, "a new subscription reads an old topic")
+		stop()
+
+		w.exec("INSERT INTO subscription_evictions (subscription, run, due_at, evicted) VALUES ('shipping', 'a', ?, ?)", w.in(time.Hour), w.in(0))
+		r, stop = w.start(w.stream(), w.broker)
+		w.until(func() bool { return r.Knows() }, "it learns what was evicted")
+		w.publish(orders(2)...)
+		w.publish(message("unknown", "Ordering.OrderPaid.v1", "o-1", "{}"))
+		w.until(w.acknowledged("shipping"), "they are handled")
+		stop()
+		require.EqualValues(t, 2, r.Status().Handled)
+		require.EqualValues(t, 2, r.Status().BeyondHorizon)
+		require.Len(t, w.logs.lines("Stream.InboxRetention"), 1)
+	})
+}
