@@ -145,11 +145,14 @@ func (e *evictor) turn(ctx context.Context) error {
 	return nil
 }
 
+// take takes the turn if it is due. One that is due later than any can be is from
+// when the database's clock was wrong.
 func (e *evictor) take(ctx context.Context, length time.Duration) (bool, error) {
 	d := e.provider.DB().Dialect()
+	due := bun.Safe(dbtime.In(d, length))
 	result, err := e.provider.DB().ExecContext(ctx, "INSERT INTO subscription_evictions (subscription, run, due_at) VALUES (?, ?, ?)"+
-		" ON CONFLICT (subscription) DO UPDATE SET run = excluded.run, due_at = excluded.due_at WHERE subscription_evictions.due_at <= ?",
-		e.subscription, e.run, bun.Safe(dbtime.In(d, length)), bun.Safe(dbtime.Now(d)))
+		" ON CONFLICT (subscription) DO UPDATE SET run = excluded.run, due_at = excluded.due_at WHERE subscription_evictions.due_at NOT BETWEEN ? AND ?",
+		e.subscription, e.run, due, bun.Safe(dbtime.Now(d)), due)
 	if err != nil {
 		return false, err
 	}

@@ -87,7 +87,7 @@ func TestEvict_F_66_S2_38(t *testing.T) {
 
 		// Whoever has the next turn goes on.
 		w.exec("UPDATE subscription_uptime SET up_from = ? WHERE up_from > ?", w.in(-13*day), w.in(-11*day))
-		w.exec("UPDATE subscription_evictions SET due_at = ?", w.in(-time.Second))
+		w.exec("UPDATE subscription_evictions SET due_at = ?", w.in(day)) // by a wrong clock
 		w.turn(w.evictor("b", retention))
 		require.Equal(t, 10, w.inboxOf("shipping"))
 	})
@@ -99,7 +99,8 @@ func TestEvict_F_66_Cutoff(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		on := func(day float64) time.Time { return begin.Add(time.Duration(day * 24 * float64(time.Hour))) }
-		future := time.Since(begin).Hours()/24 + 100
+		now := time.Since(begin).Hours() / 24
+		future := now + 100
 		for name, c := range map[string]struct {
 			intervals [][2]float64
 			cutoff    float64 // -1: none
@@ -112,7 +113,7 @@ func TestEvict_F_66_Cutoff(t *testing.T) {
 			"a long stop":          {[][2]float64{{1, 11.5}, {200, 200}}, 1.5},
 			"both at once":         {[][2]float64{{1, 7}, {6, 14}}, 4},
 			"one inside the other": {[][2]float64{{1, 9}, {3, 4}, {20, 23}}, -1},
-			"up to the future":     {[][2]float64{{1, 11}, {future - 1, future}}, 1},
+			"up to the future":     {[][2]float64{{1, 7}, {now - 1, future}}, -1},
 			"from now on":          {[][2]float64{{1, 11}, {future, future + 50}}, 1},
 		} {
 			w.exec("DELETE FROM subscription_uptime")
@@ -267,5 +268,28 @@ func TestEvict_FindsRowsByTheIndex(t *testing.T) {
 		require.Contains(t, plan, "inbox_processed_at")
 		require.NotContains(t, plan, "Sort")
 		require.NotContains(t, plan, "TEMP B-TREE")
+	})
+}
+
+// S0-19: a runner handles what comes from before its horizon, and says how much that
+// is.
+func TestRunner_S0_19_BeyondHorizon(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.publish(orders(3)...) // sent in January 2026
+		r, stop := w.start(w.stream(), w.broker)
+		w.until(w.acknowledged("shipping"), "they are handled")
+		require.Zero(t, r.Status().BeyondHorizon, "a new subscription reads an old topic")
+		stop()
+
+		w.exec("INSERT INTO subscription_evictions (subscription, run, due_at, evicted) VALUES ('shipping', 'a', ?, ?)", w.in(time.Hour), w.in(0))
+		r, stop = w.start(w.stream(), w.broker)
+		w.until(func() bool { return r.Knows() }, "it learns what was evicted")
+		w.publish(orders(2)...)
+		w.publish(message("unknown", "Ordering.OrderPaid.v1", "o-1", "{}"))
+		w.until(w.acknowledged("shipping"), "they are handled")
+		stop()
+		require.EqualValues(t, 2, r.Status().Handled)
+		require.EqualValues(t, 2, r.Status().BeyondHorizon)
+		require.Len(t, w.logs.lines("Stream.InboxRetention"), 1)
 	})
 }

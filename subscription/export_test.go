@@ -45,3 +45,6 @@ func (e *evictor) Passed() int64                         { return e.passed.Load(
 
 // Careful says whether r thinks that another run may have died of a message.
 func (r *Runner) Careful() bool { return r.presence.careful() }
+
+// Knows says whether r knows from when its inbox is.
+func (r *Runner) Knows() bool { return r.evictor.horizon.Load() != nil }

@@ -27,8 +27,8 @@ const (
 )
 
 // presence keeps a row in subscription_runs while a runner runs. A row that nobody
-// refreshes is one of a process that died, maybe of a message: until it is known
-// which, the first attempt at each message is counted before it is made.
+// refreshes is one of a process that died, maybe of a message: while there is one, the
+// first attempt at each message is counted before it is made.
 //
 // Each beat also notes that the subscription is up, for the age of what is in the
 // inbox.

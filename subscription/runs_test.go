@@ -194,3 +194,34 @@ func TestUptime_F_66_OnlyWhileConsuming(t *testing.T) {
 		require.Equal(t, []int{50, 3, 0}, intervals())
 	})
 }
+
+// F-72: after a death the first attempt at each message is counted before it is made,
+// so that one that kills the process is found out.
+func TestRunner_F_72_CountsBeforeTheFirstAttempt(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		counted := make(chan int, 1)
+		attempts := func() int {
+			return w.count("SELECT count(*) FROM inbox_attempts WHERE attempts = 1 AND run IN (SELECT run FROM subscription_runs WHERE run <> 'died')")
+		}
+		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			counted <- attempts()
+			return effect(ctx, e)
+		}))
+		_, stop := w.start(s, w.broker)
+		w.publish(placed("o-1", ""))
+		require.Zero(t, <-counted, "nobody died")
+		stop()
+		require.Zero(t, w.runs())
+
+		w.died("shipping", time.Hour)
+		r, stop := w.start(s, w.broker)
+		w.publish(placed("o-2", ""))
+		require.Equal(t, 1, <-counted)
+		w.until(w.acknowledged("shipping"), "it is handled")
+		require.True(t, r.Careful())
+		stop()
+		require.Equal(t, 1, w.runs(), "the next one is careful, too")
+		require.Zero(t, w.count("SELECT count(*) FROM inbox_attempts"))
+		require.Equal(t, 2, w.allEffects())
+	})
+}
