@@ -138,6 +138,7 @@ type operation struct {
 	ordered  bool                 // one with another one in its way is left out
 	match    schema.QueryWithArgs // the filter
 	inTheWay map[string]int64     // by key, the first parked one that holds it and is not chosen
+	seqs     []int64              // what is to be marked
 
 	record int64       // the action's id, once there is one
 	began  dbtime.Time // when the first was marked
@@ -179,17 +180,15 @@ func (s *DeadLetters) operate(ctx context.Context, o *operation, dryRun bool) (D
 	if dryRun || r.Marked == 0 {
 		return r, nil
 	}
-	for after := int64(0); ; {
-		next, err := s.mark(ctx, o, after, r.UpTo)
+	r.Marked = 0
+	for seqs := range slices.Chunk(o.seqs, operateRows) {
+		err := s.mark(ctx, o, seqs, r.UpTo)
 		r.Marked, r.Action = o.marked, o.record
 		if err != nil {
 			return r, fmt.Errorf("subscription: %s: it ended early, with %d messages marked; run it again for the others: %w", o.action, o.marked, err)
 		}
-		if next == 0 {
-			return r, nil
-		}
-		after = next
 	}
+	return r, nil
 }
 
 // plan completes o, and r with what is to be.
@@ -275,6 +274,7 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 		switch {
 		case chosen && (behind == 0 || !o.ordered):
 			r.Marked++
+			o.seqs = append(o.seqs, p.seq)
 			if _, has := marked[p.key]; !has && p.holds {
 				marked[p.key] = p.seq
 			}
@@ -335,68 +335,55 @@ func (o *operation) look(ctx context.Context, db bun.IDB, upTo int64) error {
 		o.filter.Subscription, o.chosen(upTo))
 }
 
-// mark is one transaction: it marks the next of those that are chosen, and notes
-// it in the record. It returns the seq from which on to go on, 0 at the end.
-func (s *DeadLetters) mark(ctx context.Context, o *operation, after, upTo int64) (next int64, err error) {
+// mark is one transaction: it marks those of seqs that are still to be marked,
+// and notes it in the record.
+func (s *DeadLetters) mark(ctx context.Context, o *operation, seqs []int64, upTo int64) error {
 	for try := 1; ; try++ {
 		done := *o
-		if next, err = s.markOnce(ctx, &done, after, upTo); err == nil {
+		err := s.markOnce(ctx, &done, seqs, upTo)
+		if err == nil {
 			*o = done
-			return next, nil
+			return nil
 		}
 		if try == operateTries || !s.provider.Retryable(err) {
-			return 0, err
+			return err
 		}
 	}
 }
 
-func (s *DeadLetters) markOnce(ctx context.Context, o *operation, after, upTo int64) (next int64, err error) {
+func (s *DeadLetters) markOnce(ctx context.Context, o *operation, seqs []int64, upTo int64) error {
 	db := s.provider.DB()
-	opts, lock := &sql.TxOptions{Isolation: sql.LevelReadCommitted}, " FOR NO KEY UPDATE OF d"
+	opts, lock := &sql.TxOptions{Isolation: sql.LevelReadCommitted}, " FOR NO KEY UPDATE"
 	if db.Dialect().Name() == dialect.SQLite {
 		opts, lock = nil, ""
 	}
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() {
-		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			err = errors.Join(err, rollback)
-		}
-	}()
+	defer func() { _ = tx.Rollback() }() // Nothing is left of it, whatever this answers.
+	var still []int64
 	var now dbtime.Time
-	// How far to go is asked first: behind a lock, fewer may be left than a full
-	// transaction's, and that would look like the end.
-	err = tx.QueryRowContext(ctx, "SELECT COALESCE(max(seq), 0), "+dbtime.Now(db.Dialect())+
-		" FROM (SELECT d.seq FROM dead_letters AS d WHERE ? AND d.seq > ? ORDER BY d.seq LIMIT ?) AS more", o.chosen(upTo), after, operateRows).Scan(&next, &now)
-	if err != nil || next == 0 {
-		return 0, err
+	// The bounds say no more than the list, but PostgreSQL plans by them.
+	err = eachRow(ctx, tx, func(scan func(...any) error) error {
+		var seq int64
+		err := scan(&seq, &now)
+		still = append(still, seq)
+		return err
+	}, "SELECT d.seq, "+dbtime.Now(db.Dialect())+" FROM dead_letters AS d WHERE d.seq IN (?) AND d.seq BETWEEN ? AND ? AND ? ORDER BY d.seq"+lock, bun.List(seqs), seqs[0], seqs[len(seqs)-1], o.chosen(upTo))
+	if err != nil || len(still) == 0 {
+		return err
 	}
 	if !o.began.Valid {
 		o.began = now
 	}
-	var seqs []int64
-	err = eachRow(ctx, tx, func(scan func(...any) error) error {
-		var p place
-		err := scan(&p.seq, &p.key, &p.holds)
-		if !o.ordered || o.behind(p) == 0 {
-			seqs = append(seqs, p.seq)
-		}
+	if err := o.set(ctx, tx, still); err != nil {
 		return err
-	}, "SELECT d.seq, d.key_id, d.holds FROM dead_letters AS d WHERE ? AND d.seq > ? AND d.seq <= ? ORDER BY d.seq"+lock, o.chosen(upTo), after, next)
-	if err != nil {
-		return 0, err
 	}
-	if len(seqs) > 0 {
-		if err := o.set(ctx, tx, seqs); err != nil {
-			return 0, err
-		}
-		if err := o.note(ctx, tx, len(seqs)); err != nil {
-			return 0, err
-		}
+	if err := o.note(ctx, tx, len(still)); err != nil {
+		return err
 	}
-	return next, tx.Commit()
+	return tx.Commit()
 }
 
 // set marks rows that are locked.
@@ -418,7 +405,7 @@ func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64) error {
 		rows[i] = bun.SafeQuery("(?, ?)", seq, at)
 	}
 	_, err := tx.ExecContext(ctx, "WITH due (seq, at) AS (VALUES ?) UPDATE dead_letters SET status = 'replay', replays = replays + 1, taken_until = NULL, due_at = "+due+
-		" FROM due WHERE dead_letters.seq = due.seq", bun.List(rows))
+		" FROM due WHERE dead_letters.seq = due.seq AND dead_letters.seq BETWEEN ? AND ?", bun.List(rows), seqs[0], seqs[len(seqs)-1])
 	return err
 }
 

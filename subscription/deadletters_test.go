@@ -2,6 +2,7 @@ package subscription_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -421,31 +422,44 @@ func TestDeadLetters_DiscardWaitsForAHandler_C_90(t *testing.T) {
 	})
 }
 
-// A transaction that met a deadlock is run again.
-func TestDeadLetters_Deadlock(t *testing.T) {
-	w := newWorld(t, openPostgres(t))
-	ids := keep(w, keptRow{key: "a"}, keptRow{key: "b"})
-	tx, err := w.provider.DB().BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	lock := func(id string) error {
-		_, err := tx.ExecContext(t.Context(), "SELECT 1 FROM dead_letters WHERE id = ? FOR UPDATE", id)
-		return err
-	}
-	require.NoError(t, lock(ids[1]))
-	answers := make(chan error)
-	go func() {
-		_, err := subscription.NewDeadLetters(w.provider).Replay(context.Background(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
-		answers <- err
-	}()
-	w.until(func() bool {
-		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM dead_letters AS d%' AND pg_backend_pid() <> pid"+
-			" AND (SELECT pid FROM pg_stat_activity WHERE query LIKE ? AND pid <> pg_backend_pid()) = ANY (pg_blocking_pids(pid))", "SELECT 1 FROM dead_letters WHERE id = '"+ids[1]+"%") == 1
-	}, "it waits for the second row")
-	require.NoError(t, lock(ids[0]), "the other one has to give way")
-	require.NoError(t, tx.Rollback())
-	require.NoError(t, <-answers)
-	require.Equal(t, []string{"replay", "replay"}, statuses(w, ids))
+// A transaction that another one was in the way of is run again, as a whole.
+func TestDeadLetters_RetriesATransaction(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		ids := keep(w, keptRow{key: "a"}, keptRow{key: "b"})
+		p := &busy{w.provider, w.provider.DB().WithQueryHook(&failOnce{})}
+		r, err := subscription.NewDeadLetters(p).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.Marked)
+		require.Equal(t, []string{"replay", "replay"}, statuses(w, ids))
+		require.Equal(t, 2, w.count("SELECT sum(replays) FROM dead_letters"))
+		require.Equal(t, 2, w.count("SELECT CAST(sum(messages) AS bigint) FROM dead_letter_actions"))
+	})
 }
+
+// busy is a provider to which what failOnce does looks like a deadlock.
+type busy struct {
+	uow.Provider
+	db *bun.DB
+}
+
+func (p *busy) DB() *bun.DB { return p.db }
+
+func (p *busy) Retryable(err error) bool { return errors.Is(err, context.Canceled) }
+
+// failOnce lets the first record of an action fail.
+type failOnce struct{ done bool }
+
+func (h *failOnce) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
+	if h.done || !strings.Contains(e.Query, "INTO dead_letter_actions") {
+		return ctx
+	}
+	h.done = true
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+func (h *failOnce) AfterQuery(context.Context, *bun.QueryEvent) {}
 
 // C-90: of two operators who ask for the same, one gets each message.
 func TestDeadLetters_TwoOperators_C_90(t *testing.T) {
