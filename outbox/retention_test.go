@@ -407,13 +407,13 @@ func TestPlans_F_49_F_50_NothingReadsTheHistory(t *testing.T) {
 			require.NotRegexp(t, `Seq Scan on outbox( |$|\n)`, plan, "claim")
 		}
 	}
-	fillPublished(b, 200_000, time.Hour)
+	fillPublished(b, 50_000, time.Hour)
 	b.Exec("VACUUM ANALYZE outbox")
 	check()
 
 	b.Exec("TRUNCATE outbox")
 	b.Exec("ALTER TABLE outbox SET (autovacuum_enabled = false)")
-	fillPublished(b, 50_000, time.Hour)
+	fillPublished(b, 20_000, time.Hour)
 	b.Exec("ALTER TABLE outbox DISABLE TRIGGER outbox_life_cycle")
 	b.Exec("UPDATE outbox SET status = 'pending', published_at = NULL, finished_at = NULL, expires_at = NULL")
 	b.Exec("VACUUM ANALYZE outbox")

@@ -87,14 +87,14 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 		require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(queries[0])).Scan(t.Context(), &plan))
 		return strings.Join(plan, "\n")
 	}
-	fill(200000, ", status, finished_at, published_at", ", 'published', now(), now()")
+	fill(50_000, ", status, finished_at, published_at", ", 'published', now(), now()")
 	b.Insert(outboxtest.Numbered("k", 100)...)
 	b.Exec("ANALYZE outbox")
 	plan := explain()
 	require.NotContains(t, plan, "Seq Scan", plan)
 	require.Equal(t, 1, strings.Count(plan, "outbox_unfinished"), plan)
 
-	fill(50000, "", "")
+	fill(20_000, "", "")
 	plan = explain()
 	require.NotContains(t, plan, "Seq Scan", plan)
 	require.NotContains(t, plan, "Sort", plan) // not the whole backlog
@@ -103,7 +103,7 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 
 	// F-50: also when statistics say that there are many rows with priorities, and
 	// there are none any more.
-	fill(50000, ", priority", ", -1")
+	fill(20_000, ", priority", ", -1")
 	b.Exec("UPDATE outbox SET finished_at = now()")
 	b.Insert("k")
 	plan = explain()

@@ -70,7 +70,7 @@ func TestProcessor_C_66_HighVolumeUnreliable(t *testing.T) {
 				require.True(t, e.Held)
 				require.NoError(t, b.Retry(t.Context(), e.Seq))
 			}
-			<-time.After(10 * time.Millisecond)
+			<-time.After(50 * time.Millisecond)
 		}
 		require.Equal(t, rowsByKey(rows), byKey(m.Messages(topic)))
 		for _, kind := range []string{"call", "transient", "permanent", "unavailable", "unknown", "unknown and stored"} {

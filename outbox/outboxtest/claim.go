@@ -330,7 +330,11 @@ func retryOnce(t *testing.T, b *Bench) {
 }
 
 func concurrentClaims(t *testing.T, b *Bench) {
-	b.Insert(Numbered("k", 400)...)
+	rows := 400
+	if b.sqlite() {
+		rows = 150 // where all wait for one writer
+	}
+	b.Insert(Numbered("k", rows)...)
 	var mu sync.Mutex
 	seen := map[int64]int{}
 	var wg sync.WaitGroup
@@ -359,7 +363,7 @@ func concurrentClaims(t *testing.T, b *Bench) {
 		})
 	}
 	wg.Wait()
-	require.Len(t, seen, 400)
+	require.Len(t, seen, rows)
 	for seq, n := range seen {
 		require.Equal(t, 1, n, "row %d", seq)
 	}

@@ -219,6 +219,10 @@ func bytesAndTimes(t *testing.T, b *Bench) {
 // randomHistories does to a database what workers, crashes, operators and
 // housekeeping may, and holds it against a model after each step.
 func randomHistories(t *testing.T, b *Bench) {
+	steps := 80
+	if b.sqlite() {
+		steps = 40 // where each look takes longer
+	}
 	for seed := range uint64(4) {
 		b.Exec("DELETE FROM outbox")
 		b.Expire()
@@ -233,7 +237,7 @@ func randomHistories(t *testing.T, b *Bench) {
 			h.parties = append(h.parties, &party{name: name, leases: map[int]outbox.Lease{}})
 			h.takeover(h.parties[len(h.parties)-1], Partitions/2)
 		}
-		for range 80 {
+		for range steps {
 			h.step()
 		}
 		h.finish()
