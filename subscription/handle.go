@@ -76,7 +76,7 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 		outages := r.databaseOutage.changes.Load()
 		result, err := r.try(ctx, m)
 		if err == nil {
-			if result == handled && r.valve.succeeded(p) {
+			if result == handled && r.valve.succeeded() {
 				r.log.Info("messages are handled again: the breaker closes")
 			}
 			return result, 0
@@ -119,7 +119,7 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 
 // attemptAll handles messages together: all, or none. Those for which there is no
 // handler are left out.
-func (r *Runner) attemptAll(ctx context.Context, p pass, messages []*message) (ignoring map[*message]bool, err error) {
+func (r *Runner) attemptAll(ctx context.Context, messages []*message) (ignoring map[*message]bool, err error) {
 	var all []work
 	for _, m := range messages {
 		w, _, err := r.prepare(m)
@@ -139,7 +139,7 @@ func (r *Runner) attemptAll(ctx context.Context, p pass, messages []*message) (i
 		err = r.handle(ctx, false, all...)
 	}
 	if err == nil && len(all) > 0 {
-		r.valve.succeeded(p)
+		r.valve.succeeded()
 	}
 	return ignoring, err
 }

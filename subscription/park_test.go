@@ -254,7 +254,7 @@ func TestWhatDatabasesRefuseIsParkedAllTheSame(t *testing.T) {
 	})
 }
 
-// Poison without any id is told apart by its bytes.
+// F-76: poison without any id is told apart by its bytes.
 func TestPoisonWithoutAnID(t *testing.T) {
 	w := newWorld(t, openSQLite(t))
 	poison := func(body string) broker.Message {

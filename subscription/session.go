@@ -351,7 +351,7 @@ func (s *session) together(p pass, q *queue) bool {
 	}
 	ctx, cancel := s.unlessLost(all...)
 	s.mu.Unlock()
-	ignoring, err := s.r.attemptAll(ctx, p, all)
+	ignoring, err := s.r.attemptAll(ctx, all)
 	cancel()
 
 	s.mu.Lock()

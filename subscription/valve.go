@@ -87,7 +87,7 @@ func (v *valve) enter(stop <-chan struct{}) (p pass, ok bool) {
 }
 
 // succeeded ends the breaker's doubts.
-func (v *valve) succeeded(p pass) (closed bool) {
+func (v *valve) succeeded() (closed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.failing = 0
