@@ -113,7 +113,7 @@ func (e *Engine) health(ctx context.Context) health {
 	}
 	for _, s := range e.streams {
 		status := s.runner.Status()
-		c.Subscriptions[s.name] = newComponent(status.Running, status.LastError)
+		c.Subscriptions[s.name] = newComponent(status.Running && !status.Open, status.LastError)
 	}
 	return health{Status: e.verdict(c), Components: c}
 }

@@ -83,6 +83,28 @@ func TestRun_C_79_PauseAndResume(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// What a subscription's handlers need is away: that shows, and the rest goes on.
+func TestRun_AnOpenBreakerShows(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	var away atomic.Bool
+	away.Store(true)
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error {
+		if away.Load() {
+			return errors.New("the depot doesn't answer")
+		}
+		return nil
+	})}
+	e := b.start(cfg)
+	b.sell(6)
+	var h health
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "degraded" })
+	require.False(t, *h.Components.Subscriptions["parcels"].OK)
+	require.Contains(t, *h.Components.Subscriptions["parcels"].Error, "the depot doesn't answer")
+	away.Store(false)
+	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "ready" })
+}
+
 // C-56: the commit wakes the processor: no poll comes for an hour.
 func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 	b := setup(t)
