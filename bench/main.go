@@ -49,6 +49,8 @@ func scenarios() []scenario {
 		{"latency-1000", "ms", percentiles, latency(1000), latencyByHand(1000), ""},
 		{"drain", "events/s", rate, drain(10_000), drainByHand(10_000), ""},
 		{"drain-50", "events/s", rate, drain(50), drainByHand(50), ""},
+		{"consume", "effects/s", rate, consume(50), consumeByHand(50), ""},
+		{"consume-1", "effects/s", rate, consume(1), consumeByHand(1), ""},
 		{long, "ms", purgeMetrics, withPurge, withoutPurge, "without a purge"},
 		{"purge-300k", "ms", purgeMetrics, withSmall, withoutSmall, "without a purge"},
 		{"stalled", "ms", percentiles, commits(true), commits(false), "with a broker that answers"},
