@@ -130,7 +130,7 @@ func (s *session) take(ctx context.Context) error {
 
 // room waits until receiving is worth while, and says how many.
 func (s *session) room(ctx context.Context) (int, error) {
-	window := s.r.stream.Lanes * perLane
+	window := min(s.r.stream.Lanes*max(perLane, 4*s.r.stream.Batch), maxHeld)
 	batch := min(window/4, maxBatch)
 	for {
 		s.mu.Lock()
