@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,19 +39,12 @@ func consume(batch int) func(context.Context, *world) (map[string]float64, error
 		if err := w.produce(ctx); err != nil {
 			return nil, err
 		}
-		var effects atomic.Int64
 		r, err := subscription.NewRunner(subscription.RunnerConfig{
 			Stream: subscription.Stream{
 				Name: "projection", Category: category, Units: w.units, Lanes: consumeLanes, Batch: batch,
 				Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, _ PaperFiled) error {
-					db, err := uow.DB(ctx)
-					if err != nil {
-						return err
-					}
 					m, _ := domain.MetadataFrom(ctx)
-					_, err = db.ExecContext(ctx, project, m.AggregateID)
-					effects.Add(1)
-					return err
+					return uow.Exec(ctx, project, m.AggregateID)
 				})},
 			},
 			Broker: brokers[internal],

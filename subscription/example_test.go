@@ -78,13 +78,8 @@ func turnover(units *uow.Manager) subscription.Stream {
 		Batch:    50,
 		Handlers: []subscription.Handler{
 			subscription.On(func(ctx context.Context, e Billed) error {
-				db, err := uow.DB(ctx) // the transaction of the inbox row
-				if err != nil {
-					return err
-				}
-				_, err = db.ExecContext(ctx, "INSERT INTO turnover (customer, cents) VALUES (?, ?)"+
+				return uow.Exec(ctx, "INSERT INTO turnover (customer, cents) VALUES (?, ?)"+
 					" ON CONFLICT (customer) DO UPDATE SET cents = turnover.cents + excluded.cents", e.CustomerID, e.Total)
-				return err
 			}),
 		},
 	}

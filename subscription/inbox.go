@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/uow"
@@ -50,7 +51,62 @@ func claimRows(subscription string, policy Policy, messages ...*message) uow.Sta
 	} else {
 		query += " WHERE true" // SQLite takes ON CONFLICT for a join's ON without it
 	}
-	return uow.Statement{Query: bun.SafeQuery(query+" ON CONFLICT DO NOTHING", args...), Rows: int64(len(messages)), Else: errSettled}
+	return uow.Statement{
+		Query: claim{bun.SafeQuery(query+" ON CONFLICT DO NOTHING", args...), subscription, policy, messages},
+		Rows:  int64(len(messages)), Else: errSettled,
+	}
+}
+
+// claim can also be sent as a prepared statement: see uow/postgres.
+type claim struct {
+	schema.QueryWithArgs
+	subscription string
+	policy       Policy
+	messages     []*message
+}
+
+// maxPrepared is how many messages a prepared statement claims at most: there is one
+// for each number, on every connection.
+const maxPrepared = 64
+
+// Prepared returns the query and its values.
+func (c claim) Prepared() (query string, values []any, err error) {
+	if len(c.messages) > maxPrepared {
+		return "", nil, nil
+	}
+	ids, keys := make([]string, len(c.messages)), make([]string, len(c.messages))
+	for i, m := range c.messages {
+		ids[i], keys[i] = m.id, m.keyID
+	}
+	if c.policy == Hold {
+		return claimUnlessHeld, []any{c.subscription, array(ids), array(keys)}, nil
+	}
+	return claimAll, []any{c.subscription, array(ids)}, nil
+}
+
+const (
+	claimAll        = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[]) AS v(id) ON CONFLICT DO NOTHING"
+	claimUnlessHeld = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[], $3::text[]) AS v(id, key)" +
+		" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $1 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
+)
+
+// array is a text[] of PostgreSQL.
+func array(texts []string) string {
+	b := []byte{'{'}
+	for i, s := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		for j := range len(s) {
+			if s[j] == '"' || s[j] == '\\' {
+				b = append(b, '\\')
+			}
+			b = append(b, s[j])
+		}
+		b = append(b, '"')
+	}
+	return string(append(b, '}'))
 }
 
 func claimed(subscription string, messages []*message) (query string, args []any) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
@@ -124,9 +125,17 @@ func (h incoming) settle(m *message, statements ...uow.Statement) []uow.Statemen
 // forget ends the counting.
 func (h incoming) forget(m *message) uow.Statement {
 	return uow.Statement{
-		Query: bun.SafeQuery("DELETE FROM inbox_attempts WHERE subscription = ? AND message_id = ?", h.stream.Name, m.id),
+		Query: forget{bun.SafeQuery("DELETE FROM inbox_attempts WHERE subscription = ? AND message_id = ?", h.stream.Name, m.id)},
 		Rows:  -1,
 	}
 }
 
 func (h incoming) now() bun.Safe { return bun.Safe(dbtime.Now(h.provider.DB().Dialect())) }
+
+// forget can also be sent as a prepared statement.
+type forget struct{ schema.QueryWithArgs }
+
+// Prepared returns the query and its values.
+func (f forget) Prepared() (query string, values []any, err error) {
+	return "DELETE FROM inbox_attempts WHERE subscription = $1 AND message_id = $2", f.Args, nil
+}

@@ -42,7 +42,7 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 }
 
 // statements is what waits for a provider: guards, then the aggregates' state,
-// then the outbox rows.
+// then the application's own statements, then the outbox rows.
 //
 // The rows come last because the lock on an aggregate's row orders its writers:
 // with the rows first, two writers of one aggregate would draw their seq in one
@@ -55,6 +55,7 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 		all = append(all, e.writes...)
 		events = append(events, e.events...)
 	}
+	all = append(all, p.executions...)
 	if len(events) == 0 || u.m.cfg.NoOutbox {
 		return all, nil
 	}
@@ -151,7 +152,7 @@ func (u *Unit) written(p *part) []*entry {
 
 // flushed notes that what waited has been sent.
 func (u *Unit) flushed(p *part) {
-	p.guards = nil
+	p.guards, p.executions = nil, nil
 	for _, e := range u.waiting(p) {
 		e.base++
 		e.saved, e.flushed = false, true

@@ -67,7 +67,9 @@ type part struct {
 	provider Provider
 	session  Session
 	guards   []Statement
-	pokes    map[outbox.Poke]bool // where rows were written
+	// executions are the application's own statements.
+	executions []Statement
+	pokes      map[outbox.Poke]bool // where rows were written
 }
 
 // From returns the unit that ctx carries, or [ErrNone], or [ErrDone].
