@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -38,11 +39,18 @@ type database struct {
 	reason atomic.Pointer[error] // why it isn't
 	alive  *cached[error]
 	stats  *cached[statsResult]
+	dead   *cached[deadResult]
 }
 
 type statsResult struct {
 	stats map[string]outbox.Stats
 	err   error
+}
+
+// deadResult is how many dead letters are open, by subscription.
+type deadResult struct {
+	counts map[string]int64
+	err    error
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
@@ -180,9 +188,24 @@ func (d *database) ping(ctx context.Context) error {
 	return err
 }
 
+// report counts the rows for every target. One without rows has no stats, and that
+// is known: they are zero.
 func (d *database) report(ctx context.Context) statsResult {
 	stats, err := d.store.Stats(ctx)
-	return statsResult{stats, err}
+	if err != nil {
+		return statsResult{err: err}
+	}
+	for _, l := range d.lanes {
+		if _, ok := stats[l.Target]; !ok {
+			stats[l.Target] = outbox.NoStats()
+		}
+	}
+	return statsResult{stats: stats}
+}
+
+func (d *database) countDead(ctx context.Context) deadResult {
+	counts, err := subscription.NewDeadLetters(d.provider).CountOpen(ctx)
+	return deadResult{counts, err}
 }
 
 // unreachable says whether err means that the database may answer later, as
