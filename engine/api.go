@@ -59,7 +59,7 @@ func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
 	case result.err != nil:
 		problem = result.err.Error()
 	}
-	for target := range result.stats {
+	for target := range result.value {
 		lanes[target] = laneReport{}
 	}
 	for _, l := range d.lanes {
@@ -69,7 +69,7 @@ func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
 	for target := range lanes {
 		lane := laneReport{Error: problem}
 		if problem == "" {
-			lane.database(result.stats[target])
+			lane.database(result.value[target])
 		}
 		if s, ok := status[target]; ok {
 			lane.process(s)

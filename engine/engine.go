@@ -109,7 +109,10 @@ func New(cfg Config) (*Engine, error) {
 	for _, d := range e.databases {
 		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
 		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
-		d.dead = newCached(d.countDead, e.lookouts, statsTimeout, statsTimeout)
+		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
+	}
+	for i, s := range e.streams {
+		e.streams[i].lag = newCached(s.behind, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	for _, l := range e.links {
 		l.usable = newCached(l.ensure, e.lookouts, pingTimeout, pingTimeout/2)

@@ -124,7 +124,13 @@ var (
 		consumer(counter, "parked_total", "Messages put into dead_letters, those behind a parked one among them.", func(s subscription.Status) int64 { return s.Parked }),
 		consumer(counter, "replayed_total", "Dead letters that took effect.", func(s subscription.Status) int64 { return s.Replayed }),
 		consumer(counter, "retries_total", "Attempts that were not a message's first.", func(s subscription.Status) int64 { return s.Retries }),
+		consumer(counter, "beyond_horizon_total", "Messages handled that were sent before anything that the inbox still knows.",
+			func(s subscription.Status) int64 { return s.BeyondHorizon }),
 	}
+	lagMessages = gauge("waybill_subscription_lag_messages", "Messages at the broker, of this process's share, that are not handled yet.",
+		func(l subscription.Lag) float64 { return float64(l.Messages) }, "subscription")
+	lagAge = gauge("waybill_subscription_lag_seconds", "Time since the oldest message in hand was published; 0 if there is none.",
+		func(l subscription.Lag) float64 { return l.Age.Seconds() }, "subscription")
 )
 
 func rows(name string, status outbox.Status, help string) metric[outbox.Stats] {
@@ -155,6 +161,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		all.Go(func() { c.outboxOf(d, to) })
 		all.Go(func() { c.deadLettersOf(d, to) })
 	}
+	for _, s := range c.streams {
+		send(to, subscriptionMetrics, s.runner.Status(), s.name)
+		all.Go(func() { c.lagOf(s, to) })
+	}
 	h := c.health(c.lookouts.ctx)
 	ready.send(to, h.Status == "ready" || h.Status == "degraded")
 	for name, p := range h.Components.Providers {
@@ -162,9 +172,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for name, b := range h.Components.Brokers {
 		brokerUp.send(to, b.OK != nil && *b.OK, name)
-	}
-	for _, s := range c.streams {
-		send(to, subscriptionMetrics, s.runner.Status(), s.name)
 	}
 	all.Wait()
 }
@@ -176,7 +183,7 @@ func (c *collector) outboxOf(d *database, to chan<- prometheus.Metric) {
 	provider := d.provider.Name()
 	result, known := d.stats.get(c.lookouts.ctx)
 	counted.send(to, known && result.err == nil, provider)
-	for target, s := range result.stats {
+	for target, s := range result.value {
 		send(to, outboxMetrics, s, provider, target)
 	}
 	status := d.status()
@@ -204,8 +211,19 @@ func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
 	if !known || result.err != nil {
 		return
 	}
-	maps.Copy(mine, result.counts)
+	maps.Copy(mine, result.value)
 	for name, n := range mine {
 		deadLetters.send(to, n, d.provider.Name(), name)
+	}
+}
+
+func (c *collector) lagOf(s stream, to chan<- prometheus.Metric) {
+	result, known := s.lag.get(c.lookouts.ctx)
+	if !known || result.err != nil {
+		return
+	}
+	lagAge.send(to, result.value, s.name)
+	if result.value.Messages >= 0 { // the broker can say
+		lagMessages.send(to, result.value, s.name)
 	}
 }

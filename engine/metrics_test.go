@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -47,8 +48,9 @@ func scrape(t *testing.T, e *Engine) (string, map[string]float64) {
 	return string(body), samples
 }
 
-// complete is an engine of which every metric is there.
+// complete is an engine that shows every metric.
 func complete(t *testing.T) (*bench, *Engine) {
+	t.Helper()
 	b := setup(t)
 	cfg := b.config()
 	cfg.Outbox.Retry.BaseDelay = time.Hour
@@ -58,7 +60,13 @@ func complete(t *testing.T) (*bench, *Engine) {
 		}
 		return nil
 	})}
-	return b, b.start(cfg)
+	e := b.start(cfg)
+	eventually(t, func() bool { // when it has joined its group
+		_, got := scrape(t, e)
+		_, known := got[`waybill_subscription_lag_messages{subscription="parcels"}`]
+		return known
+	})
+	return b, e
 }
 
 // What happened is what the numbers say, each with the names of its parts.
@@ -98,6 +106,8 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 		`waybill_subscription_handled_total{subscription="parcels"}`:                 2,
 		`waybill_subscription_parked_total{subscription="parcels"}`:                  1,
 		`waybill_subscription_breaker_open{subscription="parcels"}`:                  0,
+		`waybill_subscription_lag_messages{subscription="parcels"}`:                  0,
+		`waybill_subscription_lag_seconds{subscription="parcels"}`:                   0,
 		`waybill_dead_letters{provider="default",subscription="parcels"}`:            1,
 	}
 	var got map[string]float64
@@ -191,7 +201,7 @@ func TestMetrics_ScrapesDoNotLoadTheDatabase(t *testing.T) {
 	var loads atomic.Int64
 	d := e.databases[0]
 	count := d.stats.load
-	d.stats.load = func(ctx context.Context) statsResult {
+	d.stats.load = func(ctx context.Context) found[map[string]outbox.Stats] {
 		loads.Add(1)
 		return count(ctx)
 	}
@@ -221,10 +231,10 @@ func TestMetrics_TheGuideHasAll(t *testing.T) {
 	help, types, labels := map[string]string{}, map[string]string{}, map[string]string{}
 	for line := range strings.Lines(text) {
 		words := strings.SplitN(strings.TrimSpace(line), " ", 4)
-		switch {
-		case words[1] == "HELP":
+		switch words[1] {
+		case "HELP":
 			help[words[2]] = words[3]
-		case words[1] == "TYPE":
+		case "TYPE":
 			types[words[2]] = words[3]
 		default:
 			name, pairs, _ := strings.Cut(words[0], "{")
@@ -290,6 +300,6 @@ func TestAlerts_S2_23_FireAtTheirThresholds(t *testing.T) {
 	_, e := complete(t)
 	text, _ := scrape(t, e)
 	for _, name := range regexp.MustCompile(`waybill_\w+`).FindAllString(string(rules), -1) {
-		require.Contains(t, text, "# TYPE "+name+" ", "the rules ask for %s", name)
+		require.True(t, strings.Contains(text, "# TYPE "+name+" "), "the rules ask for %s", name) //nolint:testifylint // the text is long
 	}
 }
