@@ -59,7 +59,7 @@ func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
 	case result.err != nil:
 		problem = result.err.Error()
 	}
-	for target := range result.stats {
+	for target := range result.value {
 		lanes[target] = laneReport{}
 	}
 	for _, l := range d.lanes {
@@ -69,7 +69,7 @@ func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
 	for target := range lanes {
 		lane := laneReport{Error: problem}
 		if problem == "" {
-			lane.database(result.stats[target])
+			lane.database(result.value[target])
 		}
 		if s, ok := status[target]; ok {
 			lane.process(s)
@@ -79,16 +79,11 @@ func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
 	return lanes
 }
 
-// database fills in what the database has. A target without rows has no stats
-// there, and that is known.
+// database fills in what the database has.
 func (r *laneReport) database(s outbox.Stats) {
 	r.Counts = s.Counts
-	if r.Counts == nil {
-		r.Counts = map[outbox.Status]int64{}
-		for _, status := range outbox.Statuses() {
-			r.Counts[status] = 0
-		}
-	}
+	rate := s.RetryRate()
+	r.RetryRate = &rate
 	if s.OldestPending != nil {
 		seconds := s.OldestPending.Seconds()
 		r.OldestPendingSeconds = &seconds
@@ -98,7 +93,7 @@ func (r *laneReport) database(s outbox.Stats) {
 }
 
 func (r *laneReport) process(s outbox.LaneStatus) {
-	r.RetryRate, r.InFlight, r.Breaker, r.PublishedPerSecond = &s.RetryRate, &s.InFlight, &s.Breaker, &s.PublishedPerSecond
+	r.InFlight, r.Breaker, r.PublishedPerSecond = &s.InFlight, &s.Breaker, &s.PublishedPerSecond
 	if s.LastError != "" {
 		r.LastError = &s.LastError
 	}

@@ -31,6 +31,12 @@ type cached[T any] struct {
 	busy  chan struct{} // closed when the load under way ends; nil: there is none
 }
 
+// found is what a load found, or why it didn't.
+type found[T any] struct {
+	value T
+	err   error
+}
+
 func newCached[T any](load func(ctx context.Context) T, l *lookouts, limit, patience time.Duration) *cached[T] {
 	return &cached[T]{load: load, start: l.start, limit: limit, patience: patience}
 }

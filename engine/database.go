@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -37,12 +38,8 @@ type database struct {
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
 	alive  *cached[error]
-	stats  *cached[statsResult]
-}
-
-type statsResult struct {
-	stats map[string]outbox.Stats
-	err   error
+	stats  *cached[found[map[string]outbox.Stats]]
+	dead   *cached[found[map[string]int64]] // dead letters that are open, by subscription
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
@@ -180,9 +177,23 @@ func (d *database) ping(ctx context.Context) error {
 	return err
 }
 
-func (d *database) report(ctx context.Context) statsResult {
-	stats, err := d.store.Stats(ctx)
-	return statsResult{stats, err}
+// report counts the rows for every target. One without rows has no stats, and that
+// is known: they are zero.
+func (d *database) report(ctx context.Context) (f found[map[string]outbox.Stats]) {
+	if f.value, f.err = d.store.Stats(ctx); f.err != nil {
+		return f
+	}
+	for _, l := range d.lanes {
+		if _, ok := f.value[l.Target]; !ok {
+			f.value[l.Target] = outbox.NoStats()
+		}
+	}
+	return f
+}
+
+func (d *database) deadLetters(ctx context.Context) (f found[map[string]int64]) {
+	f.value, f.err = subscription.NewDeadLetters(d.provider).CountOpen(ctx)
+	return f
 }
 
 // unreachable says whether err means that the database may answer later, as

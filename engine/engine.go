@@ -54,8 +54,8 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
-// Server is the engine's own HTTP server: /livez and /readyz for probes, and
-// /api/outbox.
+// Server is the engine's own HTTP server: /livez and /readyz for probes,
+// /api/outbox, and /metrics for Prometheus.
 type Server struct {
 	// Addr is host:port to listen on; port 0 picks a free one, see
 	// [Engine.Addr]. Empty: no server.
@@ -73,6 +73,7 @@ type Engine struct {
 	links     map[string]*link
 	streams   []stream
 	server    *server // nil: none
+	metrics   http.HandlerFunc
 
 	phase phase
 
@@ -108,10 +109,15 @@ func New(cfg Config) (*Engine, error) {
 	for _, d := range e.databases {
 		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
 		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
+		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
+	}
+	for i, s := range e.streams {
+		e.streams[i].lag = newCached(s.behind, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	for _, l := range e.links {
 		l.usable = newCached(l.ensure, e.lookouts, pingTimeout, pingTimeout/2)
 	}
+	e.metrics = newMetrics(e)
 	if cfg.Server.Addr != "" {
 		e.server = newServer(cfg.Server.Addr, e.handler(bound(cfg.Server.Addr)), e.log)
 	}

@@ -16,6 +16,7 @@ func (e *Engine) handler(free func(*http.Request) bool) http.Handler {
 		"/livez":      e.livez,
 		"/readyz":     func(w http.ResponseWriter, r *http.Request) { e.readyz(w, r, free(r) || e.hasToken(r)) },
 		"/api/outbox": e.private(free, e.outbox),
+		"/metrics":    e.private(free, e.metrics),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, ok := routes[r.URL.Path]
@@ -76,10 +77,14 @@ func reply(w http.ResponseWriter, status int, body any) {
 	if err != nil {
 		status, text = http.StatusInternalServerError, []byte(`{"error": "the answer can't be written as JSON"}`)
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Type", "application/json")
+	secure(w.Header())
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n'))
+}
+
+// secure keeps what only some may read out of caches.
+func secure(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
 }

@@ -150,6 +150,7 @@ func TestHTTP_WhoMayRead(t *testing.T) {
 				require.Contains(t, w.Header().Get("WWW-Authenticate"), "Bearer")
 			}
 			require.NotContains(t, w.Body.String(), "secret")
+			require.Equal(t, c.want, ask(c.h, http.MethodGet, "/metrics", c.host, c.local, c.authorization).Code)
 			require.Equal(t, 200, ask(c.h, http.MethodGet, "/livez", c.host, c.local, c.authorization).Code, "probes are free")
 			ready := ask(c.h, http.MethodGet, "/readyz", c.host, c.local, c.authorization)
 			require.Equal(t, 503, ready.Code)

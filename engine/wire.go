@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,6 +24,12 @@ type stream struct {
 	name, provider string
 	runner         *subscription.Runner
 	started        *atomic.Bool
+	lag            *cached[found[subscription.Lag]]
+}
+
+func (s stream) behind(ctx context.Context) (f found[subscription.Lag]) {
+	f.value, f.err = s.runner.Lag(ctx)
+	return f
 }
 
 // wiring collects what is wrong while the parts are put together.

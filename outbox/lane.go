@@ -80,6 +80,8 @@ func (l *lane) status() LaneStatus {
 		InFlight:           int(l.inFlight.Load()),
 		Published:          l.published.total.Load(),
 		PublishedPerSecond: l.published.perSecond(),
+		Attempts:           l.attempts.Load(),
+		Retries:            l.retries.Load(),
 		Stale:              l.stale.Load(),
 		TakenOver:          l.taken.Load(),
 		OrderBreaks:        l.breaks.Load(),
@@ -88,9 +90,7 @@ func (l *lane) status() LaneStatus {
 	for _, w := range l.workers {
 		s.Partitions += w.own.len()
 	}
-	if attempts := l.attempts.Load(); attempts > 0 {
-		s.RetryRate = float64(l.retries.Load()) / float64(attempts)
-	}
+	s.RetryRate = retryRate(s.Attempts, s.Retries)
 	if e := l.lastError.Load(); e != nil {
 		s.LastError = *e
 	}

@@ -197,7 +197,9 @@ type LaneStatus struct {
 	OpenTopics         []string // topics that don't answer while others do
 	Published          int64    // since the start
 	PublishedPerSecond float64
-	RetryRate          float64 // attempts that were retries, as a fraction of all since the start
+	Attempts           int64   // settled since the start; those that cost nothing, as in an outage, don't count
+	Retries            int64   // those of them that were not their row's first
+	RetryRate          float64 // the second as a fraction of the first
 	Stale              int64   // write-backs of rows that came too late and changed nothing
 	TakenOver          int64   // rows that another worker had claimed and not settled
 	OrderBreaks        int64   // rows that the broker stored although it had not stored an earlier one of their key

@@ -125,24 +125,35 @@ func (s *Store) publish(w Settlement, seqs []int64, retention time.Duration) str
 func (s *Store) settleAndCount(ctx context.Context, tx bun.IDB, w Settlement, settle string, deletes bool) (n int64, err error) {
 	slot := w.Claim % publishedSlots
 	if !s.sqlite() {
-		err = tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING 1), counted AS ("+count+" SELECT ?, ?, count(*) FROM settled HAVING count(*) > 0 "+add+")"+
+		err = tx.QueryRowContext(ctx, "WITH settled AS ("+settle+" RETURNING attempts - losses - 1 AS retries), counted AS ("+count+
+			" SELECT ?, ?, count(*), sum(retries) FROM settled HAVING count(*) > 0 "+add+")"+
 			" SELECT count(*) FROM settled", w.Target, slot).Scan(&n)
 		return n, err
 	}
-	result, err := tx.ExecContext(ctx, settle)
-	if err != nil {
+	if !deletes {
+		result, err := tx.ExecContext(ctx, settle)
+		if err != nil {
+			return 0, err
+		}
+		return result.RowsAffected()
+	}
+	retries := int64(0)
+	err = each(ctx, tx, settle+" RETURNING attempts - losses - 1", func(scan func(...any) error) error {
+		var again int64
+		err := scan(&again)
+		n, retries = n+1, retries+again
+		return err
+	})
+	if err != nil || n == 0 {
 		return 0, err
 	}
-	if n, err = result.RowsAffected(); err != nil || n == 0 || !deletes {
-		return n, err
-	}
-	_, err = tx.ExecContext(ctx, count+" VALUES (?, ?, ?) "+add, w.Target, slot, n)
+	_, err = tx.ExecContext(ctx, count+" VALUES (?, ?, ?, ?) "+add, w.Target, slot, n, retries)
 	return n, err
 }
 
 const (
-	count = "INSERT INTO outbox_published (target_broker, slot, n)"
-	add   = "ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_published.n + excluded.n"
+	count = "INSERT INTO outbox_published (target_broker, slot, n, retries)"
+	add   = "ON CONFLICT (target_broker, slot) DO UPDATE SET n = outbox_published.n + excluded.n, retries = outbox_published.retries + excluded.retries"
 )
 
 func (s *Store) expires(after time.Duration) string {

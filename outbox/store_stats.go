@@ -13,8 +13,32 @@ import (
 type Stats struct {
 	Counts        map[Status]int64 // every status, also those without a row; published includes rows that were removed
 	OldestPending *time.Duration   // age of the oldest row that has not left; nil if there is none
+	Attempts      int64            // at rows that are there or were published; one whose outcome nobody wrote back doesn't count
+	Retries       int64            // those of them that were not their row's first
 	LeaseOwners   []string         // workers that hold partitions now
 	LastError     *string          // of the row that was tried last among those that are failed or abandoned
+}
+
+// NoStats are those of a target that has neither rows nor partitions.
+func NoStats() Stats {
+	s := Stats{Counts: map[Status]int64{}}
+	for _, status := range Statuses() {
+		s.Counts[status] = 0
+	}
+	return s
+}
+
+// RetryRate is the fraction of all attempts that were retries; 0 if there was no
+// attempt.
+func (s Stats) RetryRate() float64 {
+	return retryRate(s.Attempts, s.Retries)
+}
+
+func retryRate(attempts, retries int64) float64 {
+	if attempts == 0 {
+		return 0
+	}
+	return float64(retries) / float64(attempts)
 }
 
 // Conditions that an index answers, whatever the number of published rows.
@@ -22,6 +46,10 @@ const (
 	unfinished = "finished_at IS NULL"
 	givenUp    = "finished_at IS NOT NULL AND published_at IS NULL"
 )
+
+// settled is how many of a row's attempts had an outcome: neither one that is being
+// made nor those that were lost.
+const settled = "(attempts - losses - CASE status WHEN 'processing' THEN 1 ELSE 0 END)"
 
 // Stats returns the state of every target that has rows or partitions. What it costs
 // depends on the rows that are not published, not on those that are.
@@ -46,27 +74,26 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 	of := func(target string) Stats {
 		t, ok := stats[target]
 		if !ok {
-			t.Counts = map[Status]int64{}
-			for _, status := range Statuses() {
-				t.Counts[status] = 0
-			}
+			t = NoStats()
 			stats[target] = t
 		}
 		return t
 	}
-	err := each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+" FROM outbox WHERE "+unfinished+" GROUP BY target_broker, status"+
-		" UNION ALL SELECT target_broker, 'abandoned', count(*), NULL FROM outbox WHERE "+givenUp+" GROUP BY target_broker"+
-		" UNION ALL SELECT target_broker, 'published', CAST(sum(n) AS bigint), NULL FROM outbox_published GROUP BY target_broker",
+	const attempts = ", sum(" + settled + "), sum(CASE WHEN " + settled + " > 1 THEN " + settled + " - 1 ELSE 0 END)"
+	err := each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+attempts+" FROM outbox WHERE "+unfinished+" GROUP BY target_broker, status"+
+		" UNION ALL SELECT target_broker, 'abandoned', count(*), NULL"+attempts+" FROM outbox WHERE "+givenUp+" GROUP BY target_broker"+
+		" UNION ALL SELECT target_broker, 'published', CAST(sum(n) AS bigint), NULL, CAST(sum(n + retries) AS bigint), CAST(sum(retries) AS bigint) FROM outbox_published GROUP BY target_broker",
 		func(scan func(...any) error) error {
 			var target string
 			var status Status
-			var n int64
+			var n, attempts, retries int64
 			var seconds *float64
-			if err := scan(&target, &status, &n, &seconds); err != nil {
+			if err := scan(&target, &status, &n, &seconds, &attempts, &retries); err != nil {
 				return err
 			}
 			t := of(target)
 			t.Counts[status] += n
+			t.Attempts, t.Retries = t.Attempts+attempts, t.Retries+retries
 			if seconds != nil && status != Abandoned {
 				age := max(time.Duration(*seconds*float64(time.Second)), 0)
 				if t.OldestPending == nil || age > *t.OldestPending {

@@ -150,9 +150,9 @@ func TestStats_S3_27(t *testing.T) {
 			require.Zero(t, r.code, r.stderr)
 			lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 			require.Len(t, lines, 3)
-			require.Regexp(t, `^PROVIDER +BROKER +PENDING +PROCESSING +PUBLISHED +FAILED +ABANDONED +OLDEST PENDING +LEASE OWNERS +LAST ERROR$`, lines[0])
-			require.Regexp(t, `^default +default +3 +0 +0 +0 +0 +\d+s +- +-$`, lines[1])
-			require.Regexp(t, `^default +partner +2 +0 +0 +0 +1 +\d+s +- +no  \[31mleader$`, lines[2], "without the terminal's control characters")
+			require.Regexp(t, `^PROVIDER +BROKER +PENDING +PROCESSING +PUBLISHED +FAILED +ABANDONED +RETRY RATE +OLDEST PENDING +LEASE OWNERS +LAST ERROR$`, lines[0])
+			require.Regexp(t, `^default +default +3 +0 +0 +0 +0 +0.0 % +\d+s +- +-$`, lines[1])
+			require.Regexp(t, `^default +partner +2 +0 +0 +0 +1 +0.0 % +\d+s +- +no  \[31mleader$`, lines[2], "without the terminal's control characters")
 		})
 	}
 }

@@ -27,6 +27,7 @@ type statsCmd struct{}
 // /api/outbox has for it.
 type lane struct {
 	Counts               map[outbox.Status]int64 `json:"counts"`
+	RetryRate            float64                 `json:"retry_rate"`
 	OldestPendingSeconds *float64                `json:"oldest_pending_seconds"`
 	LeaseOwners          []string                `json:"lease_owners"`
 	LastError            *string                 `json:"last_error"`
@@ -68,11 +69,11 @@ func lanes(ctx context.Context, p uow.Provider, targets []string) (map[string]la
 	}
 	all := map[string]lane{}
 	for _, t := range slices.Concat(targets, slices.Collect(maps.Keys(stats))) {
-		s := stats[t]
-		l := lane{Counts: map[outbox.Status]int64{}, LeaseOwners: append([]string{}, s.LeaseOwners...), LastError: s.LastError}
-		for _, status := range outbox.Statuses() {
-			l.Counts[status] = s.Counts[status]
+		s, ok := stats[t]
+		if !ok {
+			s = outbox.NoStats()
 		}
+		l := lane{Counts: s.Counts, RetryRate: s.RetryRate(), LeaseOwners: append([]string{}, s.LeaseOwners...), LastError: s.LastError}
 		if s.OldestPending != nil {
 			seconds := s.OldestPending.Seconds()
 			l.OldestPendingSeconds = &seconds
@@ -89,7 +90,7 @@ func table(stdout out, all map[string]map[string]lane) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR")
+	fmt.Fprintln(w, "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED\tRETRY RATE\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR")
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		switch {
 		case all[provider] == nil:
@@ -110,7 +111,7 @@ func table(stdout out, all map[string]map[string]lane) error {
 			if l.LastError != nil {
 				problem = oneLine(*l.LastError)
 			}
-			fmt.Fprintf(w, "\t%s\t%s\t%s\n", oldest, cmp.Or(strings.Join(l.LeaseOwners, ","), "-"), problem)
+			fmt.Fprintf(w, "\t%.1f %%\t%s\t%s\t%s\n", 100*l.RetryRate, oldest, cmp.Or(strings.Join(l.LeaseOwners, ","), "-"), problem)
 		}
 	}
 	return w.Flush()

@@ -175,9 +175,11 @@ CREATE TABLE outbox_published (
     target_broker text NOT NULL,
     slot          integer NOT NULL,
     n             bigint NOT NULL,
+    retries       bigint NOT NULL,
     PRIMARY KEY (target_broker, slot)
 ) WITH (fillfactor = 50);
 
+COMMENT ON COLUMN outbox_published.retries IS 'attempts at these rows beyond the first of each';
 COMMENT ON TABLE outbox_published IS 'How many rows were ever published, also those that are removed by now; the slots keep workers out of each other''s way.';
 
 CREATE SEQUENCE outbox_fence_seq CACHE 1;

@@ -108,14 +108,15 @@ CREATE TABLE outbox_published (
     target_broker TEXT NOT NULL,
     slot          INTEGER NOT NULL,
     n             INTEGER NOT NULL,
+    retries       INTEGER NOT NULL, -- attempts at these rows beyond the first of each
     PRIMARY KEY (target_broker, slot)
 ) WITHOUT ROWID;
 
 CREATE TRIGGER outbox_count_published AFTER UPDATE OF status ON outbox FOR EACH ROW
     WHEN NEW.status = 'published' AND OLD.status <> 'published'
 BEGIN
-    INSERT INTO outbox_published (target_broker, slot, n) VALUES (NEW.target_broker, 0, 1)
-        ON CONFLICT (target_broker, slot) DO UPDATE SET n = n + 1;
+    INSERT INTO outbox_published (target_broker, slot, n, retries) VALUES (NEW.target_broker, 0, 1, NEW.attempts - NEW.losses - 1)
+        ON CONFLICT (target_broker, slot) DO UPDATE SET n = n + 1, retries = retries + excluded.retries;
 END;
 
 -- Numbers that are never used twice: fence and claim.

@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+// newMetrics answers a scrape by Prometheus. Its registry is the engine's own.
+func newMetrics(e *Engine) http.HandlerFunc {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{e})
+	h := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(e.log.Handler(), slog.LevelWarn),
+		ErrorHandling: promhttp.ContinueOnError,
+	})
+	return func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header())
+		h.ServeHTTP(w, r)
+	}
+}
+
+// metric is one number of T, under one name.
+type metric[T any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(T) float64
+}
+
+func gauge[T any](name, help string, value func(T) float64, labels ...string) metric[T] {
+	return metric[T]{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, value}
+}
+
+func counter[T any](name, help string, value func(T) float64, labels ...string) metric[T] {
+	return metric[T]{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, value}
+}
+
+func (m metric[T]) send(to chan<- prometheus.Metric, of T, labels ...string) {
+	c, err := prometheus.NewConstMetric(m.desc, m.kind, m.value(of), labels...)
+	if err != nil {
+		c = prometheus.NewInvalidMetric(m.desc, err)
+	}
+	to <- c
+}
+
+func send[T any](to chan<- prometheus.Metric, metrics []metric[T], of T, labels ...string) {
+	for _, m := range metrics {
+		m.send(to, of, labels...)
+	}
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// What there is to count. Names of providers, brokers and subscriptions are the only
+// labels: there are few, and messages bring no new ones.
+var (
+	ready       = gauge("waybill_ready", "1 while /readyz says that the process can work.", bit)
+	providerUp  = gauge("waybill_provider_up", "1 if the database answers and its tables are right.", bit, "provider")
+	brokerUp    = gauge("waybill_broker_up", "1 if the broker answers: its topics were made, and no lane's breaker is open.", bit, "broker")
+	counted     = gauge("waybill_outbox_counted", "1 if this scrape has the outbox's numbers; the database did not answer in time otherwise.", bit, "provider")
+	deadLetters = gauge("waybill_dead_letters", "Messages that a subscription could not handle, and those behind them, that nobody has replayed or discarded.",
+		func(n int64) float64 { return float64(n) }, "provider", "subscription")
+
+	outboxMetrics = []metric[outbox.Stats]{
+		rows("pending", outbox.Pending, "Rows that wait to be published."),
+		rows("processing", outbox.Processing, "Rows that a worker has claimed."),
+		rows("failed", outbox.Failed, "Rows that failed at least once and wait to be tried again."),
+		rows("abandoned", outbox.Abandoned, "Rows that nobody tries again unless an operator says so."),
+		counter("waybill_outbox_published_total", "Rows that were ever published, by all processes.",
+			func(s outbox.Stats) float64 { return float64(s.Counts[outbox.Published]) }, "provider", "target"),
+		gauge("waybill_outbox_retry_rate", "Attempts that were retries, as a fraction of all attempts ever, by all processes.", outbox.Stats.RetryRate, "provider", "target"),
+		gauge("waybill_outbox_oldest_pending_seconds", "Age of the oldest row that has not left; 0 if there is none.",
+			func(s outbox.Stats) float64 {
+				if s.OldestPending == nil {
+					return 0
+				}
+				return s.OldestPending.Seconds()
+			}, "provider", "target"),
+		gauge("waybill_outbox_lease_owners", "Workers of all processes that hold partitions now.",
+			func(s outbox.Stats) float64 { return float64(len(s.LeaseOwners)) }, "provider", "target"),
+	}
+
+	processorRuns    = gauge("waybill_processor_running", "1 while this process publishes for the target.", bit, "provider", "target")
+	processorMetrics = []metric[outbox.LaneStatus]{
+		processor(gauge, "partitions", "Partitions that this process holds.", func(s outbox.LaneStatus) int { return s.Partitions }),
+		processor(gauge, "in_flight", "Rows of this process that are in the broker's hand.", func(s outbox.LaneStatus) int { return s.InFlight }),
+		processor(gauge, "breaker_open", "1 while the broker does not answer, also while it is being probed.",
+			func(s outbox.LaneStatus) int { return int(bit(s.Breaker != "closed")) }),
+		processor(gauge, "open_topics", "Topics that do not answer while others of the broker do.", func(s outbox.LaneStatus) int { return len(s.OpenTopics) }),
+		processor(counter, "published_total", "Rows that this process has published.", func(s outbox.LaneStatus) int64 { return s.Published }),
+		processor(counter, "attempts_total", "Attempts of this process that had an outcome; those of an outage cost nothing and don't count.",
+			func(s outbox.LaneStatus) int64 { return s.Attempts }),
+		processor(counter, "retries_total", "Attempts of this process that were not their row's first.", func(s outbox.LaneStatus) int64 { return s.Retries }),
+		processor(counter, "taken_over_total", "Rows that another worker had claimed and not settled.", func(s outbox.LaneStatus) int64 { return s.TakenOver }),
+		processor(counter, "stale_total", "Rows whose outcome came too late to be written back: another worker had taken them over.",
+			func(s outbox.LaneStatus) int64 { return s.Stale }),
+		processor(counter, "order_breaks_total", "Rows that the broker stored although it had not stored an earlier one of their key.",
+			func(s outbox.LaneStatus) int64 { return s.OrderBreaks }),
+	}
+
+	subscriptionMetrics = []metric[subscription.Status]{
+		consumer(gauge, "running", "1 while it is in its group, and its broker and database answer.", func(s subscription.Status) int64 { return int64(bit(s.Running)) }),
+		consumer(gauge, "paused", "1 while an operator has paused it.", func(s subscription.Status) int64 { return int64(bit(s.Paused)) }),
+		consumer(gauge, "breaker_open", "1 while one message after the other fails, and they are tried one at a time.",
+			func(s subscription.Status) int64 { return int64(bit(s.Open)) }),
+		consumer(gauge, "in_flight", "Messages received and not yet acknowledged.", func(s subscription.Status) int64 { return s.InFlight }),
+		consumer(counter, "handled_total", "Messages that took effect.", func(s subscription.Status) int64 { return s.Handled }),
+		consumer(counter, "duplicates_total", "Deliveries of messages that had taken effect before.", func(s subscription.Status) int64 { return s.Duplicates }),
+		consumer(counter, "ignored_total", "Messages without a handler.", func(s subscription.Status) int64 { return s.Ignored }),
+		consumer(counter, "dropped_total", "Messages whose handler wanted no effect.", func(s subscription.Status) int64 { return s.Dropped }),
+		consumer(counter, "parked_total", "Messages put into dead_letters, those behind a parked one among them.", func(s subscription.Status) int64 { return s.Parked }),
+		consumer(counter, "replayed_total", "Dead letters that took effect.", func(s subscription.Status) int64 { return s.Replayed }),
+		consumer(counter, "retries_total", "Attempts that were not a message's first.", func(s subscription.Status) int64 { return s.Retries }),
+		consumer(counter, "beyond_horizon_total", "Messages handled that were sent before anything that the inbox still knows.",
+			func(s subscription.Status) int64 { return s.BeyondHorizon }),
+	}
+	lagMessages = gauge("waybill_subscription_lag_messages", "Messages at the broker, of this process's share, that are not handled yet.",
+		func(l subscription.Lag) float64 { return float64(l.Messages) }, "subscription")
+	lagAge = gauge("waybill_subscription_lag_seconds", "Time since the oldest message in hand was published; 0 if there is none.",
+		func(l subscription.Lag) float64 { return l.Age.Seconds() }, "subscription")
+)
+
+func rows(name string, status outbox.Status, help string) metric[outbox.Stats] {
+	return gauge("waybill_outbox_"+name, help, func(s outbox.Stats) float64 { return float64(s.Counts[status]) }, "provider", "target")
+}
+
+type kind[T any] func(name, help string, value func(T) float64, labels ...string) metric[T]
+
+func processor[N int | int64](k kind[outbox.LaneStatus], name, help string, value func(outbox.LaneStatus) N) metric[outbox.LaneStatus] {
+	return k("waybill_processor_"+name, help, func(s outbox.LaneStatus) float64 { return float64(value(s)) }, "provider", "target")
+}
+
+func consumer(k kind[subscription.Status], name, help string, value func(subscription.Status) int64) metric[subscription.Status] {
+	return k("waybill_subscription_"+name, help, func(s subscription.Status) float64 { return float64(value(s)) }, "subscription")
+}
+
+// collector reads for a scrape what the API and health read, and no more often: scrapes
+// don't load the database, nor wait for it for long.
+type collector struct{ *Engine }
+
+// Describe says nothing: what there is depends on what answers.
+func (*collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads everything at the same time.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	var all sync.WaitGroup
+	for _, d := range c.databases {
+		all.Go(func() { c.outboxOf(d, to) })
+		all.Go(func() { c.deadLettersOf(d, to) })
+	}
+	for _, s := range c.streams {
+		send(to, subscriptionMetrics, s.runner.Status(), s.name)
+		all.Go(func() { c.lagOf(s, to) })
+	}
+	h := c.health(c.lookouts.ctx)
+	ready.send(to, h.Status == "ready" || h.Status == "degraded")
+	for name, p := range h.Components.Providers {
+		providerUp.send(to, p.OK != nil && *p.OK, name)
+	}
+	for name, b := range h.Components.Brokers {
+		brokerUp.send(to, b.OK != nil && *b.OK, name)
+	}
+	all.Wait()
+}
+
+func (c *collector) outboxOf(d *database, to chan<- prometheus.Metric) {
+	if d.processor == nil {
+		return // none
+	}
+	provider := d.provider.Name()
+	result, known := d.stats.get(c.lookouts.ctx)
+	counted.send(to, known && result.err == nil, provider)
+	for target, s := range result.value {
+		send(to, outboxMetrics, s, provider, target)
+	}
+	status := d.status()
+	for _, l := range d.lanes {
+		s, known := status[l.Target]
+		processorRuns.send(to, s.Running, provider, l.Target)
+		if known {
+			send(to, processorMetrics, s, provider, l.Target)
+		}
+	}
+}
+
+// deadLettersOf also shows those of subscriptions that run elsewhere, or no more.
+func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
+	mine := map[string]int64{}
+	for _, s := range c.streams {
+		if s.provider == d.provider.Name() {
+			mine[s.name] = 0
+		}
+	}
+	if len(mine) == 0 {
+		return
+	}
+	result, known := d.dead.get(c.lookouts.ctx)
+	if !known || result.err != nil {
+		return
+	}
+	maps.Copy(mine, result.value)
+	for name, n := range mine {
+		deadLetters.send(to, n, d.provider.Name(), name)
+	}
+}
+
+func (c *collector) lagOf(s stream, to chan<- prometheus.Metric) {
+	result, known := s.lag.get(c.lookouts.ctx)
+	if !known || result.err != nil {
+		return
+	}
+	lagAge.send(to, result.value, s.name)
+	if result.value.Messages >= 0 { // the broker can say
+		lagMessages.send(to, result.value, s.name)
+	}
+}

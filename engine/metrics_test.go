@@ -1,0 +1,305 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// scrape fetches /metrics: the text, and the samples by name and labels.
+func scrape(t *testing.T, e *Engine) (string, map[string]float64) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Addr()+"/metrics", nil)
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, 200, response.StatusCode, "%s", body)
+	samples := map[string]float64{}
+	for line := range strings.Lines(string(body)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(name, "waybill_") {
+			samples[name], err = strconv.ParseFloat(value, 64)
+			require.NoError(t, err, line)
+		}
+	}
+	return string(body), samples
+}
+
+// complete is an engine that shows every metric.
+func complete(t *testing.T) (*bench, *Engine) {
+	t.Helper()
+	b := setup(t)
+	cfg := b.config()
+	cfg.Outbox.Retry.BaseDelay = time.Hour
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(_ context.Context, s Sold) error {
+		if s.Amount == 2 {
+			return subscription.Park(errors.New("no such article"))
+		}
+		return nil
+	})}
+	e := b.start(cfg)
+	eventually(t, func() bool { // when it has joined its group
+		_, got := scrape(t, e)
+		_, known := got[`waybill_subscription_lag_messages{subscription="parcels"}`]
+		return known
+	})
+	return b, e
+}
+
+// What happened is what the numbers say, each with the names of its parts.
+func TestMetrics_SayWhatHappened(t *testing.T) {
+	b, e := complete(t)
+	b.partner.FailWhere(func(m broker.Message) error {
+		if strings.Contains(string(m.Body), `"amount":3`) || strings.Contains(string(m.Body), `"Amount":3`) {
+			return broker.Classify(broker.Transient, errors.New("not now"))
+		}
+		return nil
+	})
+	b.sell(3)
+	want := map[string]float64{
+		`waybill_ready`: 1,
+		`waybill_provider_up{provider="default"}`:                                    1,
+		`waybill_broker_up{broker="default"}`:                                        1,
+		`waybill_broker_up{broker="partner"}`:                                        1,
+		`waybill_outbox_counted{provider="default"}`:                                 1,
+		`waybill_outbox_pending{provider="default",target="partner"}`:                0,
+		`waybill_outbox_processing{provider="default",target="partner"}`:             0,
+		`waybill_outbox_failed{provider="default",target="partner"}`:                 1,
+		`waybill_outbox_abandoned{provider="default",target="partner"}`:              0,
+		`waybill_outbox_published_total{provider="default",target="partner"}`:        2,
+		`waybill_outbox_published_total{provider="default",target="default"}`:        3,
+		`waybill_outbox_retry_rate{provider="default",target="partner"}`:             0,
+		`waybill_outbox_oldest_pending_seconds{provider="default",target="default"}`: 0,
+		`waybill_outbox_lease_owners{provider="default",target="partner"}`:           1,
+		`waybill_processor_running{provider="default",target="partner"}`:             1,
+		`waybill_processor_partitions{provider="default",target="partner"}`:          64,
+		`waybill_processor_in_flight{provider="default",target="partner"}`:           0,
+		`waybill_processor_breaker_open{provider="default",target="partner"}`:        0,
+		`waybill_processor_open_topics{provider="default",target="partner"}`:         0,
+		`waybill_processor_published_total{provider="default",target="partner"}`:     2,
+		`waybill_processor_attempts_total{provider="default",target="partner"}`:      3,
+		`waybill_processor_retries_total{provider="default",target="partner"}`:       0,
+		`waybill_subscription_running{subscription="parcels"}`:                       1,
+		`waybill_subscription_handled_total{subscription="parcels"}`:                 2,
+		`waybill_subscription_parked_total{subscription="parcels"}`:                  1,
+		`waybill_subscription_breaker_open{subscription="parcels"}`:                  0,
+		`waybill_subscription_lag_messages{subscription="parcels"}`:                  0,
+		`waybill_subscription_lag_seconds{subscription="parcels"}`:                   0,
+		`waybill_dead_letters{provider="default",subscription="parcels"}`:            1,
+	}
+	var got map[string]float64
+	require.Eventually(t, func() bool {
+		_, got = scrape(t, e)
+		for name, value := range want {
+			if v, ok := got[name]; !ok || v != value {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 50*time.Millisecond, "%v", &diff{want, &got})
+	require.Positive(t, got[`waybill_outbox_oldest_pending_seconds{provider="default",target="partner"}`])
+
+	b.partner.SetOutage(true)
+	b.sell(1)
+	eventually(t, func() bool {
+		_, got = scrape(t, e)
+		return got[`waybill_processor_breaker_open{provider="default",target="partner"}`] == 1 &&
+			got[`waybill_broker_up{broker="partner"}`] == 0 && got[`waybill_broker_up{broker="default"}`] == 1
+	})
+	b.partner.SetOutage(false)
+}
+
+// diff is what is not as wanted.
+type diff struct {
+	want map[string]float64
+	got  *map[string]float64
+}
+
+func (d *diff) String() string {
+	var s strings.Builder
+	for name, want := range d.want {
+		if got, ok := (*d.got)[name]; !ok || got != want {
+			fmt.Fprintf(&s, "\n%s is %v, not %v", name, got, want)
+		}
+	}
+	return s.String()
+}
+
+// S3-27: without a database a scrape answers, says so, and leaves its numbers out
+// instead of calling them 0; what the process knows stays.
+func TestMetrics_S3_27_ADatabaseThatIsDown(t *testing.T) {
+	b := setup(t)
+	other := newFaulty(t, "analytics")
+	analytics := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{other}})
+	require.NoError(t, Migrate(t.Context(), analytics))
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{b.sales, analytics}
+	orders := b.orders(func(context.Context, Sold) error { return nil })
+	orders.Units = analytics
+	cfg.Subscriptions = []subscription.Stream{orders}
+	e := b.start(cfg)
+	const pending, letters = `waybill_outbox_pending{provider="analytics",target="default"}`, `waybill_dead_letters{provider="analytics",subscription="parcels"}`
+	there := func() bool {
+		_, got := scrape(t, e)
+		n, known := got[pending]
+		_, counted := got[letters]
+		return known && n == 0 && counted && got[`waybill_ready`] == 1 && got[`waybill_provider_up{provider="analytics"}`] == 1 && got[`waybill_outbox_counted{provider="analytics"}`] == 1
+	}
+	eventually(t, there)
+	for name, fault := range map[string]func(bool){"down": other.down.Store, "hung": other.hung.Store} {
+		fault(true)
+		var got map[string]float64
+		eventually(t, func() bool {
+			_, got = scrape(t, e)
+			_, known := got[pending]
+			_, counted := got[letters]
+			return got[`waybill_provider_up{provider="analytics"}`] == 0 && got[`waybill_outbox_counted{provider="analytics"}`] == 0 && !known && !counted
+		})
+		for metric, want := range map[string]float64{
+			`waybill_ready`: 0,
+			`waybill_processor_running{provider="analytics",target="default"}`: 1,
+			`waybill_outbox_pending{provider="default",target="default"}`:      0,
+			`waybill_provider_up{provider="default"}`:                          1,
+		} {
+			v, ok := got[metric]
+			require.True(t, ok, "%s: %s", name, metric)
+			require.Equal(t, want, v, "%s: %s", name, metric) //nolint:testifylint // 0 and 1
+		}
+		require.NotContains(t, got, `waybill_outbox_retry_rate{provider="analytics",target="default"}`)
+		fault(false)
+		eventually(t, there)
+	}
+}
+
+// Many scrapes, and the API beside them, count the rows once a second.
+func TestMetrics_ScrapesDoNotLoadTheDatabase(t *testing.T) {
+	b := setup(t)
+	e := b.make(b.config())
+	var loads atomic.Int64
+	d := e.databases[0]
+	count := d.stats.load
+	d.stats.load = func(ctx context.Context) found[map[string]outbox.Stats] {
+		loads.Add(1)
+		return count(ctx)
+	}
+	require.NoError(t, e.Start(t.Context()))
+	defer func() { require.NoError(t, e.Stop(context.Background())) }()
+	began := time.Now()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 10 {
+				w := ask(e.Handler(), "GET", "/metrics", "localhost", "127.0.0.1:1", "")
+				if w.Code != 200 || !strings.Contains(w.Body.String(), `waybill_outbox_counted{provider="default"} 1`) {
+					t.Error(w.Code, w.Body)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, loads.Load(), int64(time.Since(began)/freshFor)+1)
+}
+
+// The guide has every metric that there is, as the registry describes it, and no
+// other.
+func TestMetrics_TheGuideHasAll(t *testing.T) {
+	_, e := complete(t)
+	text, _ := scrape(t, e)
+	help, types, labels := map[string]string{}, map[string]string{}, map[string]string{}
+	for line := range strings.Lines(text) {
+		words := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		switch words[1] {
+		case "HELP":
+			help[words[2]] = words[3]
+		case "TYPE":
+			types[words[2]] = words[3]
+		default:
+			name, pairs, _ := strings.Cut(words[0], "{")
+			var names []string
+			for _, m := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(pairs, -1) {
+				names = append(names, m[1])
+			}
+			labels[name] = strings.Join(names, ", ")
+		}
+	}
+	var want []string
+	for name := range help {
+		if strings.HasPrefix(name, "waybill_") {
+			want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", name, types[name], labels[name], help[name]))
+		}
+	}
+	require.Greater(t, len(want), 30)
+	guide, err := os.ReadFile("../docs/guides/operating.md")
+	require.NoError(t, err)
+	got := regexp.MustCompile("(?m)^\\| `waybill_.*$").FindAllString(string(guide), -1)
+	slices.Sort(want)
+	slices.Sort(got)
+	require.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"), "docs/guides/operating.md")
+}
+
+const alerts = "../deploy/prometheus/waybill-alerts"
+
+// promtool runs Prometheus' own tool.
+func promtool(t *testing.T, stdin string, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	require.NoError(t, err, "promtool is missing: run scripts/test, or install it (Debian: apt-get install prometheus)")
+	c := exec.CommandContext(t.Context(), path, args...)
+	c.Stdin = strings.NewReader(stdin)
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = &said, &said
+	require.NoError(t, c.Run(), "promtool %s\n%s", strings.Join(args, " "), &said)
+}
+
+// Prometheus' own tool finds names, units and texts in order.
+func TestMetrics_PromtoolLikesThem(t *testing.T) {
+	_, e := complete(t)
+	text, _ := scrape(t, e)
+	promtool(t, text, "check", "metrics")
+}
+
+// S2-23: the rules are ready for Prometheus, and each fires above its threshold and
+// not at it.
+func TestAlerts_S2_23_FireAtTheirThresholds(t *testing.T) {
+	promtool(t, "", "check", "rules", alerts+".yaml")
+	promtool(t, "", "test", "rules", alerts+"_test.yaml")
+
+	// None is left out, and they ask only for what there is.
+	rules, err := os.ReadFile(alerts + ".yaml")
+	require.NoError(t, err)
+	tests, err := os.ReadFile(alerts + "_test.yaml")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`(?s)- alert: (\w+).*?severity: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	require.NotEmpty(t, found)
+	for _, m := range found {
+		require.Regexp(t, fmt.Sprintf(`ALERTS{alertname="%s", alertstate="firing".*severity="%s"`, m[1], m[2]), string(tests), "a case that fires")
+	}
+	_, e := complete(t)
+	text, _ := scrape(t, e)
+	for _, name := range regexp.MustCompile(`waybill_\w+`).FindAllString(string(rules), -1) {
+		require.True(t, strings.Contains(text, "# TYPE "+name+" "), "the rules ask for %s", name) //nolint:testifylint // the text is long
+	}
+}
