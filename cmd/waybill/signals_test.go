@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -170,4 +171,16 @@ func (a answer) differs(want map[string]map[string]signals) string {
 		}
 	}
 	return text.String()
+}
+
+// Every command that an alert tells people to run is one of this program.
+func TestAlerts_S2_23_NameCommandsThatExist(t *testing.T) {
+	rules, err := os.ReadFile("../../deploy/prometheus/waybill-alerts.yaml")
+	require.NoError(t, err)
+	commands := regexp.MustCompile("`waybill ([^`]+)`").FindAllStringSubmatch(string(rules), -1)
+	require.NotEmpty(t, commands)
+	for _, c := range commands {
+		r := waybill(t, append(strings.Fields(c[1]), "--help")...)
+		require.Zero(t, r.code, "%s: %s", c[0], r.stderr)
+	}
 }
