@@ -63,10 +63,17 @@ const (
 	topic    = "ordering.order"
 )
 
-// databases runs a test on an empty database of each kind.
+// databases runs a test on an empty database of each kind, and beside others: it
+// waits more than it works.
 func databases(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Run("postgres", func(t *testing.T) { test(t, newWorld(t, openPostgres(t))) })
-	t.Run("sqlite", func(t *testing.T) { test(t, newWorld(t, openSQLite(t))) })
+	t.Helper()
+	t.Parallel()
+	for name, open := range map[string]func(testing.TB) uow.Provider{"postgres": openPostgres, "sqlite": openSQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newWorld(t, open(t)))
+		})
+	}
 }
 
 var schemas atomic.Int64
