@@ -29,25 +29,22 @@ func spreadOf(values []float64) spread {
 	return spread{Min: sorted[0], Median: median, Max: sorted[len(sorted)-1]}
 }
 
-// result has, by metric, one number per run.
+// measured has, by metric, one number per run.
+type measured map[string][]float64
+
 type result struct {
 	scenario
-	waybill, limit map[string][]float64
-}
-
-func (result) add(into map[string][]float64, got map[string]float64) {
-	for metric, v := range got {
-		into[metric] = append(into[metric], v)
-	}
+	waybill, limit measured
+	theirs         []measured // one for each of the scenario's
 }
 
 // ratio compares medians. For a rate more is better, for a latency less.
-func (r result) ratio(metric string) float64 {
-	limit := spreadOf(r.limit[metric]).Median
-	if limit == 0 {
+func (r result) ratio(metric string, other measured) float64 {
+	against := spreadOf(other[metric]).Median
+	if against == 0 {
 		return 0
 	}
-	return spreadOf(r.waybill[metric]).Median / limit
+	return spreadOf(r.waybill[metric]).Median / against
 }
 
 // pair is one metric of both.
@@ -74,13 +71,17 @@ func (r result) json(out io.Writer) error {
 	l := line{
 		Scenario: r.name, Unit: r.unit,
 		Waybill: spreadOf(r.waybill[first]), Limit: spreadOf(r.limit[first]),
-		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first)},
+		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first, r.limit)},
+	}
+	for i, p := range r.scenario.peers {
+		l.Peers[p.name] = spreadOf(r.theirs[i][first])
+		l.Ratios[p.name] = r.ratio(first, r.theirs[i])
 	}
 	if len(r.metrics) > 1 {
 		l.Unit = r.unit + " (" + first + ")"
 		l.Metrics = map[string]pair{}
 		for metric := range maps.Keys(r.waybill) {
-			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)}
+			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric, r.limit)}
 		}
 	}
 	b, err := json.Marshal(l)
@@ -99,9 +100,17 @@ func (r result) text(out io.Writer) error {
 			name = metric + " "
 		}
 		parts = append(parts, fmt.Sprintf("%s%s against %s, ratio %.2f", name,
-			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)))
+			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric, r.limit)))
 	}
-	_, err := fmt.Fprintf(out, "%-13s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
+	first := r.metrics[0]
+	for i, p := range r.scenario.peers {
+		name := p.name
+		if p.unit != "" {
+			name += " (" + p.unit + ")"
+		}
+		parts = append(parts, fmt.Sprintf("%s %s, ratio %.2f", name, spreadOf(r.theirs[i][first]), r.ratio(first, r.theirs[i])))
+	}
+	_, err := fmt.Fprintf(out, "%-14s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -43,7 +44,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			return nil, err
 		}
 		var units int
-		err = w.running(ctx, brokers, func() error {
+		err = w.running(ctx, brokers, outbox.Config{}, func(ctx context.Context) error {
 			warm, err := w.commit(ctx, 2*warmUp)
 			if err != nil {
 				return err
@@ -60,7 +61,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			slices.Sort(took)
 			at := func(p float64) float64 { return took[int(p*float64(len(took)-1))].Seconds() * 1000 }
 			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / stalledTime.Seconds()}
-			return w.published(ctx, 2*units)
+			return w.settled(ctx, 2*units)
 		})
 		if err != nil {
 			return nil, err
@@ -101,8 +102,8 @@ func (w *world) commit(ctx context.Context, lasts time.Duration) (took []time.Du
 	return took, nil
 }
 
-// published waits until so many rows are.
-func (w *world) published(ctx context.Context, rows int) error {
+// settled waits until so many rows are published.
+func (w *world) settled(ctx context.Context, rows int) error {
 	have := 0
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; pause(ctx, 100*time.Millisecond) {
 		if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status = 'published'").Scan(&have); err != nil || have == rows {
