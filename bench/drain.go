@@ -70,6 +70,29 @@ func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, 
 	return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.verify(ctx, d, filled)
 }
 
+// numbers are drains one after the other with several numbers of workers; run is
+// whose.
+func numbers(d drainage, run func(drainage) work) work {
+	return func(ctx context.Context, w *world) (map[string]float64, error) {
+		got := map[string]float64{}
+		for i, metric := range numberMetrics {
+			d.workers, d.others = 1<<i, 0
+			if i == len(numberMetrics)-1 {
+				d.workers, d.others = 2, 1
+			}
+			one, err := run(d)(ctx, w)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", metric, err)
+			}
+			got[metric] = one["rate"]
+		}
+		return got, nil
+	}
+}
+
+// numberMetrics are doublings but for the last.
+var numberMetrics = []string{"1 worker", "2 workers", "4 workers", "2 engines of 2"}
+
 // drained waits until no row is unfinished.
 func (w *world) drained(ctx context.Context) error {
 	const patience = 5 * time.Minute

@@ -54,6 +54,10 @@ func scenarios() []scenario {
 	all := drainage{events: 100_000, keys: 10_000}
 	few := drainage{events: 100_000, keys: 50}
 	forwarded := drainage{events: 20_000, keys: 10_000}
+	deleted, aged, large := all, all, all
+	deleted.delete, aged.history, large.events = true, 1_000_000, 300_000
+	watched := large
+	watched.snapshot = time.Minute
 	return []scenario{
 		{name: "save-1", unit: "units/s", metrics: rate, waybill: save(1), limit: saveByHand(1)},
 		{name: "save-8", unit: "units/s", metrics: rate, waybill: save(8), limit: saveByHand(8)},
@@ -64,6 +68,13 @@ func scenarios() []scenario {
 			{name: "river", unit: "jobs/s that do nothing, without a broker", run: all.river},
 		}},
 		{name: "drain-50", unit: "events/s", metrics: rate, waybill: few.waybill, limit: few.byHand},
+		{name: "drain-delete", unit: "events/s", metrics: rate, waybill: deleted.waybill, limit: deleted.byHand},
+		{name: "drain-history", unit: "events/s", metrics: rate, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
+		{name: "drain-snapshot", unit: "events/s", metrics: rate, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
+		{name: "workers", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }), limit: numbers(all, func(d drainage) work { return d.byHand })},
+		{name: "steady", unit: "units/s", metrics: steadyMetrics, waybill: steady(steadyTime), limit: unattended(steadyTime), against: "without an engine"},
+		{name: "rtt", unit: "per second", metrics: farMetrics, waybill: far(all, roundTrip), limit: far(all, 0), against: "without a delay"},
+		{name: "outage", unit: "units/s", metrics: outageMetrics, waybill: outage(outageTime, true), limit: outage(outageTime, false), against: "without an outage"},
 		{name: "consume", unit: "effects/s", metrics: rate, waybill: consume(50), limit: consumeByHand(50)},
 		{name: "consume-1", unit: "effects/s", metrics: rate, waybill: consume(1), limit: consumeByHand(1)},
 		{name: "retention", unit: "ms", metrics: purgeMetrics, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},

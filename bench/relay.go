@@ -69,7 +69,7 @@ func (d drainage) byHand(ctx context.Context, w *world) (_ map[string]float64, e
 	defer client.Close()
 	r := relay{dsn: w.dsn, client: client, topic: w.prefix(internal) + topic, parts: relayWorkers, settle: relayMark}
 	if d.workers > 0 {
-		r.parts = d.workers
+		r.parts = d.workers * (1 + d.others)
 	}
 	if d.delete {
 		r.settle = relayDelete

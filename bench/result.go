@@ -47,11 +47,11 @@ func (r result) ratio(metric string, other measured) float64 {
 	return spreadOf(r.waybill[metric]).Median / against
 }
 
-// pair is one metric of both.
+// pair is one metric of both, or of Waybill alone where the limit has none.
 type pair struct {
 	Waybill spread  `json:"waybill"`
-	Limit   spread  `json:"limit"`
-	Ratio   float64 `json:"ratio"`
+	Limit   *spread `json:"limit,omitempty"`
+	Ratio   float64 `json:"ratio,omitempty"`
 }
 
 // line is the form of --json. Waybill, Limit and Ratios are those of the first
@@ -81,7 +81,11 @@ func (r result) json(out io.Writer) error {
 		l.Unit = r.unit + " (" + first + ")"
 		l.Metrics = map[string]pair{}
 		for metric := range maps.Keys(r.waybill) {
-			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric, r.limit)}
+			both := pair{Waybill: spreadOf(r.waybill[metric])}
+			if limit := spreadOf(r.limit[metric]); r.limit[metric] != nil {
+				both.Limit, both.Ratio = &limit, r.ratio(metric, r.limit)
+			}
+			l.Metrics[metric] = both
 		}
 	}
 	b, err := json.Marshal(l)
@@ -99,8 +103,11 @@ func (r result) text(out io.Writer) error {
 		if len(r.metrics) > 1 {
 			name = metric + " "
 		}
-		parts = append(parts, fmt.Sprintf("%s%s against %s, ratio %.2f", name,
-			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric, r.limit)))
+		part := name + spreadOf(r.waybill[metric]).String()
+		if r.limit[metric] != nil {
+			part += fmt.Sprintf(" against %s, ratio %.2f", spreadOf(r.limit[metric]), r.ratio(metric, r.limit))
+		}
+		parts = append(parts, part)
 	}
 	first := r.metrics[0]
 	for i, p := range r.scenario.peers {

@@ -4,34 +4,90 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Every way to empty an outbox, with a backlog that is small. Each verifies what
-// it did.
-func TestDrains(t *testing.T) {
+// What has a size or a time, with little of it. Each verifies what it did.
+func TestScenarios(t *testing.T) {
 	w, err := open(t.Context(), t.Output())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
 
 	d := drainage{events: 3000, keys: 50}
-	deleted, history, watched, workers := d, d, d, d
+	deleted, history, watched := d, d, d
 	deleted.delete = true
 	history.history = 5000
 	watched.snapshot = time.Minute
-	workers.workers, workers.others = 1, 1
-	for name, do := range map[string]work{
-		"waybill": d.waybill, "by hand": d.byHand, "watermill": d.watermill, "river": d.river,
-		"waybill, delete": deleted.waybill, "by hand, delete": deleted.byHand,
-		"history": history.waybill, "snapshot": watched.waybill, "two engines": workers.waybill,
+	rate := []string{"rate"}
+	for _, c := range []struct {
+		name    string
+		do      work
+		metrics []string
+	}{
+		{"drain", d.waybill, rate},
+		{"drain by hand", d.byHand, rate},
+		{"drain by watermill", d.watermill, rate},
+		{"drain by river", d.river, rate},
+		{"drain-delete", deleted.waybill, rate},
+		{"drain-delete by hand", deleted.byHand, rate},
+		{"drain-history", history.waybill, rate},
+		{"drain-snapshot", watched.waybill, rate},
+		{"workers", numbers(d, func(d drainage) work { return d.waybill }), numberMetrics},
+		{"workers by hand", numbers(d, func(d drainage) work { return d.byHand }), numberMetrics},
+		{"steady", steady(time.Second), steadyMetrics},
+		{"steady without an engine", unattended(time.Second), steadyMetrics[:1]},
+		{"rtt", far(d, roundTrip), farMetrics},
+		{"outage", outage(2*time.Second, true), outageMetrics},
+		{"outage without one", outage(time.Second, false), outageMetrics[:2]},
 	} {
-		got, err := do(t.Context(), w)
-		require.NoError(t, err, name)
-		require.Positive(t, got["rate"], name)
+		got, err := c.do(t.Context(), w)
+		require.NoError(t, err, c.name)
+		require.Len(t, got, len(c.metrics), c.name)
+		for _, metric := range c.metrics {
+			require.Contains(t, got, metric, c.name)
+		}
+		t.Log(c.name, got)
 	}
+}
+
+// Each way is late by the delay, and what is sent together is late together.
+func TestDistance(t *testing.T) {
+	server, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer server.Close()
+	go func() {
+		c, err := server.Accept()
+		if err == nil {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	const delay = 50 * time.Millisecond
+	d, err := newDistance(t.Context(), server.Addr().String(), delay)
+	require.NoError(t, err)
+	defer d.close()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.address())
+	require.NoError(t, err)
+
+	begin := time.Now()
+	for range 20 {
+		_, err = c.Write([]byte("x"))
+		require.NoError(t, err)
+	}
+	_, err = io.ReadFull(c, make([]byte, 20))
+	require.NoError(t, err)
+	took := time.Since(begin)
+	require.GreaterOrEqual(t, took, 2*delay)
+	require.Less(t, took, 20*delay)
+
+	require.NoError(t, c.(*net.TCPConn).CloseWrite()) // the end arrives, too, and comes back
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // The line of --json: peers are compared like the limit.

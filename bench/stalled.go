@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
-
-	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -32,9 +29,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			return nil, err
 		}
 		defer relay.Close()
-		brokers, end, err := w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}, Tune: func(c *sarama.Config) {
-			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, through{relay.Address}
-		}})
+		brokers, end, err := w.brokersOn(ctx, w.behind(relay.Address))
 		if err != nil {
 			return nil, err
 		}
