@@ -89,7 +89,13 @@ type Delivery struct {
 	Message
 	// Published is when the message was published, by the broker's clock or, where
 	// it keeps that one, the publisher's. Zero: the broker does not say.
-	Published   time.Time
+	Published time.Time
+	// Partition names a part of the topic that this consumer has to itself, and gets
+	// in the order of the broker: what was before the first message that it got of it
+	// is acknowledged. What comes later of a key is in the same part, unless the topic
+	// is divided anew. When it is taken back, so is all that was not acknowledged of it.
+	// "": the broker doesn't say.
+	Partition   string
 	Redelivered int // How often it was delivered before, where the broker knows.
 	// Lost is closed when the broker took the message back: stop work on it. It is
 	// closed for everything that was taken back before any of it is delivered

@@ -173,8 +173,12 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 		return
 	}
 	messages := make([]broker.Message, len(indexes))
+	promised := w.lane.promised.Load()
 	for n, i := range indexes {
 		messages[n] = rows[i].Message
+		if promised != nil {
+			promised.headers(messages[n].Headers)
+		}
 	}
 	err := w.lane.Broker.Publish(ctx, messages)
 	if err == nil {

@@ -35,6 +35,7 @@ type lane struct {
 	breaks    atomic.Int64
 	published rate
 	lastError atomic.Pointer[string]
+	promised  atomic.Pointer[Promise] // nil: none, as to partners
 }
 
 func newLane(p *Processor, cfg Lane, incarnation string) *lane {
@@ -61,6 +62,9 @@ func (l *lane) start(hard context.Context) {
 		close(finished)
 	}()
 	l.p.done.Go(func() { l.keep(hard, finished) })
+	if !l.External {
+		l.p.done.Go(func() { l.promise(hard) })
+	}
 }
 
 // worker is the one that holds a partition; nil: none of these.

@@ -201,10 +201,7 @@ func (m *Memory) look(ctx context.Context, db bun.IDB, sqlite bool) error {
 		m.horizon = highest // one writer: what draws a seq later commits later
 		return nil
 	}
-	var writers []string
-	err := scanAll(ctx, db, &writers, "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted"+
-		" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox'::regclass"+
-		" AND pid IS DISTINCT FROM pg_backend_pid()")
+	writers, err := writersOf(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -216,4 +213,13 @@ func (m *Memory) look(ctx context.Context, db bun.IDB, sqlite bool) error {
 		m.noted, m.running = highest, writers
 	}
 	return nil
+}
+
+// writersOf are PostgreSQL's open transactions, but for this one, that have written
+// to the outbox.
+func writersOf(ctx context.Context, db bun.IDB) (writers []string, err error) {
+	err = scanAll(ctx, db, &writers, "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted"+
+		" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox'::regclass"+
+		" AND pid IS DISTINCT FROM pg_backend_pid()")
+	return writers, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -37,7 +38,8 @@ var errTurn = errors.New("subscription: another run evicts")
 
 // evictor removes what the inbox has known for longer than its retention, counted
 // while the subscription was up: in the time in which nobody consumed, nothing came
-// a second time either. So nothing is removed early after a long stop.
+// a second time either. So nothing is removed early after a long stop; nor what its
+// sender may send again, as far as senders say so.
 //
 // All runs of a subscription have one, and take turns.
 type evictor struct {
@@ -49,16 +51,19 @@ type evictor struct {
 	note         func(error)
 	every        time.Duration
 	most         int // rows a step
+	marks        *marks
+	quiet        time.Duration // After which a sender that sends nothing doesn't count.
+	held         bool          // Senders may send again what is old enough to go.
 
 	horizon atomic.Pointer[time.Time] // What was processed before then is gone.
 	passed  atomic.Int64              // Messages beyond it.
 	told    atomic.Pointer[time.Time]
 }
 
-func newEvictor(provider uow.Provider, subscription, run string, retention time.Duration, log *slog.Logger, note func(error)) *evictor {
+func newEvictor(provider uow.Provider, subscription, run string, retention, quiet time.Duration, log *slog.Logger, note func(error)) *evictor {
 	return &evictor{
-		provider: provider, subscription: subscription, run: run, retention: retention,
-		log: log, note: note, every: evictEvery, most: evictMost,
+		provider: provider, subscription: subscription, run: run, retention: retention, quiet: quiet,
+		log: log, note: note, every: evictEvery, most: evictMost, marks: &marks{seen: map[mark]outbox.Promise{}},
 	}
 }
 
@@ -75,6 +80,7 @@ func (e *evictor) start(ctx context.Context) (stop func()) {
 		}
 		for note(e.learn(ctx)); sleep(ctx, delay(e.every, e.every, 1)); note(e.learn(ctx)) {
 			if e.retention >= 0 {
+				note(e.report(ctx))
 				note(e.turn(ctx))
 			}
 		}
@@ -131,6 +137,9 @@ func (e *evictor) turn(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	if cutoff, ok, err = e.hold(ctx, cutoff); err != nil || !ok {
+		return err
+	}
 	begin := time.Now()
 	n, err := e.evict(ctx, cutoff, end)
 	if n > 0 {
@@ -163,6 +172,10 @@ func (e *evictor) take(ctx context.Context, length time.Duration) (bool, error) 
 // cutoff is the time since which the subscription was up for as long as the
 // retention is; ok is false if it never was for so long.
 func (e *evictor) cutoff(ctx context.Context) (at time.Time, ok bool, err error) {
+	return e.upSince(ctx, e.retention)
+}
+
+func (e *evictor) upSince(ctx context.Context, left time.Duration) (at time.Time, ok bool, err error) {
 	db := e.provider.Reader()
 	now := bun.Safe(dbtime.Now(db.Dialect()))
 	rows, err := db.QueryContext(ctx, "SELECT up_from, CASE WHEN up_until < ? THEN up_until ELSE ? END FROM subscription_uptime WHERE subscription = ? AND up_from <= ? ORDER BY up_from DESC",
@@ -171,7 +184,6 @@ func (e *evictor) cutoff(ctx context.Context) (at time.Time, ok bool, err error)
 		return at, false, err
 	}
 	defer func() { _ = rows.Close() }()
-	left := e.retention
 	for later := (time.Time{}); rows.Next(); {
 		var from, until dbtime.Time
 		if err := rows.Scan(&from, &until); err != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -25,7 +26,7 @@ func (p *presence) Careful() bool                           { return p.careful()
 func (p *presence) Run() string                             { return p.run }
 
 func NewEvictor(p uow.Provider, subscription, run string, retention, every time.Duration, most int, log *slog.Logger, note func(error)) *Evictor {
-	e := newEvictor(p, subscription, run, retention, log, note)
+	e := newEvictor(p, subscription, run, retention, 7*24*time.Hour, log, note)
 	e.every, e.most = every, most
 	return e
 }
@@ -48,3 +49,13 @@ func (r *Runner) Careful() bool { return r.presence.careful() }
 
 // Knows says whether r knows from when its inbox is.
 func (r *Runner) Knows() bool { return r.evictor.horizon.Load() != nil }
+
+// Promised notes a promise as a session does when all before it is settled; without
+// times, that the source has sent something.
+func (e *evictor) Promised(partition, source string, settled, asOf time.Time) {
+	e.marks.note(partition, outbox.Promise{Source: source, Settled: settled, AsOf: asOf})
+}
+func (e *evictor) Report(ctx context.Context) error { return e.report(ctx) }
+
+// Report writes down what senders have promised.
+func (r *Runner) Report(ctx context.Context) error { return r.evictor.report(ctx) }

@@ -36,6 +36,7 @@ type message struct {
 	order      int64             // Of arrival.
 	deliveries []broker.Delivery // A broker may deliver it again before it is settled.
 	working    bool              // A lane has it.
+	spots      []*spot           // Of all its deliveries.
 }
 
 // read understands a delivery as far as the inbox and the lanes need it.

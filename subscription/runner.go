@@ -86,7 +86,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		done: make(chan struct{}), valve: newValve(),
 	}
 	r.presence = newPresence(provider, s.Name, r.consuming, r.note)
-	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, r.log, r.note)
+	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, r.note)
 	r.incoming = incoming{provider, s, r.presence.run}
 	r.letters = letters{provider, s}
 	r.intake, r.close = context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"maps"
 	"slices"
@@ -56,6 +57,7 @@ type session struct {
 	held    int                 // Deliveries, until they are acknowledged or lost.
 	bytes   int                 // Their bodies.
 	waiting int                 // Messages whose queue waits for a retry.
+	floors  floors
 }
 
 // queue is the messages of one key, in order, at least one.
@@ -71,6 +73,7 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 		quit: make(chan struct{}), last: make(chan struct{}),
 		ready: make(chan *queue, maxHeld), acks: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 		known: map[string]*message{}, queues: map[string]*queue{},
+		floors: floors{marks: r.evictor.marks, open: map[string]*list.List{}},
 	}
 	s.work, s.abort = context.WithCancel(r.work)
 	defer s.abort()
@@ -163,14 +166,17 @@ func (s *session) hold(deliveries []broker.Delivery) []*message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var fresh []*message
-	for _, m := range arrived {
+	spots := s.floors.add(deliveries)
+	for i, m := range arrived {
 		s.held++
 		s.bytes += len(m.Body)
 		s.r.inFlight.Add(1)
 		if same := s.known[m.id]; same != nil && (same.working || !lost(same.deliveries...)) {
 			same.deliveries = append(same.deliveries, m.deliveries...)
+			same.spots = append(same.spots, spots[i])
 			continue
 		}
+		m.spots = []*spot{spots[i]}
 		// One that was lost, and waits for its turn to be dropped, is not revived:
 		// what comes again has its place where it comes.
 		s.order++
@@ -439,6 +445,7 @@ func (s *session) sweep(q *queue) {
 func (s *session) settle(m *message, result outcome) {
 	s.forget(m)
 	s.settled = append(s.settled, m.deliveries...)
+	s.floors.settle(m.spots)
 	s.r.count(result, int64(len(m.deliveries)))
 	if result == handled {
 		s.r.evictor.beyond(m.id, m.meta.Time)

@@ -53,8 +53,8 @@ type Stream struct {
 	HoldLimit int
 
 	// InboxRetention is how long the inbox knows a message, counted while the
-	// subscription was consuming. At least RedeliveryHorizon. Defaults to 30 days;
-	// -1 keeps for ever.
+	// subscription was consuming; longer, if its sender says that it may send it
+	// again. At least RedeliveryHorizon. Defaults to 30 days; -1 keeps for ever.
 	InboxRetention time.Duration
 	// RedeliveryHorizon is how long after its first delivery a message may come
 	// again: for how long the broker keeps messages, and the sender's outbox tries.

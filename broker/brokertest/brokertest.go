@@ -41,6 +41,8 @@ type Harness struct {
 	Lag bool
 	// Published says that deliveries have the time of their publication.
 	Published bool
+	// Partition says that deliveries to the only member of a group have a partition.
+	Partition bool
 	// Name returns a topic or a group that was never used before. Defaults to
 	// "brokertest." and random letters.
 	Name func(t *testing.T) string

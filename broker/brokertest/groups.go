@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 
@@ -58,8 +60,64 @@ func (s suite) groups(t *testing.T) {
 		s.leave(t, c)
 		require.ElementsMatch(t, ids(held[10:]), s.again(t, b, topic, group, ids(held[10:])))
 	})
+	t.Run("Partitions_S0_20", s.inPartitions)
 	t.Run("MembersShare", s.membersShare)
 	t.Run("MembersComeAndGo", s.membersComeAndGo)
+}
+
+// inPartitions is for brokers that say in which part of a topic a message is: the
+// next member gets all of it that is not acknowledged, in its order, before what
+// comes later.
+func (s suite) inPartitions(t *testing.T) {
+	b := s.open(t)
+	if !s.Partition || !b.Capabilities().Redelivery {
+		return
+	}
+	topic, group := s.topic(t, b), s.Name(t)
+	sent := messages(topic, 60, 20)
+	s.send(t, b, sent...)
+	first := s.join(t, b, topic, group)
+	of, left := map[string]string{}, map[string][]string{}
+	for i, d := range s.receive(t, first, 60, nil) {
+		require.NotEmpty(t, d.Partition)
+		if p, known := of[d.Key]; known {
+			require.Equal(t, p, d.Partition, "a key is in one partition")
+		}
+		of[d.Key] = d.Partition
+		if i%2 == 0 {
+			require.NoError(t, first.Ack(s.ctx(t), d))
+		} else {
+			left[d.Partition] = append(left[d.Partition], d.ID)
+		}
+	}
+	s.leave(t, first)
+	later := messages(topic, 20, 20)
+	s.send(t, b, later...)
+	second := s.join(t, b, topic, group)
+	got := map[string][]string{}
+	missing := map[string]bool{}
+	for _, id := range slices.Concat(slices.Concat(slices.Collect(maps.Values(left))...), sentIDs(later)) {
+		missing[id] = true
+	}
+	for ctx := s.ctx(t); len(missing) > 0; {
+		deliveries, err := second.Receive(ctx, 7)
+		require.NoError(t, err)
+		for _, d := range deliveries { // and some that were acknowledged, where the broker has only an offset
+			require.Equal(t, of[d.Key], d.Partition)
+			got[d.Partition] = append(got[d.Partition], d.ID)
+			delete(missing, d.ID)
+		}
+	}
+	for p, want := range left {
+		again := slices.DeleteFunc(slices.Clone(got[p]), func(id string) bool { return !slices.Contains(want, id) })
+		require.Equal(t, want, again, "in the same order")
+		end := slices.Index(got[p], want[len(want)-1])
+		for _, m := range later {
+			if i := slices.Index(got[p], m.ID); i >= 0 {
+				require.Greater(t, i, end, "what comes again comes first")
+			}
+		}
+	}
 }
 
 // crew is the members of one group, each received from and acknowledged by its

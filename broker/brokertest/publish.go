@@ -131,6 +131,7 @@ func (s suite) roundTrip(t *testing.T) {
 		} else {
 			require.Equal(t, m.Body, d.Body)
 		}
+		require.Equal(t, s.Partition, d.Partition != "", "the partition")
 		require.Equal(t, s.Published, !d.Published.IsZero(), "the time of publication")
 		if s.Published {
 			// Brokers count in milliseconds, and have a clock of their own.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -301,6 +302,7 @@ func deliveries(entries []*entry) ([]broker.Delivery, error) {
 				ID: m.UUID, Topic: p.topic, Key: string(e.message.Key), Headers: m.Metadata, Body: m.Payload,
 			},
 			Published:   published(e.message),
+			Partition:   strconv.Itoa(int(p.id)),
 			Redelivered: e.times,
 			Lost:        p.lost,
 			Token:       e,

@@ -36,6 +36,7 @@ func TestBroker(t *testing.T) {
 		TooLarge:  2 << 20,
 		Lag:       true,
 		Published: true,
+		Partition: true,
 	})
 }
 

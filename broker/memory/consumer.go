@@ -15,6 +15,7 @@ type group struct {
 	delivered map[int]int    // How often, by offset; until acknowledged.
 	loans     map[int]*loan  // By offset.
 	owners    map[string]own // By key, while some of it is on loan.
+	members   map[*consumer]struct{}
 }
 
 // own keeps a key with one member while any of its messages is on loan there:
@@ -32,7 +33,7 @@ type loan struct {
 }
 
 func newGroup(t *topic) *group {
-	g := &group{delivered: map[int]int{}, loans: map[int]*loan{}, owners: map[string]own{}}
+	g := &group{delivered: map[int]int{}, loans: map[int]*loan{}, owners: map[string]own{}, members: map[*consumer]struct{}{}}
 	for offset := range t.log {
 		g.ready = append(g.ready, offset)
 	}
@@ -58,7 +59,7 @@ func (g *group) lend(c *consumer, log []stored, limit int) []broker.Delivery {
 		g.owners[m.Key] = own{c, o.loans + 1}
 		l := &loan{member: c, offset: offset, key: m.Key, lost: make(chan struct{})}
 		g.loans[offset] = l
-		lent = append(lent, broker.Delivery{Message: clone(m.Message), Published: m.at, Redelivered: g.delivered[offset], Lost: l.lost, Token: l})
+		lent = append(lent, broker.Delivery{Message: clone(m.Message), Published: m.at, Partition: c.partition(), Redelivered: g.delivered[offset], Lost: l.lost, Token: l})
 		g.delivered[offset]++
 	}
 	copy(g.ready[next-len(kept):], kept)
@@ -104,6 +105,16 @@ type consumer struct {
 	topic  *topic
 	group  *group
 	closed bool // Guarded by store.mu.
+	shares bool // There is, or was, another member. Guarded by store.mu.
+}
+
+// partition is all of the topic for the only member of a group; several share it by
+// key.
+func (c *consumer) partition() string {
+	if c.shares {
+		return ""
+	}
+	return "0"
 }
 
 var (
@@ -125,6 +136,12 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		t.groups[group] = g
 	}
 	c := &consumer{conn: b, topic: t, group: g}
+	g.members[c] = struct{}{}
+	if len(g.members) > 1 {
+		for member := range g.members {
+			member.shares = true
+		}
+	}
 	b.consumers[c] = struct{}{}
 	return c, nil
 }
@@ -227,6 +244,7 @@ func (c *consumer) leave() {
 	}
 	c.closed = true
 	delete(c.conn.consumers, c)
+	delete(c.group.members, c)
 	c.group.takeBack(func(l *loan) bool { return l.member == c })
 	c.conn.notify()
 }

@@ -43,6 +43,7 @@ func TestConformance(t *testing.T) {
 				AutoTopics: true,
 				Lag:        true,
 				Published:  true,
+				Partition:  true,
 				Fail: map[broker.Class]func(*testing.T, broker.Broker, string){
 					broker.Transient:   fail(broker.Transient),
 					broker.Unavailable: fail(broker.Unavailable),

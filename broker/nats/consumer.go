@@ -23,6 +23,8 @@ const (
 	maxHeld = 500
 	// pinGroup is the one group of members that the server knows of.
 	pinGroup = "members"
+	// whole is the one partition of a topic, which a member has all of.
+	whole = "0"
 )
 
 // timing is how long the parts of consuming take. Tests have less patience.
@@ -197,7 +199,7 @@ func (c *consumer) lend(limit int) ([]broker.Delivery, error) {
 	deliveries := make([]broker.Delivery, n)
 	for i, l := range c.ready[:n] {
 		l.out = true
-		deliveries[i] = broker.Delivery{Message: l.message, Published: l.published, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
+		deliveries[i] = broker.Delivery{Message: l.message, Published: l.published, Partition: whole, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
 	}
 	c.ready = slices.Delete(c.ready, 0, n)
 	return deliveries, nil

@@ -91,6 +91,7 @@ func TestConformance(t *testing.T) {
 		Standby:   true,
 		Lag:       true,
 		Published: true,
+		Partition: true,
 	})
 }
 

@@ -71,6 +71,7 @@ func TestConformance(t *testing.T) {
 		Standby:   true,
 		Lag:       true,
 		Published: true,
+		Partition: true,
 	})
 }
 

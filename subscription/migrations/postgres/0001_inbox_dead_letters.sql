@@ -44,6 +44,17 @@ CREATE TABLE subscription_evictions (
     evicted      timestamptz
 );
 
+CREATE TABLE inbox_marks (
+    subscription text COLLATE "C" NOT NULL,
+    partition    text COLLATE "C" NOT NULL,
+    source       text COLLATE "C" NOT NULL,
+    settled      timestamptz,
+    next         timestamptz,
+    next_at      timestamptz,
+    seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (subscription, partition, source)
+);
+
 CREATE TABLE dead_letters (
     id            uuid PRIMARY KEY,
     seq           bigint GENERATED ALWAYS AS IDENTITY,
@@ -94,6 +105,12 @@ COMMENT ON TABLE subscription_uptime IS 'When a subscription was consuming: the 
 COMMENT ON TABLE subscription_evictions IS 'Whose turn it is to remove old rows from the inbox.';
 COMMENT ON COLUMN subscription_evictions.due_at IS 'of the next turn';
 COMMENT ON COLUMN subscription_evictions.evicted IS 'what was processed before then is gone; null: nothing is';
+COMMENT ON TABLE inbox_marks IS 'What senders say of their outboxes, by partition of the topic: the inbox keeps what they may send again.';
+COMMENT ON COLUMN inbox_marks.source IS 'outbox and target';
+COMMENT ON COLUMN inbox_marks.settled IS 'what the sender stored before then it never sends again, and all that it sent of it is settled here; by its clock; null: nobody knows yet';
+COMMENT ON COLUMN inbox_marks.next IS 'what settled will be, once all calls of next_at have ended';
+COMMENT ON COLUMN inbox_marks.next_at IS 'when the sender said so; by its clock';
+COMMENT ON COLUMN inbox_marks.seen_at IS 'when the sender''s latest message came, to a minute';
 COMMENT ON TABLE dead_letters IS 'Messages that a subscription could not handle. They have taken no effect there, unless status is replayed.';
 COMMENT ON COLUMN dead_letters.id IS 'UUIDv7 of this row';
 COMMENT ON COLUMN dead_letters.seq IS 'the order in which messages of a key were parked';

@@ -44,6 +44,19 @@ CREATE TABLE subscription_evictions (
     evicted      TEXT           -- what was processed before then is gone; null: nothing is
 ) WITHOUT ROWID;
 
+-- What senders say of their outboxes, by partition of the topic: the inbox keeps
+-- what they may send again.
+CREATE TABLE inbox_marks (
+    subscription TEXT NOT NULL,
+    partition    TEXT NOT NULL,
+    source       TEXT NOT NULL, -- outbox and target
+    settled      TEXT, -- what the sender stored before then it never sends again, and all that it sent of it is settled here; by its clock
+    next         TEXT, -- what settled will be, once all calls of next_at have ended
+    next_at      TEXT, -- when the sender said so; by its clock
+    seen_at      TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    PRIMARY KEY (subscription, partition, source)
+) WITHOUT ROWID;
+
 CREATE TABLE dead_letters (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT NOT NULL UNIQUE,
