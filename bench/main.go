@@ -43,7 +43,7 @@ type scenario struct {
 // peer is another project at the same work.
 type peer struct {
 	name string
-	unit string // what its figure is, if not the scenario's
+	unit string // what its figure is, if not the scenario's; then there is no ratio
 	run  work
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -67,10 +68,7 @@ func (d drainage) byHand(ctx context.Context, w *world) (_ map[string]float64, e
 		return nil, err
 	}
 	defer client.Close()
-	r := relay{dsn: w.dsn, client: client, topic: w.prefix(internal) + topic, parts: relayWorkers, settle: relayMark}
-	if d.workers > 0 {
-		r.parts = d.workers * (1 + d.others)
-	}
+	r := relay{dsn: w.dsn, client: client, topic: w.prefix(internal) + topic, parts: cmp.Or(d.workers*(1+d.others), relayWorkers), settle: relayMark}
 	if d.delete {
 		r.settle = relayDelete
 	}

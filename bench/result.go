@@ -75,7 +75,9 @@ func (r result) json(out io.Writer) error {
 	}
 	for i, p := range r.scenario.peers {
 		l.Peers[p.name] = spreadOf(r.theirs[i][first])
-		l.Ratios[p.name] = r.ratio(first, r.theirs[i])
+		if p.unit == "" {
+			l.Ratios[p.name] = r.ratio(first, r.theirs[i])
+		}
 	}
 	if len(r.metrics) > 1 {
 		l.Unit = r.unit + " (" + first + ")"
@@ -111,11 +113,13 @@ func (r result) text(out io.Writer) error {
 	}
 	first := r.metrics[0]
 	for i, p := range r.scenario.peers {
-		name := p.name
-		if p.unit != "" {
-			name += " (" + p.unit + ")"
+		part := p.name + " " + spreadOf(r.theirs[i][first]).String()
+		if p.unit == "" {
+			part += fmt.Sprintf(", ratio %.2f", r.ratio(first, r.theirs[i]))
+		} else {
+			part += " " + p.unit
 		}
-		parts = append(parts, fmt.Sprintf("%s %s, ratio %.2f", name, spreadOf(r.theirs[i][first]), r.ratio(first, r.theirs[i])))
+		parts = append(parts, part)
 	}
 	_, err := fmt.Fprintf(out, "%-14s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err

@@ -32,7 +32,12 @@ func (d drainage) river(ctx context.Context, w *world) (_ map[string]float64, er
 	if err := w.empty(ctx); err != nil {
 		return nil, err
 	}
-	pool, err := pgxpool.New(ctx, w.dsn)
+	cfg, err := pgxpool.ParseConfig(w.dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = 16 // as Waybill's
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

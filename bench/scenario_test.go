@@ -45,13 +45,15 @@ func TestScenarios(t *testing.T) {
 		{"outage", outage(2*time.Second, true), outageMetrics},
 		{"outage without one", outage(time.Second, false), outageMetrics[:2]},
 	} {
-		got, err := c.do(t.Context(), w)
-		require.NoError(t, err, c.name)
-		require.Len(t, got, len(c.metrics), c.name)
-		for _, metric := range c.metrics {
-			require.Contains(t, got, metric, c.name)
-		}
-		t.Log(c.name, got)
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.do(t.Context(), w)
+			require.NoError(t, err)
+			require.Len(t, got, len(c.metrics))
+			for _, metric := range c.metrics {
+				require.Contains(t, got, metric)
+			}
+			require.Positive(t, got[c.metrics[0]])
+		})
 	}
 }
 
@@ -90,11 +92,11 @@ func TestDistance(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// The line of --json: peers are compared like the limit.
+// The line of --json: peers are compared like the limit, if they do the same.
 func TestLine(t *testing.T) {
 	r := result{
-		scenario: scenario{name: "drain", unit: "events/s", metrics: []string{"rate"}, peers: []peer{{name: "other", unit: "jobs/s"}}},
-		waybill:  measured{"rate": {30, 10, 20}}, limit: measured{"rate": {40}}, theirs: []measured{{"rate": {5}}},
+		scenario: scenario{name: "drain", unit: "events/s", metrics: []string{"rate"}, peers: []peer{{name: "same"}, {name: "other", unit: "jobs/s"}}},
+		waybill:  measured{"rate": {30, 10, 20}}, limit: measured{"rate": {40}}, theirs: []measured{{"rate": {5}}, {"rate": {50}}},
 	}
 	var line, text bytes.Buffer
 	require.NoError(t, r.json(&line))
@@ -104,9 +106,12 @@ func TestLine(t *testing.T) {
 		"scenario": "drain", "unit": "events/s",
 		"waybill": map[string]any{"min": 10.0, "median": 20.0, "max": 30.0},
 		"limit":   map[string]any{"min": 40.0, "median": 40.0, "max": 40.0},
-		"peers":   map[string]any{"other": map[string]any{"min": 5.0, "median": 5.0, "max": 5.0}},
-		"ratios":  map[string]any{"limit": 0.5, "other": 4.0},
+		"peers": map[string]any{
+			"same":  map[string]any{"min": 5.0, "median": 5.0, "max": 5.0},
+			"other": map[string]any{"min": 50.0, "median": 50.0, "max": 50.0},
+		},
+		"ratios": map[string]any{"limit": 0.5, "same": 4.0},
 	}, got)
 	require.NoError(t, r.text(&text))
-	require.Contains(t, text.String(), "other (jobs/s) 5.00 / 5.00 / 5.00, ratio 4.00")
+	require.Contains(t, text.String(), "; same 5.00 / 5.00 / 5.00, ratio 4.00; other 50.00 / 50.00 / 50.00 jobs/s (events/s)")
 }
