@@ -149,7 +149,7 @@ func (b *bench) sell(n int) {
 
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, condition, time.Minute, 5*time.Millisecond)
 }
 
 // get fetches JSON from an engine's own server.

@@ -90,9 +90,11 @@ func (s *Store) Look(ctx context.Context, areas []Area) (found []Area, err error
 		" WHERE o.target_broker = t.target_broker AND o.priority <> 0 AND o.finished_at IS NULL AND o.status IN ('pending', 'failed') AND o.available_at <= "+s.now()+" ORDER BY o.priority LIMIT 1) IS NOT NULL",
 		func(scan func(...any) error) error {
 			var a Area
-			err := scan(&a.Target, &a.Partition)
+			if err := scan(&a.Target, &a.Partition); err != nil {
+				return err
+			}
 			found = append(found, a)
-			return err
+			return nil
 		}, args...)
 	return found, err
 }
