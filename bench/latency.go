@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -124,7 +123,7 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 			watch.commit(p.ID(), time.Now())
 			return nil
 		}
-		err = w.running(ctx, brokers, outbox.Config{}, func(ctx context.Context) error {
+		err = w.running(ctx, brokers, func() error {
 			got, err = paced(ctx, watch, perSecond, slices.Repeat([]func() error{writer}, latencyWriters))
 			return err
 		})

@@ -144,27 +144,19 @@ func (w *world) fillExpired(ctx context.Context, expired int) error {
 			return err
 		}
 	}
-	if err := w.past(ctx, expired, 8*24*time.Hour); err != nil {
-		return err
-	}
-	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)", "CHECKPOINT"} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// past adds rows for the internal broker that were published so long ago.
-func (w *world) past(ctx context.Context, rows int, ago time.Duration) error {
-	for n := 0; n < rows; n += fillAtOnce {
+	for n := 0; n < expired; n += fillAtOnce {
 		_, err := w.sql.Exec(ctx, `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, partition_key, partition, message_type, aggregate_type, aggregate_id,
 				aggregate_version, payload, content_type, occurred_at, status, attempts, last_attempt_at, published_at, finished_at, expires_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), $1, 'desk::paper-' || n, $2, n, n % 64, 'Desk.PaperFiled.v1', 'paper', n,
 				1, substr($3::bytea, 1 + n % 1000, 1200), 'application/json', at, 'published', 1, at, at, at, at + interval '7 days'
-			FROM generate_series($4::int + 1, $5::int) AS n, (SELECT now() - $6::interval AS at) AS past`,
-			internal, category, []byte(noise[:3000]), n, min(n+fillAtOnce, rows), ago)
+			FROM generate_series($4::int + 1, $4 + $5) AS n, (SELECT now() - interval '8 days' AS at) AS past`,
+			internal, category, []byte(noise[:3000]), n, fillAtOnce)
 		if err != nil {
+			return err
+		}
+	}
+	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)", "CHECKPOINT"} {
+		if _, err := w.sql.Exec(ctx, statement); err != nil {
 			return err
 		}
 	}

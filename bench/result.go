@@ -29,29 +29,32 @@ func spreadOf(values []float64) spread {
 	return spread{Min: sorted[0], Median: median, Max: sorted[len(sorted)-1]}
 }
 
-// measured has, by metric, one number per run.
-type measured map[string][]float64
-
+// result has, by metric, one number per run.
 type result struct {
 	scenario
-	waybill, limit measured
-	theirs         []measured // one for each of the scenario's
+	waybill, limit map[string][]float64
+}
+
+func (result) add(into map[string][]float64, got map[string]float64) {
+	for metric, v := range got {
+		into[metric] = append(into[metric], v)
+	}
 }
 
 // ratio compares medians. For a rate more is better, for a latency less.
-func (r result) ratio(metric string, other measured) float64 {
-	against := spreadOf(other[metric]).Median
-	if against == 0 {
+func (r result) ratio(metric string) float64 {
+	limit := spreadOf(r.limit[metric]).Median
+	if limit == 0 {
 		return 0
 	}
-	return spreadOf(r.waybill[metric]).Median / against
+	return spreadOf(r.waybill[metric]).Median / limit
 }
 
-// pair is one metric of both, or of Waybill alone where the limit has none.
+// pair is one metric of both.
 type pair struct {
 	Waybill spread  `json:"waybill"`
-	Limit   *spread `json:"limit,omitempty"`
-	Ratio   float64 `json:"ratio,omitempty"`
+	Limit   spread  `json:"limit"`
+	Ratio   float64 `json:"ratio"`
 }
 
 // line is the form of --json. Waybill, Limit and Ratios are those of the first
@@ -71,23 +74,13 @@ func (r result) json(out io.Writer) error {
 	l := line{
 		Scenario: r.name, Unit: r.unit,
 		Waybill: spreadOf(r.waybill[first]), Limit: spreadOf(r.limit[first]),
-		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first, r.limit)},
-	}
-	for i, p := range r.scenario.peers {
-		l.Peers[p.name] = spreadOf(r.theirs[i][first])
-		if p.unit == "" {
-			l.Ratios[p.name] = r.ratio(first, r.theirs[i])
-		}
+		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first)},
 	}
 	if len(r.metrics) > 1 {
 		l.Unit = r.unit + " (" + first + ")"
 		l.Metrics = map[string]pair{}
 		for metric := range maps.Keys(r.waybill) {
-			both := pair{Waybill: spreadOf(r.waybill[metric])}
-			if limit := spreadOf(r.limit[metric]); r.limit[metric] != nil {
-				both.Limit, both.Ratio = &limit, r.ratio(metric, r.limit)
-			}
-			l.Metrics[metric] = both
+			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)}
 		}
 	}
 	b, err := json.Marshal(l)
@@ -105,23 +98,10 @@ func (r result) text(out io.Writer) error {
 		if len(r.metrics) > 1 {
 			name = metric + " "
 		}
-		part := name + spreadOf(r.waybill[metric]).String()
-		if r.limit[metric] != nil {
-			part += fmt.Sprintf(" against %s, ratio %.2f", spreadOf(r.limit[metric]), r.ratio(metric, r.limit))
-		}
-		parts = append(parts, part)
+		parts = append(parts, fmt.Sprintf("%s%s against %s, ratio %.2f", name,
+			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)))
 	}
-	first := r.metrics[0]
-	for i, p := range r.scenario.peers {
-		part := p.name + " " + spreadOf(r.theirs[i][first]).String()
-		if p.unit == "" {
-			part += fmt.Sprintf(", ratio %.2f", r.ratio(first, r.theirs[i]))
-		} else {
-			part += " " + p.unit
-		}
-		parts = append(parts, part)
-	}
-	_, err := fmt.Fprintf(out, "%-14s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
+	_, err := fmt.Fprintf(out, "%-13s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err
 }
 

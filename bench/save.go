@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,13 +20,12 @@ const (
 // and its event's two outbox rows.
 func save(writers int) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (map[string]float64, error) {
-		return w.rate(ctx, w.writers(ctx, writers))
+		all := make([]func() error, writers)
+		for i := range all {
+			all[i] = func() error { return w.papers.Save(ctx, newPaper()) }
+		}
+		return w.rate(ctx, all)
 	}
-}
-
-// writers each store a new aggregate.
-func (w *world) writers(ctx context.Context, n int) []func() error {
-	return slices.Repeat([]func() error{func() error { return w.papers.Save(ctx, newPaper()) }}, n)
 }
 
 // saveByHand writes the same rows with pgx, a connection per writer.
@@ -50,21 +48,11 @@ func saveByHand(writers int) func(context.Context, *world) (map[string]float64, 
 	}
 }
 
-// rate is what writers reach on empty tables, which they leave complete.
+// rate lets writers work side by side for a fixed time after a warm-up.
 func (w *world) rate(ctx context.Context, writers []func() error) (map[string]float64, error) {
 	if err := w.empty(ctx); err != nil {
 		return nil, err
 	}
-	units, rate, err := flatOut(ctx, writers, measure)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]float64{"rate": rate}, w.stored(ctx, units)
-}
-
-// flatOut lets writers work side by side for a fixed time after a warm-up. It
-// returns how many units they have done in all, and how many per second.
-func flatOut(ctx context.Context, writers []func() error, lasts time.Duration) (all int64, rate float64, err error) {
 	var units atomic.Int64
 	var end atomic.Bool
 	errs := make([]error, len(writers))
@@ -80,11 +68,14 @@ func flatOut(ctx context.Context, writers []func() error, lasts time.Duration) (
 	}
 	pause(ctx, warmUp)
 	before, begin := units.Load(), time.Now()
-	pause(ctx, lasts)
+	pause(ctx, measure)
 	counted, took := units.Load()-before, time.Since(begin)
 	end.Store(true)
 	working.Wait()
-	return units.Load(), float64(counted) / took.Seconds(), errors.Join(append(errs, ctx.Err())...)
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return nil, err
+	}
+	return map[string]float64{"rate": float64(counted) / took.Seconds()}, w.stored(ctx, units.Load())
 }
 
 // stored says whether the tables hold as many documents as there were units, and

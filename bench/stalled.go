@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/IBM/sarama"
+
+	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/internal/netfault"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -29,7 +31,9 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			return nil, err
 		}
 		defer relay.Close()
-		brokers, end, err := w.brokersOn(ctx, w.behind(relay.Address))
+		brokers, end, err := w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}, Tune: func(c *sarama.Config) {
+			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, through{relay.Address}
+		}})
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +43,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			return nil, err
 		}
 		var units int
-		err = w.running(ctx, brokers, outbox.Config{}, func(ctx context.Context) error {
+		err = w.running(ctx, brokers, func() error {
 			warm, err := w.commit(ctx, 2*warmUp)
 			if err != nil {
 				return err
@@ -56,7 +60,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			slices.Sort(took)
 			at := func(p float64) float64 { return took[int(p*float64(len(took)-1))].Seconds() * 1000 }
 			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / stalledTime.Seconds()}
-			return w.settled(ctx, 2*units)
+			return w.published(ctx, 2*units)
 		})
 		if err != nil {
 			return nil, err
@@ -97,8 +101,8 @@ func (w *world) commit(ctx context.Context, lasts time.Duration) (took []time.Du
 	return took, nil
 }
 
-// settled waits until so many rows are published.
-func (w *world) settled(ctx context.Context, rows int) error {
+// published waits until so many rows are.
+func (w *world) published(ctx context.Context, rows int) error {
 	have := 0
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; pause(ctx, 100*time.Millisecond) {
 		if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status = 'published'").Scan(&have); err != nil || have == rows {

@@ -73,15 +73,8 @@ func open(ctx context.Context, log io.Writer) (_ *world, err error) {
 	if w.sql, err = pgx.Connect(ctx, w.dsn); err != nil {
 		return nil, err
 	}
-	if err := w.connect(ctx, w.dsn); err != nil {
+	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: w.dsn}); err != nil {
 		return nil, err
-	}
-	return w, engine.Migrate(ctx, w.units)
-}
-
-func (w *world) connect(ctx context.Context, dsn string) (err error) {
-	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: dsn}); err != nil {
-		return err
 	}
 	w.units, err = uow.New(uow.Config{
 		Domain:    desk,
@@ -89,20 +82,10 @@ func (w *world) connect(ctx context.Context, dsn string) (err error) {
 		External:  []outbox.Target{{Broker: external}},
 	})
 	if err != nil {
-		return errors.Join(err, w.provider.Close())
+		return nil, err
 	}
 	w.papers = repository.New[*Paper](w.units)
-	return nil
-}
-
-// apart is w with connections to the database of its own, and their end. Topics
-// are made by w.
-func (w *world) apart(ctx context.Context, dsn string) (*world, func(), error) {
-	other := *w
-	if err := other.connect(ctx, dsn); err != nil {
-		return nil, nil, err
-	}
-	return &other, func() { _ = other.provider.Close() }, nil
+	return w, engine.Migrate(ctx, w.units)
 }
 
 func (w *world) close(ctx context.Context) error {
@@ -194,12 +177,11 @@ func (w *world) prefix(target string) string {
 	return fmt.Sprintf("%s.%d.%s.", w.name, w.topics, target)
 }
 
-// running runs an engine while do works.
-func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, cfg outbox.Config, do func(context.Context) error) (err error) {
+// running runs an engine with its default settings while do works.
+func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, do func() error) (err error) {
 	e, err := engine.New(engine.Config{
 		Units:   []*uow.Manager{w.units},
 		Brokers: brokers,
-		Outbox:  cfg,
 		Logger:  slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -209,7 +191,7 @@ func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, c
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Stop(context.WithoutCancel(ctx))) }()
-	return do(ctx)
+	return do()
 }
 
 func (w *world) deleteTopics(ctx context.Context) error {
