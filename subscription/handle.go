@@ -136,7 +136,8 @@ func (r *Runner) attemptAll(ctx context.Context, messages []*message) (ignoring 
 		}
 	}
 	if len(all) > 0 {
-		err = r.handle(ctx, false, all...)
+		defer r.enter(false)()
+		err = r.handle(ctx, all...)
 	}
 	if err == nil && len(all) > 0 {
 		r.valve.succeeded()
@@ -213,12 +214,15 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		}
 		return r.park(ctx, m, why, err)
 	}
+	// The attempt begins when its turn has come: of several suspects that wait for
+	// it, the one that kills the process is to be the only one that had begun.
+	defer r.enter(m.crashes >= suspect)()
 	if m.counted || m.parked != nil || r.presence.careful() {
 		if err := r.home(m).begin(ctx, m); err != nil {
 			return failed, err
 		}
 	}
-	err = r.handle(ctx, m.crashes >= suspect, w)
+	err = r.handle(ctx, w)
 	_, hopeless := errors.AsType[*parkError](err)
 	_, needless := errors.AsType[*dropError](err)
 	switch {
@@ -277,16 +281,19 @@ func version(wireName string) int {
 	return n
 }
 
-// handle calls the handlers of messages, in a unit of work that claims them first:
-// all of them take effect, or none.
-func (r *Runner) handle(ctx context.Context, alone bool, all ...work) error {
+// enter waits until handlers may be called, or one alone.
+func (r *Runner) enter(alone bool) (leave func()) {
 	if alone {
 		r.alone.Lock()
-		defer r.alone.Unlock()
-	} else {
-		r.alone.RLock()
-		defer r.alone.RUnlock()
+		return r.alone.Unlock
 	}
+	r.alone.RLock()
+	return r.alone.RUnlock
+}
+
+// handle calls the handlers of messages, in a unit of work that claims them first:
+// all of them take effect, or none.
+func (r *Runner) handle(ctx context.Context, all ...work) error {
 	return protect(func() error {
 		// The metadata is that of the first for whoever asks outside of handlers.
 		return r.stream.Units.Do(domain.WithMetadata(ctx, all[0].meta), func(unit context.Context) error {
