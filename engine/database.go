@@ -192,7 +192,7 @@ func (d *database) report(ctx context.Context) (f found[map[string]outbox.Stats]
 }
 
 func (d *database) deadLetters(ctx context.Context) (f found[map[string]int64]) {
-	f.value, f.err = subscription.NewDeadLetters(d.provider).CountOpen(ctx)
+	f.value, f.err = subscription.CountDeadLetters(ctx, d.provider.Reader())
 	return f
 }
 

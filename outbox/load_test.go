@@ -60,14 +60,14 @@ func TestProcessor_F_22_APokeWakesOneWorker(t *testing.T) {
 	cfg.Workers, cfg.PollInterval, cfg.MaxPollInterval, cfg.Lease = 4, 10*time.Minute, 10*time.Minute, time.Hour
 	p := processor(t, b, cfg, lane(m))
 	require.Eventually(t, func() bool { return owned(p) == outboxtest.Partitions }, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return len(sent.take()) == 0 }, 20*time.Second, 300*time.Millisecond, "all have looked, and sleep")
+	require.Eventually(t, func() bool { return len(sent.Take()) == 0 }, 20*time.Second, 300*time.Millisecond, "all have looked, and sleep")
 
 	row := b.Insert("a")[0]
 	require.Empty(t, m.Messages(topic))
 	p.Wake([]outbox.Poke{{Target: "default", Partition: row.Partition}})
 	require.Eventually(t, func() bool { return p.Status()["default"].Published == 1 }, 20*time.Second, time.Millisecond)
 	<-time.After(200 * time.Millisecond)
-	looked := regexp.MustCompile(`partition = (\d+) AND priority = 0 AND finished_at IS NULL`).FindAllString(strings.Join(sent.take(), "\n"), -1)
+	looked := regexp.MustCompile(`partition = (\d+) AND priority = 0 AND finished_at IS NULL`).FindAllString(strings.Join(sent.Take(), "\n"), -1)
 	require.NotEmpty(t, looked)
 	require.LessOrEqual(t, len(looked), 3)
 	for _, at := range looked {
@@ -250,13 +250,13 @@ func TestProcessor_F_31_UnsendableDoesNotSpin(t *testing.T) {
 			cfg.OnAbandoned, cfg.Retry.MaxAttempts, cfg.Retention.Published = outbox.Hold, 1000, -1
 			p := processor(t, b, cfg, lane(m))
 			require.Eventually(t, func() bool { return p.Status()["default"].Published == 20 }, 20*time.Second, 5*time.Millisecond)
-			sent.take()
+			sent.Take()
 			calls.Store(0)
 			const window = 2 * time.Second
 			<-time.After(window)
 			require.LessOrEqual(t, calls.Load(), int64(4))
 			// Two workers and the keeper of their leases, at their intervals.
-			require.Less(t, len(sent.take()), 200)
+			require.Less(t, len(sent.Take()), 200)
 			require.Len(t, m.Messages(topic), 20)
 		})
 	}

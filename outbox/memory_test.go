@@ -196,7 +196,7 @@ func TestClaim_A26_D8_ReadsTheSameWithALongHistory(t *testing.T) {
 		found, _, err := watched.Peek(t.Context(), r.request(100))
 		require.NoError(t, err)
 		require.True(t, found)
-		for _, q := range sent.take() {
+		for _, q := range sent.Take() {
 			var plan []string
 			require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(q)).Scan(t.Context(), &plan))
 			text := strings.Join(plan, "\n")

@@ -325,7 +325,7 @@ func TestSettle_S4_13_OneStatement(t *testing.T) {
 			Claim: c.ID, Target: "default", Outcomes: outboxtest.All(c, outbox.Outcome{Status: outbox.Published}),
 		})
 		require.NoError(t, err)
-		require.Len(t, sent.take(), 1)
+		require.Len(t, sent.Take(), 1)
 		for _, e := range b.Entries() {
 			require.Equal(t, outbox.Published, e.Status)
 			require.NotNil(t, e.PublishedAt)
@@ -385,12 +385,12 @@ func TestProcessor_C_57_ABadMessageIsCheap(t *testing.T) {
 		eventually(t, func() bool { return len(m.Calls()) >= 1 }, "it begins to fail")
 
 		begin, calls := time.Now(), len(m.Calls())
-		sent.take()
+		sent.Take()
 		eventually(t, func() bool { return len(m.Calls()) >= calls+10 }, "it goes on failing")
 		turns := float64(time.Since(begin)/delay + 1)
 		require.LessOrEqual(t, float64(len(m.Calls())-calls), turns+1)
 		// Per turn and lane: look, look for free partitions, claim, settle.
-		require.LessOrEqual(t, float64(len(sent.take())), 40*turns)
+		require.LessOrEqual(t, float64(len(sent.Take())), 40*turns)
 
 		b.Insert(outboxtest.Numbered("good", 100)...)
 		other := outboxtest.Row("bad")

@@ -151,7 +151,7 @@ func TestHousekeeping_A69_OncePerInterval(t *testing.T) {
 		processor(t, b, cfg, lane(memory.New(memory.Config{})))
 	}
 	eventually(t, func() bool {
-		for _, q := range sent.take() {
+		for _, q := range sent.Take() {
 			if strings.Contains(q, "COALESCE(expires_at") && !strings.Contains(q, "published_at IS NULL") {
 				runs++
 			}
@@ -264,7 +264,7 @@ func TestPurge_F_47_MakesItselfSmall(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, outbox.Purged{Published: 200}, n)
 	deletes := 0
-	for _, q := range sent.take() {
+	for _, q := range sent.Take() {
 		if strings.Contains(q, "DELETE") {
 			deletes++
 		}
@@ -280,7 +280,7 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 		b, sent := watched(b)
 		w := b.Worker("w1", outboxtest.Partitions, time.Minute)
 		statements := func() (n int) {
-			for _, q := range sent.take() {
+			for _, q := range sent.Take() {
 				if !regexp.MustCompile("^(BEGIN|COMMIT)").MatchString(q) {
 					n++
 				}
@@ -308,7 +308,7 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 				_, err := b.Settle(t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outcomes, Retention: r})
 				require.NoError(t, err)
 				of := 0
-				all := sent.take()
+				all := sent.Take()
 				for _, q := range all {
 					if strings.Contains(q, "UPDATE outbox SET") || strings.Contains(q, "DELETE FROM outbox ") {
 						of++
@@ -324,7 +324,7 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 		}
 		_, err := b.Settle(t.Context(), outbox.Settlement{Claim: 1, Target: "default"})
 		require.NoError(t, err)
-		require.Empty(t, sent.take())
+		require.Empty(t, sent.Take())
 	})
 }
 
@@ -334,7 +334,7 @@ func plans(t *testing.T, b *outboxtest.Bench, do func(s *outbox.Store)) (all []s
 	watched, sent := watched(b)
 	do(watched.Store)
 	settings := []string{}
-	for _, q := range sent.take() {
+	for _, q := range sent.Take() {
 		switch {
 		case strings.HasPrefix(q, "SELECT set_config"):
 			settings = append(settings, q)

@@ -38,7 +38,7 @@ func TestSettings_PollIntervals(t *testing.T) {
 	// How often a processor without work has looked for some.
 	idle := func(interval, longest time.Duration) (looks func() int) {
 		b := outboxtest.Open(t, openSQLite(t))
-		sent := &queries{}
+		sent := &outboxtest.Queries{}
 		cfg := outbox.Config{Workers: 1, PollInterval: interval, MaxPollInterval: longest, Lease: time.Hour, Retention: outbox.Retention{Every: -1}}
 		start(t, outbox.ProcessorConfig{
 			Provider: "default", Outbox: cfg, Lanes: []outbox.Lane{lane(memory.New(memory.Config{}))},
@@ -46,7 +46,7 @@ func TestSettings_PollIntervals(t *testing.T) {
 		})
 		n := 0
 		return func() int {
-			for _, q := range sent.take() {
+			for _, q := range sent.Take() {
 				if !strings.Contains(q, "outbox_workers") { // that looks for partitions
 					n++
 				}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,7 +80,7 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 		found, _, err := watched.Peek(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "w1", Leases: w.Leases, Limit: 1})
 		require.NoError(t, err)
 		require.True(t, found)
-		queries := sent.take()
+		queries := sent.Take()
 		require.Len(t, queries, 1)
 		var plan []string
 		require.NoError(t, b.DB.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(queries[0])).Scan(t.Context(), &plan))
@@ -110,32 +109,9 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	require.NotContains(t, plan, "Seq Scan", plan)
 }
 
-// queries is a query hook that keeps what many send.
-type queries struct {
-	mu   sync.Mutex
-	sent []string
-}
-
-func (q *queries) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (q *queries) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.sent = append(q.sent, e.Query)
-}
-
-// take returns what was sent since the last time.
-func (q *queries) take() []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	sent := q.sent
-	q.sent = nil
-	return sent
-}
-
 // watched is a bench whose store's queries are kept.
-func watched(b *outboxtest.Bench) (*outboxtest.Bench, *queries) {
-	q := &queries{}
+func watched(b *outboxtest.Bench) (*outboxtest.Bench, *outboxtest.Queries) {
+	q := &outboxtest.Queries{}
 	hooked := b.DB.WithQueryHook(q)
 	return &outboxtest.Bench{Store: outbox.NewStore(hooked, hooked), T: b.T, DB: b.DB}, q
 }

@@ -29,7 +29,7 @@ func TestProcessor_F51_S2_46_OneQueryPerIntervalWhenIdle(t *testing.T) {
 		}, 20*time.Second, time.Millisecond)
 		count := func(enough int) (others []string) {
 			for polls := 0; polls < enough; <-time.After(time.Millisecond) {
-				for _, query := range q.take() {
+				for _, query := range q.Take() {
 					switch {
 					case strings.HasPrefix(query, "WITH v(target_broker, partition, after, changes)"):
 						polls++

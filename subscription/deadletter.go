@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -43,7 +44,7 @@ func parkRow(d schema.Dialect, s Stream, m *message, why reason, cause error) (u
 func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
 	columns, values, args, err := deadLetter(d, s, m, behind, "held", errors.New("an earlier message of its key is parked"))
 	lock := ""
-	if d.Name().String() == "pg" {
+	if d.Name() == dialect.PG {
 		lock = " FOR UPDATE"
 	}
 	return uow.Statement{
@@ -78,12 +79,12 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 // describe is what is kept of an error: its text, its Go type, and the stack of a
 // panic.
 func describe(err error) (text, typ, stack string) {
-	root := err
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		stack = clean(string(p.Stack[:min(len(p.Stack), maxStack)]))
 		return truncate(clean(fmt.Sprintf("the handler panicked: %v", p.Value))), fmt.Sprintf("%T", p.Value), stack
 	}
-	for next := root; next != nil; next = errors.Unwrap(next) {
+	root := err
+	for next := errors.Unwrap(root); next != nil; next = errors.Unwrap(root) {
 		root = next
 	}
 	return truncate(clean(err.Error())), fmt.Sprintf("%T", root), ""

@@ -130,7 +130,7 @@ func (e *evictor) turn(ctx context.Context) error {
 	if !mine {
 		return nil
 	}
-	cutoff, ok, err := e.cutoff(ctx)
+	cutoff, ok, err := e.upSince(ctx, e.retention)
 	if err != nil {
 		return fmt.Errorf("subscription: find out how long the subscription was up: %w", err)
 	}
@@ -169,12 +169,8 @@ func (e *evictor) take(ctx context.Context, length time.Duration) (bool, error) 
 	return n == 1, err
 }
 
-// cutoff is the time since which the subscription was up for as long as the
-// retention is; ok is false if it never was for so long.
-func (e *evictor) cutoff(ctx context.Context) (at time.Time, ok bool, err error) {
-	return e.upSince(ctx, e.retention)
-}
-
+// upSince is the time since which the subscription was up for so long; ok is false
+// if it never was.
 func (e *evictor) upSince(ctx context.Context, left time.Duration) (at time.Time, ok bool, err error) {
 	db := e.provider.Reader()
 	now := bun.Safe(dbtime.Now(db.Dialect()))

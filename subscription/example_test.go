@@ -155,8 +155,10 @@ func Example() {
 	r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: turnover(units), Broker: b})
 	check(err)
 	check(r.Start(ctx))
-	for b.Unacknowledged(topic, "turnover") > 0 {
-		time.Sleep(time.Millisecond)
+	for range time.Tick(time.Millisecond) {
+		if b.Unacknowledged(topic, "turnover") == 0 {
+			break
+		}
 	}
 	check(r.Stop(ctx))
 	var cents int64

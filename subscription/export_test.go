@@ -35,7 +35,7 @@ func (e *evictor) Start(ctx context.Context) (stop func()) { return e.start(ctx)
 func (e *evictor) Learn(ctx context.Context) error         { return e.learn(ctx) }
 func (e *evictor) Turn(ctx context.Context) error          { return e.turn(ctx) }
 func (e *evictor) Cutoff(ctx context.Context) (at time.Time, ok bool, err error) {
-	return e.cutoff(ctx)
+	return e.upSince(ctx, e.retention)
 }
 
 func (e *evictor) Step(ctx context.Context, cutoff time.Time, size int) (n int, err error) {

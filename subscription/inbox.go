@@ -223,8 +223,8 @@ func CountInbox(ctx context.Context, db bun.IDB) (map[string]int64, error) {
 	return count(ctx, db, "SELECT subscription, count(*) FROM inbox GROUP BY subscription")
 }
 
-// CountDeadLetters returns how many parked messages each subscription of a
-// database has.
+// CountDeadLetters returns how many dead letters of each subscription of a database
+// are open, for those that have some. An index answers it.
 func CountDeadLetters(ctx context.Context, db bun.IDB) (map[string]int64, error) {
 	return count(ctx, db, "SELECT subscription, count(*) FROM dead_letters WHERE "+open+" GROUP BY subscription")
 }

@@ -32,7 +32,7 @@ type home interface {
 	takeBack(ctx context.Context, m *message) error
 	// park and drop settle a message that a handler didn't.
 	park(m *message, why reason, cause error) ([]uow.Statement, error)
-	drop(m *message, cause error) []uow.Statement
+	drop(m *message) []uow.Statement
 }
 
 // incoming is the home of what the broker delivers. A message that is handled the
@@ -111,7 +111,7 @@ func (h incoming) park(m *message, why reason, cause error) ([]uow.Statement, er
 	return h.settle(m, row), err
 }
 
-func (h incoming) drop(m *message, _ error) []uow.Statement { return h.settle(m) }
+func (h incoming) drop(m *message) []uow.Statement { return h.settle(m) }
 
 // settle ends a message without a handler, whether its key is held or not.
 func (h incoming) settle(m *message, statements ...uow.Statement) []uow.Statement {

@@ -123,7 +123,7 @@ func (h letters) look(ctx context.Context, messages []*message) (map[*message]re
 // at some time ago.
 func (h letters) claim(messages []*message) []uow.Statement { return h.end(messages[0], "replayed") }
 
-func (h letters) drop(m *message, _ error) []uow.Statement { return h.end(m, "discarded") }
+func (h letters) drop(m *message) []uow.Statement { return h.end(m, "discarded") }
 
 func (h letters) end(m *message, status string) []uow.Statement {
 	return []uow.Statement{{
@@ -175,7 +175,7 @@ func (h letters) park(m *message, why reason, cause error) ([]uow.Statement, err
 // replay handles dead letters that operators want handled again, and those behind
 // them, until the runner stops. It needs no broker.
 func (r *Runner) replay() {
-	for wait := replayPoll; ; wait = min(2*wait, replayPollMax) {
+	for wait := replayPoll; ; wait = min(max(2*wait, replayPoll), replayPollMax) {
 		found, err := r.letters.due(r.intake, replayWave)
 		if err != nil && r.intake.Err() == nil {
 			r.note(err)
@@ -185,10 +185,10 @@ func (r *Runner) replay() {
 			wave.Go(func() { r.again(m) })
 		}
 		wave.Wait()
-		switch {
-		case len(found) > 0 && r.intake.Err() == nil:
-			wait = replayPoll / 2
-		case !sleep(r.intake, wait):
+		if len(found) > 0 {
+			wait = 0 // There may be more: what was held behind these.
+		}
+		if !sleep(r.intake, wait) {
 			return
 		}
 	}
@@ -210,7 +210,7 @@ func (r *Runner) again(m *message) {
 		}
 		result, wait := r.attempt(r.work, p, m)
 		switch result {
-		case handled, dropped:
+		case handled:
 			r.replayed.Add(1)
 			return
 		case ignored:
@@ -218,7 +218,7 @@ func (r *Runner) again(m *message) {
 				return
 			}
 			wait = r.backoff(1)
-		case duplicate, setAside:
+		case dropped, duplicate, setAside:
 			return
 		}
 		if result == delayed && wait > replayPoll {

@@ -38,7 +38,7 @@ func (r *Runner) park(ctx context.Context, m *message, why reason, cause error) 
 }
 
 func (r *Runner) drop(ctx context.Context, m *message, cause error) (outcome, error) {
-	if err := r.do(ctx, r.home(m).drop(m, cause)...); err != nil {
+	if err := r.do(ctx, r.home(m).drop(m)...); err != nil {
 		return failed, fmt.Errorf("subscription: drop the message: %w; it is dropped because: %w", err, cause)
 	}
 	r.log.Info("message dropped by its handler", "id", m.id, "type", m.meta.Type, "key", m.key, "error", cause)

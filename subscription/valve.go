@@ -18,8 +18,8 @@ const (
 // a circuit breaker: when whatever the handlers need is away, every message would
 // use up its attempts and be parked. So when new messages have failed one after the
 // other and none succeeded, it lets a few through, one at a time, at growing
-// intervals, until one succeeds. A poisonous message fails again and again, and doesn't open
-// the breaker.
+// intervals, until one succeeds. A poisonous message fails again and again, and
+// doesn't open the breaker.
 //
 // The breaker is the one of M. Nygard, Release It! (2007).
 type valve struct {
@@ -45,9 +45,10 @@ type pass int64
 
 // enter waits for leave, until stop is closed.
 func (v *valve) enter(stop <-chan struct{}) (p pass, ok bool) {
-	for stopped := false; ; {
+	for {
 		v.mu.Lock()
-		changed, wait := v.changed, time.Duration(-1)
+		changed := v.changed
+		var due <-chan time.Time
 		if !v.shut {
 			switch now := time.Now(); {
 			case !v.open:
@@ -61,26 +62,14 @@ func (v *valve) enter(stop <-chan struct{}) (p pass, ok bool) {
 				v.mu.Unlock()
 				return p, true
 			default:
-				wait = v.next.Sub(now)
+				due = time.After(v.next.Sub(now))
 			}
 		}
 		v.mu.Unlock()
-		var timer *time.Timer
-		var due <-chan time.Time
-		if wait >= 0 {
-			timer = time.NewTimer(wait)
-			due = timer.C
-		}
 		select {
 		case <-changed:
 		case <-due:
 		case <-stop:
-			stopped = true
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if stopped {
 			return 0, false
 		}
 	}
@@ -99,9 +88,9 @@ func (v *valve) succeeded() (closed bool) {
 	return closed
 }
 
-// failed notes the failure of a message, its first or not. opened says that it is the one that
-// opened the breaker. free says that it costs the message no attempt: while the
-// breaker is open only a probe's failure does.
+// failed notes the failure of a message, its first or not. opened says that it is
+// the one that opened the breaker. free says that it costs the message no attempt:
+// while the breaker is open only a probe's failure does.
 func (v *valve) failed(p pass, first bool) (opened, free bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
@@ -147,7 +148,7 @@ func TestConsume_SlowReceiver_F73_F74(t *testing.T) {
 func TestConsume_BeforeTheTopicExists(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	name := "test.later." + ids([]broker.Delivery{{Message: message("", "", "")}})[0]
+	name := "test.later." + uuid.NewString()
 	c := join(t, b, name)
 	got := make(chan []broker.Delivery, 1)
 	go func() {

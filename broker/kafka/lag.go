@@ -88,21 +88,28 @@ func (c *consumer) count() (lag int64, open []question, err error) {
 }
 
 func (c *consumer) ask(ctx context.Context, ls *links, open []question) error {
-	byLeader := map[string][]question{}
+	type questions struct{ ends, tails []question }
+	byLeader := map[string]questions{}
 	for _, q := range open {
 		addr := ls.cluster.leader(topicPartition{c.topic, q.p.id})
 		if addr == "" {
 			return fmt.Errorf("partition %d of %s has no leader", q.p.id, c.topic)
 		}
-		byLeader[addr] = append(byLeader[addr], q)
-	}
-	for addr, questions := range byLeader {
-		l, err := ls.to(ctx, addr)
-		if err == nil {
-			err = c.askEnds(ctx, l, questions)
+		asked := byLeader[addr]
+		if q.offset < 0 {
+			asked.ends = append(asked.ends, q)
+		} else {
+			asked.tails = append(asked.tails, q)
 		}
-		if err == nil {
-			err = c.askTails(ctx, l, questions)
+		byLeader[addr] = asked
+	}
+	for addr, asked := range byLeader {
+		l, err := ls.to(ctx, addr)
+		if err == nil && len(asked.ends) > 0 {
+			err = c.askEnds(ctx, l, asked.ends)
+		}
+		if err == nil && len(asked.tails) > 0 {
+			err = c.askTails(ctx, l, asked.tails)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", addr, err)
@@ -112,17 +119,10 @@ func (c *consumer) ask(ctx context.Context, ls *links, open []question) error {
 }
 
 // askEnds finds out where partitions begin or end.
-func (c *consumer) askEnds(ctx context.Context, l *link, questions []question) error {
+func (c *consumer) askEnds(ctx context.Context, l *link, asked []question) error {
 	request := sarama.NewOffsetRequest(c.conf.Version)
-	asked := map[int32]question{}
-	for _, q := range questions {
-		if q.offset < 0 {
-			request.AddBlock(c.topic, q.p.id, q.offset, 1)
-			asked[q.p.id] = q
-		}
-	}
-	if len(asked) == 0 {
-		return nil
+	for _, q := range asked {
+		request.AddBlock(c.topic, q.p.id, q.offset, 1)
 	}
 	var response *sarama.OffsetResponse
 	err := l.do(ctx, func() (err error) {
@@ -134,8 +134,8 @@ func (c *consumer) askEnds(ctx context.Context, l *link, questions []question) e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, q := range asked {
-		block := response.GetBlock(c.topic, id)
+	for _, q := range asked {
+		block := response.GetBlock(c.topic, q.p.id)
 		switch {
 		case block == nil:
 			return sarama.ErrIncompleteResponse
@@ -151,17 +151,10 @@ func (c *consumer) askEnds(ctx context.Context, l *link, questions []question) e
 }
 
 // askTails passes what is no message.
-func (c *consumer) askTails(ctx context.Context, l *link, questions []question) error {
+func (c *consumer) askTails(ctx context.Context, l *link, asked []question) error {
 	request := &sarama.FetchRequest{Version: 4, MaxBytes: 1 << 20, Isolation: c.conf.Consumer.IsolationLevel}
-	asked := map[int32]question{}
-	for _, q := range questions {
-		if q.offset >= 0 {
-			request.AddBlock(c.topic, q.p.id, q.offset, tailBytes, -1)
-			asked[q.p.id] = q
-		}
-	}
-	if len(asked) == 0 {
-		return nil
+	for _, q := range asked {
+		request.AddBlock(c.topic, q.p.id, q.offset, tailBytes, -1)
 	}
 	var response *sarama.FetchResponse
 	err := l.do(ctx, func() (err error) {
@@ -173,12 +166,12 @@ func (c *consumer) askTails(ctx context.Context, l *link, questions []question) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, q := range asked {
-		block := response.GetBlock(c.topic, id)
-		switch {
-		case block == nil:
+	for _, q := range asked {
+		block := response.GetBlock(c.topic, q.p.id)
+		if block == nil {
 			return sarama.ErrIncompleteResponse
-		case block.Err != sarama.ErrNoError:
+		}
+		if block.Err != sarama.ErrNoError {
 			return block.Err
 		}
 		q.p.looked = behindMarks(q.offset, block.RecordsSet)

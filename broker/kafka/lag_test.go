@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/IBM/sarama"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
@@ -123,7 +124,7 @@ func transactional(t testing.TB, topic string) func(n int) {
 func TestLag_NotJoined(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	c := join(t, b, "test.missing."+ids([]broker.Delivery{{Message: message("", "", "")}})[0])
+	c := join(t, b, "test.missing."+uuid.NewString())
 	_, err := c.(broker.Lagging).Lag(bounded(t))
 	require.ErrorContains(t, err, "doesn't have its partitions yet")
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err))

@@ -161,18 +161,26 @@ func TestPartition_DrainsBeforeItIsGivenBack(t *testing.T) {
 	})
 }
 
+// lost is a message that was received, and how long after the end it and its
+// partition are lost.
+func lost(t *testing.T, c *consumer, messages chan<- *sarama.ConsumerMessage, ended <-chan struct{}, end func()) ([]broker.Delivery, time.Duration) {
+	t.Helper()
+	messages <- fetched(0)
+	got := receive(t, c, 1)
+	start := time.Now()
+	end()
+	<-got[0].Lost
+	<-ended
+	return got, time.Since(start)
+}
+
 // F-70: the wait is bounded; what isn't settled then is lost, and a late
 // acknowledgement is not committed.
 func TestPartition_LostAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, messages, end, ended := member(t)
-		messages <- fetched(0)
-		got := receive(t, c, 1)
-		start := time.Now()
-		end()
-		<-got[0].Lost
-		<-ended
-		require.Equal(t, drainIn, time.Since(start))
+		got, after := lost(t, c, messages, ended, end)
+		require.Equal(t, drainIn, after)
 		require.NoError(t, c.Ack(t.Context(), got...))
 		require.NoError(t, c.Release(t.Context(), got...))
 		require.Empty(t, s.marked)
@@ -185,13 +193,8 @@ func TestPartition_LostAfterAWhile(t *testing.T) {
 func TestPartition_F70_LostWithTheMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, messages, _, ended := member(t)
-		messages <- fetched(0)
-		got := receive(t, c, 1)
-		start := time.Now()
-		s.expire()
-		<-got[0].Lost
-		<-ended
-		require.Zero(t, time.Since(start))
+		_, after := lost(t, c, messages, ended, s.expire)
+		require.Zero(t, after)
 	})
 }
 
@@ -199,14 +202,11 @@ func TestPartition_F70_LostWithTheMembership(t *testing.T) {
 func TestPartition_ClosingDoesNotDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, messages, end, ended := member(t)
-		messages <- fetched(0)
-		got := receive(t, c, 1)
-		start := time.Now()
-		c.stop()
-		end()
-		<-ended
-		<-got[0].Lost
-		require.Zero(t, time.Since(start))
+		_, after := lost(t, c, messages, ended, func() {
+			c.stop()
+			end()
+		})
+		require.Zero(t, after)
 	})
 }
 

@@ -11,16 +11,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/outbox/outboxtest"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -42,7 +41,7 @@ func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	var sent statements
+	var sent outboxtest.Queries
 	db := p.DB().WithQueryHook(&sent)
 	m := memory.New(memory.Config{})
 	refused := w.strings("SELECT message_id::text FROM outbox ORDER BY seq")
@@ -75,7 +74,7 @@ func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 	defer cancel()
 	require.NoError(t, processor.Stop(stop))
 
-	all := sent.all()
+	all := sent.Take()
 	for _, part := range []string{
 		"INSERT INTO outbox_workers", "UPDATE outbox_partitions SET locked_by", "UPDATE outbox_partitions SET locked_until", // announce, take, renew
 		"status = 'processing'", "losses = losses + 1", "status = 'published'", "status = v.status", // claim, takeover, settle
@@ -102,26 +101,6 @@ func (w *world) claimedByTheDead() {
 	claim, err := store.Claim(w.t.Context(), outbox.ClaimRequest{Target: "default", Worker: "dead-1-a-1", Leases: leases, Limit: 3, MaxAttempts: 3})
 	require.NoError(w.t, err)
 	require.Len(w.t, claim.Rows, 3)
-}
-
-// statements are those that a database was sent, with their arguments.
-type statements struct {
-	mu   sync.Mutex
-	sent []string
-}
-
-func (s *statements) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (s *statements) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sent = append(s.sent, e.Query)
-}
-
-func (s *statements) all() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.sent)
 }
 
 // shiftVar is by how many seconds the clock of a shifted node is off.
