@@ -50,11 +50,7 @@ func TestAPI_S3_28_Outbox(t *testing.T) {
 // S3-28: what can't be computed is null, never 0, and says why.
 func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 	b := setup(t)
-	other := newFaulty(t, "analytics")
-	analytics := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{other}})
-	require.NoError(t, Migrate(t.Context(), analytics))
-	cfg := b.config()
-	cfg.Units = []*uow.Manager{b.sales, analytics}
+	cfg, other := b.withAnalytics()
 	e := b.start(cfg)
 
 	for name, fault := range map[string]func(bool){"down": other.down.Store, "hung": other.hung.Store} {

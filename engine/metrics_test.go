@@ -147,13 +147,9 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 // instead of calling them 0; what the process knows stays.
 func TestMetrics_S3_27_ADatabaseThatIsDown(t *testing.T) {
 	b := setup(t)
-	other := newFaulty(t, "analytics")
-	analytics := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{other}})
-	require.NoError(t, Migrate(t.Context(), analytics))
-	cfg := b.config()
-	cfg.Units = []*uow.Manager{b.sales, analytics}
+	cfg, other := b.withAnalytics()
 	orders := b.orders(func(context.Context, Sold) error { return nil })
-	orders.Units = analytics
+	orders.Units = cfg.Units[1]
 	cfg.Subscriptions = []subscription.Stream{orders}
 	e := b.start(cfg)
 	well := map[string]float64{

@@ -116,6 +116,17 @@ func (b *bench) config() Config {
 	}
 }
 
+// withAnalytics is config with parcels on a database of its own, analytics.
+func (b *bench) withAnalytics() (Config, *faulty) {
+	b.t.Helper()
+	other := newFaulty(b.t, "analytics")
+	analytics := units(b.t, uow.Config{Domain: parcels, Providers: []uow.Provider{other}})
+	require.NoError(b.t, Migrate(b.t.Context(), analytics))
+	cfg := b.config()
+	cfg.Units = []*uow.Manager{b.sales, analytics}
+	return cfg, other
+}
+
 // orders is a subscription of parcels to sales.
 func (b *bench) orders(handle func(context.Context, Sold) error) subscription.Stream {
 	return subscription.Stream{

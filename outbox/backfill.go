@@ -15,6 +15,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -162,7 +163,7 @@ func (s *Store) CountBackfill(ctx context.Context, b Backfill) (Backfilled, erro
 	if err := s.reader.QueryRowContext(ctx, "SELECT COALESCE(max(CAST(value AS bigint)), 0) FROM outbox_settings WHERE name = ?", c.cursor).Scan(&cursor); err != nil {
 		return found, err
 	}
-	err = each(ctx, s.reader, "SELECT message_type, count(*), min(occurred_at), max(occurred_at) FROM outbox WHERE "+ofContext+" AND seq > ? GROUP BY message_type",
+	err = dbrows.Each(ctx, s.reader, "SELECT message_type, count(*), min(occurred_at), max(occurred_at) FROM outbox WHERE "+ofContext+" AND seq > ? GROUP BY message_type",
 		func(scan func(...any) error) error {
 			var wireName string
 			var n int64
@@ -329,7 +330,7 @@ func (s *Store) copySome(ctx context.Context, c *copier, partitions int, bound i
 // that it has looked at; full says that there may be more below the bound.
 func (s *Store) readEvents(ctx context.Context, tx bun.Tx, c *copier, partitions int, after, bound int64, done *Backfilled) (rows []Row, read int64, full bool, err error) {
 	n, size := 0, 0
-	err = each(ctx, tx, "SELECT seq, partition_key, message_type, payload FROM outbox WHERE "+ofContext+" AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+	err = dbrows.Each(ctx, tx, "SELECT seq, partition_key, message_type, payload FROM outbox WHERE "+ofContext+" AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
 		func(scan func(...any) error) error {
 			if full {
 				return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -98,23 +99,8 @@ func list[N int | int64](numbers []N) string {
 	return b.String()
 }
 
-// each calls row for every row that a query returns.
-func each(ctx context.Context, db bun.IDB, query string, row func(scan func(...any) error) error, args ...any) error {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
-
 func scanAll[T any](ctx context.Context, db bun.IDB, into *[]T, query string, args ...any) error {
-	return each(ctx, db, query, func(scan func(...any) error) error {
+	return dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var v T
 		err := scan(&v)
 		*into = append(*into, v)

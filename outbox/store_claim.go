@@ -14,6 +14,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -170,7 +171,7 @@ func (s *Store) own(ctx context.Context, db bun.IDB, r ClaimRequest, lock bool) 
 		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
 	}
 	own := make(map[int]partitionState, len(r.Leases))
-	err := each(ctx, db, query, func(scan func(...any) error) error {
+	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var p int
 		var at partitionState
 		err := scan(&p, &at.fence, &at.claimedBelow, &at.changes)
@@ -506,7 +507,7 @@ func (s *Store) page(ctx context.Context, db bun.IDB, r *run, w walk) (p page, e
 			" UNION ALL SELECT * FROM (" + query + " WHERE NOT (" + some + ")) AS walked"
 	}
 	p.rows = make([]candidate, 0, w.part*len(w.after))
-	err = each(ctx, db, query, func(scan func(...any) error) error {
+	err = dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
 		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait, &c.losses, &c.topic)
 		if c.seq == 0 {
@@ -538,7 +539,7 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		}
 	}
 	c.Rows = make([]Claimed, 0, len(seqs))
-	err = each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = "+id+","+
+	err = dbrows.Each(ctx, tx, "UPDATE outbox SET status = 'processing', locked_by = ?1, locked_until = p.locked_until, fence = p.fence, claim_id = "+id+","+
 		" attempts = attempts + 1, max_attempts = ?2, last_attempt_at = "+s.now()+
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
 		" AND outbox.seq IN ("+list(seqs)+")"+

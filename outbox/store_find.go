@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -76,7 +77,7 @@ func (s *Store) Find(ctx context.Context, f Filter) ([]Entry, error) {
 		where = append(where, "status = 'failed' AND finished_at IS NULL AND available_at <= "+s.now())
 	}
 	var found []Entry
-	err := each(ctx, s.reader, "SELECT seq, id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type,"+
+	err := dbrows.Each(ctx, s.reader, "SELECT seq, id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type,"+
 		" aggregate_type, aggregate_id, aggregate_version, content_type, cloud_event, correlation_id, causation_id, tenant_id, traceparent, priority,"+
 		" status, attempts, max_attempts, available_at, last_attempt_at, last_error, failure_class, locked_by, locked_until,"+
 		" fence, claim_id, losses, held, occurred_at, created_at, published_at, expires_at"+

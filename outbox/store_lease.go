@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -59,7 +60,7 @@ func (s *Store) Announce(ctx context.Context, db bun.IDB, target string, workers
 		if len(leases) == 0 {
 			return nil
 		}
-		return each(ctx, tx, leaseValues(leases)+
+		return dbrows.Each(ctx, tx, leaseValues(leases)+
 			" UPDATE outbox_partitions SET locked_until = "+until+
 			" FROM v WHERE target_broker = ? AND outbox_partitions.partition = v.partition AND outbox_partitions.fence = v.fence"+
 			" AND locked_by = v.worker RETURNING locked_by, outbox_partitions.partition, outbox_partitions.fence",
@@ -216,7 +217,7 @@ func (s *Store) sweep(ctx context.Context, tx bun.Tx, o Owner, partitions []int)
 		expires = dbtime.In(s.db.Dialect(), o.Abandoned)
 	}
 	dead := fmt.Sprintf("(losses + 1 >= max_attempts AND losses + 1 >= %d)", buried)
-	err = each(ctx, tx, s.claimed(partitions)+
+	err = dbrows.Each(ctx, tx, s.claimed(partitions)+
 		" UPDATE outbox SET losses = losses + 1, locked_by = NULL, locked_until = NULL, fence = NULL, claim_id = NULL,"+
 		" status = CASE WHEN "+dead+" THEN 'abandoned' ELSE 'pending' END,"+
 		" held = CASE WHEN "+dead+" THEN ?1 ELSE held END,"+

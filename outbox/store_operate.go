@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
 )
 
 // RefusedError is an operator's change that some of the rows don't allow.
@@ -99,7 +101,7 @@ func (s *Store) operate(ctx context.Context, seqs []int64, refused RefusedError,
 		if !s.sqlite() {
 			rows += " FOR NO KEY UPDATE"
 		}
-		err := each(ctx, tx, rows, func(scan func(...any) error) error {
+		err := dbrows.Each(ctx, tx, rows, func(scan func(...any) error) error {
 			var seq int64
 			var status Status
 			var held bool
@@ -132,7 +134,7 @@ type Held struct {
 // Held counts, per target, held keys and what waits behind them.
 func (s *Store) Held(ctx context.Context) (map[string]Held, error) {
 	held := map[string]Held{}
-	err := each(ctx, s.reader, "SELECT h.target_broker, count(*), CAST(sum(h.behind) AS bigint) FROM (SELECT target_broker,"+
+	err := dbrows.Each(ctx, s.reader, "SELECT h.target_broker, count(*), CAST(sum(h.behind) AS bigint) FROM (SELECT target_broker,"+
 		" (SELECT count(*) FROM outbox AS o WHERE o.target_broker = head.target_broker AND o.partition = head.partition AND o.finished_at IS NULL"+
 		" AND o.seq > head.seq AND o.partition_key = head.partition_key) AS behind"+
 		" FROM outbox AS head WHERE held) AS h GROUP BY h.target_broker", func(scan func(...any) error) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -175,7 +176,7 @@ func (s *Store) examine(ctx context.Context, db bun.IDB, e expirable, after, spa
 	if span > 0 {
 		bound = fmt.Sprintf(" AND seq <= %d", after+span)
 	}
-	err = each(ctx, db, fmt.Sprintf("SELECT seq, status = '%s' AND expires_at IS NOT NULL, COALESCE(expires_at <= %s, FALSE) FROM outbox WHERE seq > %d%s%s ORDER BY seq LIMIT %d",
+	err = dbrows.Each(ctx, db, fmt.Sprintf("SELECT seq, status = '%s' AND expires_at IS NOT NULL, COALESCE(expires_at <= %s, FALSE) FROM outbox WHERE seq > %d%s%s ORDER BY seq LIMIT %d",
 		e.status, s.now(), after, bound, e.among, size), func(scan func(...any) error) error {
 		var expires, expired bool
 		err := scan(&p.last, &expires, &expired)

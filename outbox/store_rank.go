@@ -10,6 +10,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -140,7 +141,7 @@ func (s *Store) runs(ctx context.Context, db bun.IDB, r *run, keys []string, aft
 		query += "SELECT first.* FROM v CROSS JOIN LATERAL (SELECT " + columns + where + " ORDER BY o.seq LIMIT " + strconv.Itoa(part) + ") AS first"
 	}
 	all := map[string][]candidate{}
-	err := each(ctx, db, query, func(scan func(...any) error) error {
+	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var c candidate
 		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait, &c.losses, &c.topic)
 		all[c.key] = append(all[c.key], c)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -138,7 +139,7 @@ func (s *Store) settleAndCount(ctx context.Context, tx bun.IDB, w Settlement, se
 		return result.RowsAffected()
 	}
 	retries := int64(0)
-	err = each(ctx, tx, settle+" RETURNING attempts - losses - 1", func(scan func(...any) error) error {
+	err = dbrows.Each(ctx, tx, settle+" RETURNING attempts - losses - 1", func(scan func(...any) error) error {
 		var again int64
 		err := scan(&again)
 		n, retries = n+1, retries+again

@@ -6,6 +6,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -80,7 +81,7 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 		return t
 	}
 	const attempts = ", sum(" + settled + "), sum(CASE WHEN " + settled + " > 1 THEN " + settled + " - 1 ELSE 0 END)"
-	err := each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+attempts+" FROM outbox WHERE "+unfinished+" GROUP BY target_broker, status"+
+	err := dbrows.Each(ctx, db, "SELECT target_broker, status, count(*), "+dbtime.Seconds(s.db.Dialect(), "min(created_at)", s.now())+attempts+" FROM outbox WHERE "+unfinished+" GROUP BY target_broker, status"+
 		" UNION ALL SELECT target_broker, 'abandoned', count(*), NULL"+attempts+" FROM outbox WHERE "+givenUp+" GROUP BY target_broker"+
 		" UNION ALL SELECT target_broker, 'published', CAST(sum(n) AS bigint), NULL, CAST(sum(n + retries) AS bigint), CAST(sum(retries) AS bigint) FROM outbox_published GROUP BY target_broker",
 		func(scan func(...any) error) error {
@@ -106,7 +107,7 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 	if err != nil {
 		return nil, err
 	}
-	err = each(ctx, db, "SELECT target_broker, CASE WHEN locked_until > "+s.now()+" THEN locked_by END FROM outbox_partitions GROUP BY 1, 2 ORDER BY 1, 2",
+	err = dbrows.Each(ctx, db, "SELECT target_broker, CASE WHEN locked_until > "+s.now()+" THEN locked_by END FROM outbox_partitions GROUP BY 1, 2 ORDER BY 1, 2",
 		func(scan func(...any) error) error {
 			var target string
 			var owner *string
@@ -126,7 +127,7 @@ func (s *Store) stats(ctx context.Context, db bun.IDB) (map[string]Stats, error)
 	failures := func(which string) string {
 		return "SELECT target_broker, last_error, last_attempt_at FROM outbox WHERE " + which + " AND status IN ('failed', 'abandoned') AND last_error IS NOT NULL"
 	}
-	err = each(ctx, db, "SELECT target_broker, last_error FROM (SELECT target_broker, last_error, row_number() OVER"+
+	err = dbrows.Each(ctx, db, "SELECT target_broker, last_error FROM (SELECT target_broker, last_error, row_number() OVER"+
 		" (PARTITION BY target_broker ORDER BY last_attempt_at DESC) AS nth FROM ("+failures(unfinished)+" UNION ALL "+failures(givenUp)+") AS failures) AS latest WHERE nth = 1",
 		func(scan func(...any) error) error {
 			var target, text string

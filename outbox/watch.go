@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
 )
 
 // watch finds what nobody rang for: what other processes have committed, or
@@ -81,7 +83,7 @@ func (s *Store) Look(ctx context.Context, areas []Area) (found []Area, err error
 		values[i] = fmt.Sprintf("(?%d, %d, %d, %d)", i, a.Partition, a.After, a.Changes)
 		args[i] = a.Target
 	}
-	err = each(ctx, s.reader, "WITH v(target_broker, partition, after, changes) AS (VALUES "+strings.Join(values, ", ")+")"+
+	err = dbrows.Each(ctx, s.reader, "WITH v(target_broker, partition, after, changes) AS (VALUES "+strings.Join(values, ", ")+")"+
 		" SELECT target_broker, partition FROM v WHERE (SELECT o.seq FROM outbox AS o WHERE o.target_broker = v.target_broker AND o.partition = v.partition"+
 		" AND o.priority = 0 AND o.finished_at IS NULL AND o.status IN ('pending', 'failed') AND o.available_at <= "+s.now()+
 		" AND o.seq > CASE WHEN v.after > 0 AND EXISTS (SELECT 1 FROM outbox_partitions AS p WHERE p.target_broker = v.target_broker"+

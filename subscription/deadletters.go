@@ -14,6 +14,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -214,16 +215,17 @@ func (s *DeadLetters) List(ctx context.Context, f DeadLetterFilter, page DeadLet
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters AS d WHERE ?", match).Scan(&list.Total); err != nil {
 		return list, fmt.Errorf("subscription: count dead letters: %w", err)
 	}
-	err = eachRow(ctx, db, func(scan func(...any) error) error {
-		if len(list.Letters) == page.Limit {
-			list.Next = list.Letters[page.Limit-1].Seq
-			return nil
-		}
-		var l DeadLetter
-		err := l.scan(scan)
-		list.Letters = append(list.Letters, l)
-		return err
-	}, "SELECT "+letterColumns+" FROM dead_letters AS d WHERE ? AND d.seq > ? ORDER BY d.seq LIMIT ?", match, page.After, page.Limit+1)
+	err = dbrows.Each(ctx, db, "SELECT "+letterColumns+" FROM dead_letters AS d WHERE ? AND d.seq > ? ORDER BY d.seq LIMIT ?",
+		func(scan func(...any) error) error {
+			if len(list.Letters) == page.Limit {
+				list.Next = list.Letters[page.Limit-1].Seq
+				return nil
+			}
+			var l DeadLetter
+			err := l.scan(scan)
+			list.Letters = append(list.Letters, l)
+			return err
+		}, match, page.After, page.Limit+1)
 	if err != nil {
 		return list, fmt.Errorf("subscription: list dead letters: %w", err)
 	}
@@ -280,15 +282,16 @@ func (s *DeadLetters) Summary(ctx context.Context, from, until time.Time) ([]Dea
 		return nil, err
 	}
 	counts := []DeadLetterCount{}
-	err = eachRow(ctx, db, func(scan func(...any) error) error {
-		var c DeadLetterCount
-		var first, last dbtime.Time
-		err := scan(&c.Subscription, &c.Type, &c.Reason, &c.ErrorType, &c.Status, &c.Count, &first, &last)
-		c.FirstAt, c.LastAt = first.Time, last.Time
-		counts = append(counts, c)
-		return err
-	}, "SELECT d.subscription, COALESCE(d.message_type, ''), d.reason, COALESCE(d.error_type, ''), d.status, count(*), min(d.first_at), max(d.last_at)"+
-		" FROM dead_letters AS d WHERE ? GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 6 DESC, 2, 3, 4, 5", match)
+	err = dbrows.Each(ctx, db, "SELECT d.subscription, COALESCE(d.message_type, ''), d.reason, COALESCE(d.error_type, ''), d.status, count(*), min(d.first_at), max(d.last_at)"+
+		" FROM dead_letters AS d WHERE ? GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 6 DESC, 2, 3, 4, 5",
+		func(scan func(...any) error) error {
+			var c DeadLetterCount
+			var first, last dbtime.Time
+			err := scan(&c.Subscription, &c.Type, &c.Reason, &c.ErrorType, &c.Status, &c.Count, &first, &last)
+			c.FirstAt, c.LastAt = first.Time, last.Time
+			counts = append(counts, c)
+			return err
+		}, match)
 	if err != nil {
 		return nil, fmt.Errorf("subscription: count dead letters: %w", err)
 	}
@@ -309,32 +312,18 @@ type DeadLetterAction struct {
 // Actions returns what operators did, the last first, at most limit.
 func (s *DeadLetters) Actions(ctx context.Context, limit int) ([]DeadLetterAction, error) {
 	actions := []DeadLetterAction{}
-	err := eachRow(ctx, s.provider.Reader(), func(scan func(...any) error) error {
-		var a DeadLetterAction
-		var at dbtime.Time
-		var filter []byte
-		err := scan(&a.ID, &at, &a.Actor, &a.Action, &a.Subscription, &filter, &a.Messages)
-		a.At, a.Filter = at.Time, filter
-		actions = append(actions, a)
-		return err
-	}, "SELECT id, at, actor, action, subscription, filter, messages FROM dead_letter_actions ORDER BY id DESC LIMIT ?", limit)
+	err := dbrows.Each(ctx, s.provider.Reader(), "SELECT id, at, actor, action, subscription, filter, messages FROM dead_letter_actions ORDER BY id DESC LIMIT ?",
+		func(scan func(...any) error) error {
+			var a DeadLetterAction
+			var at dbtime.Time
+			var filter []byte
+			err := scan(&a.ID, &at, &a.Actor, &a.Action, &a.Subscription, &filter, &a.Messages)
+			a.At, a.Filter = at.Time, filter
+			actions = append(actions, a)
+			return err
+		}, limit)
 	if err != nil {
 		return nil, fmt.Errorf("subscription: read dead_letter_actions: %w", err)
 	}
 	return actions, nil
-}
-
-// eachRow calls row for every row that a query returns.
-func eachRow(ctx context.Context, db bun.IDB, row func(scan func(...any) error) error, query string, args ...any) error {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }

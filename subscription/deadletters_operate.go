@@ -15,6 +15,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
@@ -225,13 +226,14 @@ func (s *DeadLetters) identify(ctx context.Context, o *operation, r *DeadLetterR
 		return err
 	}
 	found, names := map[string]bool{}, []string{}
-	err = eachRow(ctx, db, func(scan func(...any) error) error {
-		var id, name string
-		err := scan(&id, &name)
-		found[id] = true
-		names = append(names, name)
-		return err
-	}, "SELECT d.id, d.subscription FROM dead_letters AS d WHERE ?", match)
+	err = dbrows.Each(ctx, db, "SELECT d.id, d.subscription FROM dead_letters AS d WHERE ?",
+		func(scan func(...any) error) error {
+			var id, name string
+			err := scan(&id, &name)
+			found[id] = true
+			names = append(names, name)
+			return err
+		}, match)
 	if err != nil {
 		return err
 	}
@@ -263,76 +265,79 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 	}
 	marked, heads := map[string]int64{}, map[int64]bool{}
 	full := errors.New("the limit is reached")
-	err := eachRow(ctx, db, func(scan func(...any) error) error {
-		var p place
-		var status DeadLetterStatus
-		var chosen, busy bool
-		if err := scan(&p.seq, &p.key, &p.holds, &status, &chosen, &busy); err != nil {
-			return err
-		}
-		behind := o.behind(p)
-		switch {
-		case chosen && (behind == 0 || !o.ordered):
-			r.Marked++
-			o.seqs = append(o.seqs, p.seq)
-			if _, has := marked[p.key]; !has && p.holds {
-				marked[p.key] = p.seq
+	err := dbrows.Each(ctx, db, "SELECT d.seq, d.key_id, d.holds, d.status, ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq",
+		func(scan func(...any) error) error {
+			var p place
+			var status DeadLetterStatus
+			var chosen, busy bool
+			if err := scan(&p.seq, &p.key, &p.holds, &status, &chosen, &busy); err != nil {
+				return err
 			}
-			if !p.holds {
-				r.Skipping++
+			behind := o.behind(p)
+			switch {
+			case chosen && (behind == 0 || !o.ordered):
+				r.Marked++
+				o.seqs = append(o.seqs, p.seq)
+				if _, has := marked[p.key]; !has && p.holds {
+					marked[p.key] = p.seq
+				}
+				if !p.holds {
+					r.Skipping++
+				}
+				if r.Marked == int64(o.limit) {
+					r.UpTo = p.seq
+					return full
+				}
+			case busy && !o.ordered:
+				r.Busy++
+			case status == DeadLetterReplay:
+				r.Underway++
+			case behind > 0 && o.ordered:
+				r.Behind++
+				heads[behind] = true
+			default:
+				r.Held++
 			}
-			if r.Marked == int64(o.limit) {
-				r.UpTo = p.seq
-				return full
-			}
-		case busy && !o.ordered:
-			r.Busy++
-		case status == DeadLetterReplay:
-			r.Underway++
-		case behind > 0 && o.ordered:
-			r.Behind++
-			heads[behind] = true
-		default:
-			r.Held++
-		}
-		return nil
-	}, "SELECT d.seq, d.key_id, d.holds, d.status, ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq", o.chosen(r.UpTo), o.match, r.UpTo)
+			return nil
+		}, o.chosen(r.UpTo), o.match, r.UpTo)
 	if errors.Is(err, full) {
 		err = o.look(ctx, db, r.UpTo) // what is beyond the limit is in the way, too
 	}
 	if err != nil {
 		return err
 	}
-	err = eachRow(ctx, db, func(scan func(...any) error) error {
-		p := place{holds: true}
-		err := scan(&p.seq, &p.key)
-		if first, has := marked[p.key]; has && first < p.seq && o.behind(p) == 0 {
-			r.Following++
-		}
-		return err
-	}, "SELECT d.seq, d.key_id FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'held' AND (?) IS NOT TRUE", r.Subscription, o.chosen(r.UpTo))
+	err = dbrows.Each(ctx, db, "SELECT d.seq, d.key_id FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'held' AND (?) IS NOT TRUE",
+		func(scan func(...any) error) error {
+			p := place{holds: true}
+			err := scan(&p.seq, &p.key)
+			if first, has := marked[p.key]; has && first < p.seq && o.behind(p) == 0 {
+				r.Following++
+			}
+			return err
+		}, r.Subscription, o.chosen(r.UpTo))
 	if err != nil || len(heads) == 0 {
 		return err
 	}
 	first := slices.Sorted(maps.Keys(heads))
-	return eachRow(ctx, db, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		r.Heads = append(r.Heads, id)
-		return err
-	}, "SELECT d.id FROM dead_letters AS d WHERE d.seq IN (?) ORDER BY d.seq", bun.List(first[:min(maxHeads, len(first))]))
+	return dbrows.Each(ctx, db, "SELECT d.id FROM dead_letters AS d WHERE d.seq IN (?) ORDER BY d.seq",
+		func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			r.Heads = append(r.Heads, id)
+			return err
+		}, bun.List(first[:min(maxHeads, len(first))]))
 }
 
 // look finds what is in the way.
 func (o *operation) look(ctx context.Context, db bun.IDB, upTo int64) error {
 	o.inTheWay = map[string]int64{}
-	return eachRow(ctx, db, func(scan func(...any) error) error {
-		var p place
-		err := scan(&p.key, &p.seq)
-		o.inTheWay[p.key] = p.seq
-		return err
-	}, "SELECT d.key_id, min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'parked' AND d.holds AND (?) IS NOT TRUE GROUP BY d.key_id",
-		o.filter.Subscription, o.chosen(upTo))
+	return dbrows.Each(ctx, db, "SELECT d.key_id, min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'parked' AND d.holds AND (?) IS NOT TRUE GROUP BY d.key_id",
+		func(scan func(...any) error) error {
+			var p place
+			err := scan(&p.key, &p.seq)
+			o.inTheWay[p.key] = p.seq
+			return err
+		}, o.filter.Subscription, o.chosen(upTo))
 }
 
 // mark is one transaction: it marks those of seqs that are still to be marked,
@@ -365,12 +370,13 @@ func (s *DeadLetters) markOnce(ctx context.Context, o *operation, seqs []int64, 
 	var still []int64
 	var now dbtime.Time
 	// The bounds say no more than the list, but PostgreSQL plans by them.
-	err = eachRow(ctx, tx, func(scan func(...any) error) error {
-		var seq int64
-		err := scan(&seq, &now)
-		still = append(still, seq)
-		return err
-	}, "SELECT d.seq, "+dbtime.Now(db.Dialect())+" FROM dead_letters AS d WHERE d.seq IN (?) AND d.seq BETWEEN ? AND ? AND ? ORDER BY d.seq"+lock, bun.List(seqs), seqs[0], seqs[len(seqs)-1], o.chosen(upTo))
+	err = dbrows.Each(ctx, tx, "SELECT d.seq, "+dbtime.Now(db.Dialect())+" FROM dead_letters AS d WHERE d.seq IN (?) AND d.seq BETWEEN ? AND ? AND ? ORDER BY d.seq"+lock,
+		func(scan func(...any) error) error {
+			var seq int64
+			err := scan(&seq, &now)
+			still = append(still, seq)
+			return err
+		}, bun.List(seqs), seqs[0], seqs[len(seqs)-1], o.chosen(upTo))
 	if err != nil || len(still) == 0 {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -275,21 +276,15 @@ func (e *evictor) remove(ctx context.Context, tx bun.Tx, cutoff time.Time, size 
 		query = "DELETE FROM inbox WHERE subscription = ? AND message_id IN (SELECT message_id" + these + ") RETURNING processed_at"
 		args = append([]any{e.subscription}, args...)
 	}
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return 0, last, err
-	}
-	defer func() { _ = rows.Close() }()
-	for ; rows.Next(); n++ {
+	err = dbrows.Each(ctx, tx, query, func(scan func(...any) error) error {
 		var at dbtime.Time
-		if err := rows.Scan(&at); err != nil {
-			return 0, last, err
-		}
-		if at.Time.After(last) {
+		err := scan(&at)
+		if n++; at.Time.After(last) {
 			last = at.Time
 		}
-	}
-	return n, last, rows.Err()
+		return err
+	}, args...)
+	return n, last, err
 }
 
 // sweep removes what came once, failed, and never came again; and the uptime that

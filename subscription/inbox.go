@@ -13,6 +13,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -143,18 +144,11 @@ func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, policy P
 		query += " UNION ALL SELECT 'held', key_id, count(*), 0, '' FROM dead_letters WHERE subscription = ? AND key_id IN (?) AND " + holding + " GROUP BY key_id"
 		args = append(args, subscription, bun.List(keys))
 	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
 	byID, behind := map[string]record{}, map[string]int{}
-	for rows.Next() {
+	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var what, name, said string
 		var n, crashes int
-		if err := rows.Scan(&what, &name, &n, &crashes, &said); err != nil {
-			return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
-		}
+		err := scan(&what, &name, &n, &crashes, &said)
 		r := byID[name]
 		switch what {
 		case "inbox":
@@ -166,8 +160,9 @@ func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, policy P
 		default:
 			behind[name] = n
 		}
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, args...)
+	if err != nil {
 		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
 	}
 	records := make(map[*message]record, len(messages))

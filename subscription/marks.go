@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -173,24 +174,18 @@ func (e *evictor) settled(ctx context.Context) (until time.Time, ok bool, err er
 			return until, false, err
 		}
 	}
-	rows, err := db.QueryContext(ctx, "SELECT settled, next FROM inbox_marks WHERE subscription = ?", e.subscription)
-	if err != nil {
-		return until, false, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
+	err = dbrows.Each(ctx, db, "SELECT settled, next FROM inbox_marks WHERE subscription = ?", func(scan func(...any) error) error {
 		var settled, next dbtime.Time
-		if err := rows.Scan(&settled, &next); err != nil {
-			return until, false, err
-		}
+		err := scan(&settled, &next)
 		if next.Time.Before(settled.Time) {
 			settled = next
 		}
 		if !ok || settled.Time.Before(until) {
 			until, ok = settled.Time, true
 		}
-	}
-	return until, ok, rows.Err()
+		return err
+	}, e.subscription)
+	return until, ok, err
 }
 
 // hold moves a cutoff back to before what a sender may send again; ok is false if

@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -46,35 +47,34 @@ type letters struct {
 func (h letters) due(ctx context.Context, limit int) ([]*message, error) {
 	now := bun.Safe(dbtime.Now(h.provider.Reader().Dialect()))
 	const ready = "status IN ('replay', 'held') AND (due_at IS NULL OR due_at <= ?)"
-	rows, err := h.provider.Reader().QueryContext(ctx, "WITH RECURSIVE keys(key_id) AS ("+
+	var found []*message
+	err := dbrows.Each(ctx, h.provider.Reader(), "WITH RECURSIVE keys(key_id) AS ("+
 		" SELECT min(key_id) FROM dead_letters WHERE subscription = ? AND "+open+
 		" UNION ALL SELECT (SELECT min(d.key_id) FROM dead_letters AS d WHERE d.subscription = ? AND d."+open+" AND d.key_id > k.key_id) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
 		" heads(seq) AS (SELECT (SELECT min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND d.key_id = k.key_id AND d."+open+" AND d.holds) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
 		" loose(seq) AS (SELECT seq FROM dead_letters WHERE subscription = ? AND status = 'replay' AND NOT holds)"+
 		" SELECT id, topic, partition_key, body, headers, attempts FROM dead_letters WHERE seq IN (SELECT seq FROM heads UNION ALL SELECT seq FROM loose) AND "+ready+
 		" AND (taken_until IS NULL OR taken_until <= ?) ORDER BY seq LIMIT ?",
-		h.stream.Name, h.stream.Name, h.stream.Name, h.stream.Name, now, now, limit)
+		func(scan func(...any) error) error {
+			var received broker.Message
+			var headers []byte
+			var row parkedRow
+			if err := scan(&row.id, &received.Topic, &received.Key, &received.Body, &headers, &row.tried); err != nil {
+				return err
+			}
+			if err := json.Unmarshal(headers, &received.Headers); err != nil {
+				return fmt.Errorf("headers of dead letter %s: %w", row.id, err)
+			}
+			received.ID = received.Headers["id"]
+			m := understand(received)
+			m.parked = &row
+			found = append(found, m)
+			return nil
+		}, h.stream.Name, h.stream.Name, h.stream.Name, h.stream.Name, now, now, limit)
 	if err != nil {
 		return nil, fmt.Errorf("subscription: look for replays: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	var found []*message
-	for rows.Next() {
-		var received broker.Message
-		var headers []byte
-		var row parkedRow
-		if err := rows.Scan(&row.id, &received.Topic, &received.Key, &received.Body, &headers, &row.tried); err != nil {
-			return nil, fmt.Errorf("subscription: look for replays: %w", err)
-		}
-		if err := json.Unmarshal(headers, &received.Headers); err != nil {
-			return nil, fmt.Errorf("subscription: headers of dead letter %s: %w", row.id, err)
-		}
-		received.ID = received.Headers["id"]
-		m := understand(received)
-		m.parked = &row
-		found = append(found, m)
-	}
-	return found, rows.Err()
+	return found, nil
 }
 
 // take reserves a dead letter. One that somebody has taken and not given back is

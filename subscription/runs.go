@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
@@ -153,21 +154,15 @@ func (p *presence) exchange(ctx context.Context, consuming bool) (map[string]tim
 }
 
 func sightings(ctx context.Context, db bun.IDB, query string, args ...any) (map[string]time.Time, error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
 	found := map[string]time.Time{}
-	for rows.Next() {
+	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var run string
 		var at dbtime.Time
-		if err := rows.Scan(&run, &at); err != nil {
-			return nil, err
-		}
+		err := scan(&run, &at)
 		found[run] = at.Time
-	}
-	return found, rows.Err()
+		return err
+	}, args...)
+	return found, err
 }
 
 // refresh also brings the row back that others have removed while this process

@@ -87,11 +87,7 @@ func (c *cluster) addresses() []string {
 func (c *cluster) ask(ctx context.Context, l *link, topics []string) (map[string]sarama.KError, error) {
 	request := sarama.NewMetadataRequest(c.conf.Version, topics)
 	request.AllowAutoTopicCreation = false
-	var response *sarama.MetadataResponse
-	err := l.do(ctx, func() (err error) {
-		response, err = l.broker.GetMetadata(request)
-		return err
-	})
+	response, err := ask(ctx, l, func() (*sarama.MetadataResponse, error) { return l.broker.GetMetadata(request) })
 	if err != nil {
 		return nil, err
 	}

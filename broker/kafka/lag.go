@@ -124,11 +124,7 @@ func (c *consumer) askEnds(ctx context.Context, l *link, asked []question) error
 	for _, q := range asked {
 		request.AddBlock(c.topic, q.p.id, q.offset, 1)
 	}
-	var response *sarama.OffsetResponse
-	err := l.do(ctx, func() (err error) {
-		response, err = l.broker.GetAvailableOffsets(request)
-		return err
-	})
+	response, err := ask(ctx, l, func() (*sarama.OffsetResponse, error) { return l.broker.GetAvailableOffsets(request) })
 	if err != nil {
 		return err
 	}
@@ -156,11 +152,7 @@ func (c *consumer) askTails(ctx context.Context, l *link, asked []question) erro
 	for _, q := range asked {
 		request.AddBlock(c.topic, q.p.id, q.offset, tailBytes, -1)
 	}
-	var response *sarama.FetchResponse
-	err := l.do(ctx, func() (err error) {
-		response, err = l.broker.Fetch(request)
-		return err
-	})
+	response, err := ask(ctx, l, func() (*sarama.FetchResponse, error) { return l.broker.Fetch(request) })
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,15 @@ func connect(ctx context.Context, conf *sarama.Config, addr string) (*link, erro
 	return l, nil
 }
 
+// ask is do for a request that is answered.
+func ask[R any](ctx context.Context, l *link, request func() (R, error)) (answer R, err error) {
+	err = l.do(ctx, func() (err error) {
+		answer, err = request()
+		return err
+	})
+	return answer, err
+}
+
 // do calls fn and cuts the connection when ctx is done, which ends fn. After an
 // error the link is closed and nothing more of fn's request is sent.
 func (l *link) do(ctx context.Context, fn func() error) error {

@@ -124,11 +124,9 @@ func (p *producer) init(ctx context.Context) error {
 	}
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		var response *sarama.InitProducerIDResponse
-		err := p.any(ctx, func(ctx context.Context, l *link) error {
-			return l.do(ctx, func() (err error) {
-				response, err = l.broker.InitProducerID(request)
-				return err
-			})
+		err := p.any(ctx, func(ctx context.Context, l *link) (err error) {
+			response, err = ask(ctx, l, func() (*sarama.InitProducerIDResponse, error) { return l.broker.InitProducerID(request) })
+			return err
 		})
 		if err != nil {
 			return err
@@ -312,11 +310,7 @@ func (p *producer) produce(ctx context.Context, l *link, attempts []*attempt) {
 		request.AddBatch(a.lane.topic, a.lane.partition, a.lane.batch.set)
 	}
 	before := l.cutter.written.Load()
-	var response *sarama.ProduceResponse
-	err := l.do(ctx, func() (err error) {
-		response, err = l.broker.Produce(request)
-		return err
-	})
+	response, err := ask(ctx, l, func() (*sarama.ProduceResponse, error) { return l.broker.Produce(request) })
 	if err != nil {
 		fail(attempts, fmt.Errorf("kafka: %s: %w", l.addr, err), l.cutter.written.Load() > before)
 		return
