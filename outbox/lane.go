@@ -304,10 +304,15 @@ func (k *keeper) leave(ctx context.Context) {
 
 // outage logs one line when the database begins to fail and one when it ends.
 type outage struct {
-	log   *slog.Logger
-	mu    sync.Mutex
-	since time.Time
+	log    *slog.Logger
+	mu     sync.Mutex
+	since  time.Time
+	failed time.Time // last
 }
+
+// doubtful is for how long after a failure a success proves nothing: its answer
+// may be from before.
+const doubtful = 200 * time.Millisecond
 
 func (o *outage) note(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == context.Canceled {
@@ -315,12 +320,15 @@ func (o *outage) note(ctx context.Context, err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now := time.Now()
 	switch {
-	case err != nil && o.since.IsZero():
-		o.since = time.Now()
-		o.log.Warn("the database does not answer as it should; trying until it does", "error", err)
-	case err == nil && !o.since.IsZero():
-		o.log.Info("the database answers again", "after", time.Since(o.since).Round(time.Millisecond))
+	case err != nil:
+		if o.failed = now; o.since.IsZero() {
+			o.since = now
+			o.log.Warn("the database does not answer as it should; trying until it does", "error", err)
+		}
+	case !o.since.IsZero() && now.Sub(o.failed) >= doubtful:
+		o.log.Info("the database answers again", "after", now.Sub(o.since).Round(time.Millisecond))
 		o.since = time.Time{}
 	}
 }
