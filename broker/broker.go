@@ -117,9 +117,14 @@ type Broker interface {
 	Close(ctx context.Context) error
 }
 
-// Capabilities says which promises a broker keeps. brokertest asserts what is
-// declared, and only that.
+// Capabilities says which promises a broker keeps, and what traces call it.
+// brokertest asserts what is declared, and only that.
 type Capabilities struct {
+	// System is what OpenTelemetry calls this kind of broker, its messaging.system,
+	// such as "kafka". "": traces don't say.
+	System string
+	// TopicPrefix is what the broker puts before the names of topics and groups.
+	TopicPrefix string
 	// Prefix: of a key's messages in one call, what the broker accepts is always
 	// a leading run, and once Publish has returned nothing more of it is sent.
 	// Without it, one call holds one message of a key.

@@ -61,7 +61,9 @@ func TestPublishErrorNamesTheFirst(t *testing.T) {
 func TestPrefixed(t *testing.T) {
 	b := memory.New(memory.Config{})
 	p := broker.Prefixed(b, "partner.")
-	require.Equal(t, b.Capabilities(), p.Capabilities())
+	want := b.Capabilities()
+	want.TopicPrefix = "partner."
+	require.Equal(t, want, p.Capabilities())
 	require.NoError(t, p.EnsureTopics(t.Context(), "empty"))
 
 	sent := []broker.Message{{ID: "1", Topic: "orders", Key: "a"}, {ID: "2", Topic: "orders", Key: "b"}}

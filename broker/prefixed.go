@@ -39,4 +39,10 @@ func (p prefixed) Consume(ctx context.Context, topic, group string) (Consumer, e
 	return p.Broker.Consume(ctx, p.prefix+topic, p.prefix+group)
 }
 
+func (p prefixed) Capabilities() Capabilities {
+	c := p.Broker.Capabilities()
+	c.TopicPrefix += p.prefix
+	return c
+}
+
 func (p prefixed) Close(context.Context) error { return nil }

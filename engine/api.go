@@ -22,40 +22,56 @@ type laneReport struct {
 	InFlight             *int                    `json:"in_flight"`
 	Breaker              *string                 `json:"breaker"`
 	PublishedPerSecond   *float64                `json:"published_per_second"`
+	LatencySeconds       *latencyReport          `json:"latency_seconds"`
 	LastError            *string                 `json:"last_error"`
 	LeaseOwners          []string                `json:"lease_owners"`
 	Error                string                  `json:"error,omitempty"`
 }
 
-func (e *Engine) outbox(w http.ResponseWriter, r *http.Request) {
+// latencyReport is that of the last minute.
+type latencyReport struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
+// noAnswer is why something is not known.
+const noAnswer = "the database doesn't answer in time"
+
+func (e *Engine) outbox(r *http.Request) (any, error) {
+	if err := paramsOf(r).check(); err != nil {
+		return nil, err
+	}
+	return e.outboxState(r.Context(), fresh), nil
+}
+
+func (e *Engine) outboxState(ctx context.Context, as age) outboxReport {
 	report := outboxReport{Providers: map[string]map[string]laneReport{}}
-	ctx := r.Context()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, d := range e.databases {
 		all.Go(func() {
-			lanes := d.lanesReport(ctx)
+			lanes := d.lanesReport(ctx, as)
 			mu.Lock()
 			defer mu.Unlock()
 			report.Providers[d.provider.Name()] = lanes
 		})
 	}
 	all.Wait()
-	reply(w, http.StatusOK, report)
+	return report
 }
 
 // lanesReport puts together what the database has and what this process knows.
 // A target that has rows and no lane is shown, too: nobody publishes them here.
-func (d *database) lanesReport(ctx context.Context) map[string]laneReport {
+func (d *database) lanesReport(ctx context.Context, as age) map[string]laneReport {
 	lanes := map[string]laneReport{}
-	if d.processor == nil {
+	if !d.hasOutbox() {
 		return lanes // no outbox
 	}
-	result, known := d.stats.get(ctx)
+	result, known := d.stats.ask(ctx, as)
 	problem := ""
 	switch {
 	case !known:
-		problem = "the database doesn't answer in time"
+		problem = noAnswer
 	case result.err != nil:
 		problem = result.err.Error()
 	}
@@ -94,6 +110,9 @@ func (r *laneReport) database(s outbox.Stats) {
 
 func (r *laneReport) process(s outbox.LaneStatus) {
 	r.InFlight, r.Breaker, r.PublishedPerSecond = &s.InFlight, &s.Breaker, &s.PublishedPerSecond
+	if s.Latency != nil {
+		r.LatencySeconds = &latencyReport{s.Latency.P50.Seconds(), s.Latency.P99.Seconds()}
+	}
 	if s.LastError != "" {
 		r.LastError = &s.LastError
 	}

@@ -75,6 +75,40 @@ func (c *cached[T]) get(ctx context.Context) (T, bool) {
 	return none, false
 }
 
+// recent is for who asks again and again, and would rather have what was found a
+// little earlier than wait: it waits for a second at most. What a load that doesn't
+// end would have changed is not known any more.
+func (c *cached[T]) recent(ctx context.Context) (T, bool) {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout/2)
+	defer cancel()
+	value, ok := c.get(ctx)
+	if ok {
+		return value, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.at.IsZero() && time.Since(c.at) < freshFor+c.limit {
+		return c.value, true
+	}
+	return value, false
+}
+
+// age is how old an answer may be.
+type age int
+
+const (
+	fresh  age = iota // for get
+	recent            // for recent
+)
+
+// ask is get or recent.
+func (c *cached[T]) ask(ctx context.Context, as age) (T, bool) {
+	if as == recent {
+		return c.recent(ctx)
+	}
+	return c.get(ctx)
+}
+
 func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < freshFor }
 
 func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {

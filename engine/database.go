@@ -26,8 +26,11 @@ type database struct {
 	store     *outbox.Store
 	schema    schema
 	lanes     []outbox.Lane
-	processor *outbox.Processor // nil: no context of it has an outbox
+	processor *outbox.Processor // nil: no context of it has an outbox, or it is observed
+	observed  bool              // nothing runs on it; it is only looked at
 	log       *slog.Logger
+
+	turns chan struct{} // of requests to the API
 
 	// publishing says that the processor runs. Before and after it may be asked
 	// for nothing: it answers only when it has started or stopped.
@@ -39,13 +42,14 @@ type database struct {
 	reason atomic.Pointer[error] // why it isn't
 	alive  *cached[error]
 	stats  *cached[found[map[string]outbox.Stats]]
+	held   *cached[found[map[string]outbox.Held]]
 	dead   *cached[found[map[string]int64]] // dead letters that are open, by subscription
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
 	return &database{
 		provider: p, store: outbox.NewStore(p.DB(), p.Reader()),
-		schema: schema{provider: p}, log: log,
+		schema: schema{provider: p}, log: log, turns: make(chan struct{}, maxTurns),
 	}
 }
 
@@ -188,6 +192,11 @@ func (d *database) report(ctx context.Context) (f found[map[string]outbox.Stats]
 			f.value[l.Target] = outbox.NoStats()
 		}
 	}
+	return f
+}
+
+func (d *database) waitForOperators(ctx context.Context) (f found[map[string]outbox.Held]) {
+	f.value, f.err = d.store.Held(ctx)
 	return f
 }
 

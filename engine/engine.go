@@ -25,6 +25,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel"
+	otelmetric "go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -49,20 +53,35 @@ type Config struct {
 	Server Server
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
+	// TracerProvider gets the spans of publishing and handling; those of units of work
+	// go where uow.Config says. Defaults to OpenTelemetry's global one.
+	TracerProvider trace.TracerProvider
+	// MeterProvider can collect what /metrics shows, from Start to Stop. Defaults to
+	// OpenTelemetry's global one.
+	MeterProvider otelmetric.MeterProvider
 	// StopTimeout is how long the clean stop at the end of Run may take. Defaults
 	// to 30 s.
 	StopTimeout time.Duration
 }
 
-// Server is the engine's own HTTP server: /livez and /readyz for probes,
-// /api/outbox, and /metrics for Prometheus.
+// Server is the engine's own HTTP server: /livez and /readyz for probes, /metrics
+// for Prometheus, an API, which it describes itself at /openapi.json, and at / a
+// page for people, the observatory.
 type Server struct {
 	// Addr is host:port to listen on; port 0 picks a free one, see
 	// [Engine.Addr]. Empty: no server.
 	Addr string
-	// Token lets whoever sends it as "Authorization: Bearer …" read. Without it
-	// only a loopback address can be read, freely, and no other is listened on.
+	// Token lets whoever sends it as "Authorization: Bearer …" read, and act.
+	// Without it only a loopback address can be read, freely, no other is listened
+	// on, and nobody can act.
 	Token string
+	// ShowPayloads shows what messages carry, bodies and headers, to those who send
+	// Token. Otherwise nobody sees it.
+	ShowPayloads bool
+	// Redact are names of fields, in any case, whose values are replaced by
+	// "[redacted]" wherever they stand in a body or among the headers that are
+	// shown. With it, a body that is not JSON isn't shown.
+	Redact []string
 }
 
 // Engine is a service that can run, once. It is safe for concurrent use.
@@ -74,6 +93,9 @@ type Engine struct {
 	streams   []stream
 	server    *server // nil: none
 	metrics   http.HandlerFunc
+	watchdog  *watchdog
+	feed      *feed
+	redaction redaction
 
 	phase phase
 
@@ -100,15 +122,29 @@ const (
 // New checks cfg against itself and returns all mistakes together. It starts
 // nothing.
 func New(cfg Config) (*Engine, error) {
-	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.StopTimeout = cmp.Or(cfg.StopTimeout, defaultStopTimeout)
-	e := &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, lookouts: newLookouts(), failed: make(chan struct{})}
+	e := newEngine(cfg)
 	if err := e.wire(); err != nil {
 		return nil, err
 	}
+	e.equip()
+	return e, nil
+}
+
+func newEngine(cfg Config) *Engine {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.StopTimeout = cmp.Or(cfg.StopTimeout, defaultStopTimeout)
+	if cfg.MeterProvider == nil {
+		cfg.MeterProvider = otel.GetMeterProvider()
+	}
+	return &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, lookouts: newLookouts(), failed: make(chan struct{})}
+}
+
+// equip adds what looks at the parts, and the server that shows it.
+func (e *Engine) equip() {
 	for _, d := range e.databases {
 		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
 		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
+		d.held = newCached(d.waitForOperators, e.lookouts, statsTimeout, statsTimeout)
 		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
 	}
 	for i, s := range e.streams {
@@ -117,11 +153,13 @@ func New(cfg Config) (*Engine, error) {
 	for _, l := range e.links {
 		l.usable = newCached(l.ensure, e.lookouts, pingTimeout, pingTimeout/2)
 	}
+	e.watchdog = newWatchdog(e.log)
+	e.feed = newFeed(func(ctx context.Context) any { return e.state(ctx) }, e.lookouts)
 	e.metrics = newMetrics(e)
-	if cfg.Server.Addr != "" {
-		e.server = newServer(cfg.Server.Addr, e.handler(bound(cfg.Server.Addr)), e.log)
+	e.redaction = newRedaction(e.cfg.Server.Redact)
+	if addr := e.cfg.Server.Addr; addr != "" {
+		e.server = newServer(addr, e.handler(bound(addr)), e.log)
 	}
-	return e, nil
 }
 
 // Handler serves what the engine's own server serves, for a mux of your own. It

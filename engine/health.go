@@ -12,6 +12,8 @@ type health struct {
 	// "unavailable", "starting", "draining" or "stopped".
 	Status     string     `json:"status"`
 	Components components `json:"components"`
+	// Health is the watchdog's word. It does not change the status.
+	Health *diagnosis `json:"health,omitempty"`
 }
 
 type components struct {
@@ -54,7 +56,14 @@ func (e *Engine) livez(w http.ResponseWriter, _ *http.Request) {
 
 // readyz says why to those who may read, and to others only whether.
 func (e *Engine) readyz(w http.ResponseWriter, r *http.Request, details bool) {
-	h := e.health(r.Context())
+	var h health
+	if details {
+		s := e.look(r.Context())
+		d := e.watchdog.judge(s)
+		h = health{Status: s.status, Components: s.parts, Health: &d}
+	} else {
+		h = e.health(r.Context())
+	}
 	status := http.StatusOK
 	if h.Status != "ready" && h.Status != "degraded" {
 		status = http.StatusServiceUnavailable

@@ -3,10 +3,12 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,9 @@ func TestAPI_S3_28_Outbox(t *testing.T) {
 		require.True(t, ok, "a list, not null: %v", lane)
 		require.LessOrEqual(t, len(owners), 1)
 		delete(lane, "lease_owners")
+		require.Contains(t, lane, "latency_seconds")
+		require.Nil(t, lane["latency_seconds"]) // nothing was published
+		delete(lane, "latency_seconds")
 		text, err := json.Marshal(lane)
 		require.NoError(t, err)
 		require.JSONEq(t, `{"counts": {"pending": 0, "processing": 0, "published": 0, "failed": 0, "abandoned": 0},
@@ -81,6 +86,47 @@ func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 	}
 }
 
+// A84, D5: a broker that is down shows in health, metrics and API: what waits and
+// failed, since when, and why. No rows wait elsewhere.
+func TestAPI_A84_D5_ABrokerThatIsDown(t *testing.T) {
+	b := setup(t)
+	e := b.start(b.config())
+	b.partner.FailWhere(func(broker.Message) error { return broker.Classify(broker.Transient, errors.New("not now")) })
+	b.sell(1)
+	lane := func(target string) laneReport {
+		var report outboxReport
+		require.Equal(t, 200, get(t, e, "/api/outbox", &report))
+		return report.Providers["default"][target]
+	}
+	eventually(t, func() bool { return lane("partner").Counts[outbox.Failed] == 1 })
+	b.partner.SetOutage(true)
+	b.sell(1)
+	eventually(t, func() bool {
+		l := lane("partner")
+		return *l.Breaker != "closed" && l.Counts[outbox.Failed] == 2 && lane("default").Counts[outbox.Published] == 2
+	})
+	down := lane("partner")
+	require.Positive(t, *down.OldestPendingSeconds)
+	require.NotEmpty(t, *down.LastError)
+	well := lane("default")
+	require.Equal(t, "closed", *well.Breaker)
+	require.Nil(t, well.OldestPendingSeconds)
+	require.Nil(t, well.LastError)
+	var h health
+	require.Equal(t, 200, get(t, e, "/readyz", &h), "what waits for a broker loses nothing")
+	require.Equal(t, "degraded", h.Status)
+	require.False(t, *h.Components.Brokers["partner"].OK)
+	require.NotEmpty(t, *h.Components.Brokers["partner"].Error)
+	require.True(t, *h.Components.Brokers["default"].OK)
+	got := scraped(t, e, map[string]float64{
+		`waybill_outbox_failed{provider="default",target="partner"}`:          2,
+		`waybill_processor_breaker_open{provider="default",target="partner"}`: 1,
+		`waybill_processor_breaker_open{provider="default",target="default"}`: 0,
+		`waybill_outbox_failed{provider="default",target="default"}`:          0,
+	})
+	require.Positive(t, got[`waybill_outbox_oldest_pending_seconds{provider="default",target="partner"}`])
+}
+
 // F-20, F-21, S2-13: a target that nobody publishes to any more still shows its
 // rows, how long they wait, and that it has no lane.
 func TestAPI_RowsWithoutALane(t *testing.T) {
@@ -106,6 +152,20 @@ func ask(h http.Handler, method, path, host, local, authorization string) *httpt
 	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(addr)))
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// askWith is ask from this machine, with a body and headers.
+func askWith(h http.Handler, method, path, body string, headers map[string]string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Host = "localhost"
+	addr, _ := net.ResolveTCPAddr("tcp", "127.0.0.1:1")
+	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(addr)))
+	for name, value := range headers {
+		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)

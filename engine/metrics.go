@@ -36,11 +36,33 @@ type metric[T any] struct {
 }
 
 func gauge[T any](name, help string, value func(T) float64, labels ...string) metric[T] {
-	return metric[T]{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, value}
+	return metric[T]{describe(name, help, prometheus.GaugeValue, labels), prometheus.GaugeValue, value}
 }
 
 func counter[T any](name, help string, value func(T) float64, labels ...string) metric[T] {
-	return metric[T]{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, value}
+	return metric[T]{describe(name, help, prometheus.CounterValue, labels), prometheus.CounterValue, value}
+}
+
+// histogram has no value of its own kind in OpenTelemetry that could be asked for.
+// There it is what Prometheus makes of it: three counters.
+func histogram(name, help string, labels ...string) *prometheus.Desc {
+	for _, part := range []string{"_bucket", "_sum", "_count"} {
+		describe(name+part, help, prometheus.CounterValue, labels)
+	}
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// described are all metrics below, which OpenTelemetry wants to know beforehand.
+var described []description
+
+type description struct {
+	name, help string
+	kind       prometheus.ValueType
+}
+
+func describe(name, help string, kind prometheus.ValueType, labels []string) *prometheus.Desc {
+	described = append(described, description{name, help, kind})
+	return prometheus.NewDesc(name, help, labels, nil)
 }
 
 func (m metric[T]) send(to chan<- prometheus.Metric, of T, labels ...string) {
@@ -49,6 +71,14 @@ func (m metric[T]) send(to chan<- prometheus.Metric, of T, labels ...string) {
 		c = prometheus.NewInvalidMetric(m.desc, err)
 	}
 	to <- c
+}
+
+func sendHistogram(to chan<- prometheus.Metric, desc *prometheus.Desc, l outbox.Latencies, labels ...string) {
+	h, err := prometheus.NewConstHistogram(desc, l.Count, l.Sum.Seconds(), l.Buckets, labels...)
+	if err != nil {
+		h = prometheus.NewInvalidMetric(desc, err)
+	}
+	to <- h
 }
 
 func send[T any](to chan<- prometheus.Metric, metrics []metric[T], of T, labels ...string) {
@@ -73,6 +103,12 @@ var (
 	counted     = gauge("waybill_outbox_counted", "1 if this scrape has the outbox's numbers; the database did not answer in time otherwise.", bit, "provider")
 	deadLetters = gauge("waybill_dead_letters", "Messages that a subscription could not handle, and those behind them, that nobody has replayed or discarded.",
 		func(n int64) float64 { return float64(n) }, "provider", "subscription")
+
+	heldKeys = gauge("waybill_outbox_held_keys", "Keys that stand still behind an abandoned row until an operator decides.",
+		func(h outbox.Held) float64 { return float64(h.Keys) }, "provider", "target")
+	heldRows = gauge("waybill_outbox_held_rows", "Rows that wait behind those.",
+		func(h outbox.Held) float64 { return float64(h.Behind) }, "provider", "target")
+	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
 
 	outboxMetrics = []metric[outbox.Stats]{
 		rows("pending", outbox.Pending, "Rows that wait to be published."),
@@ -109,7 +145,12 @@ var (
 			func(s outbox.LaneStatus) int64 { return s.Stale }),
 		processor(counter, "order_breaks_total", "Rows that the broker stored although it had not stored an earlier one of their key.",
 			func(s outbox.LaneStatus) int64 { return s.OrderBreaks }),
+		processor(counter, "crashes_total", "Workers and calls of the broker that panicked. They start again.",
+			func(s outbox.LaneStatus) int64 { return s.Crashes }),
 	}
+
+	latency = histogram("waybill_processor_publish_latency_seconds",
+		"Time from when a row was stored to the broker's acknowledgement, of those that this process has published.", "provider", "target")
 
 	subscriptionMetrics = []metric[subscription.Status]{
 		consumer(gauge, "running", "1 while it is in its group, and its broker and database answer.", func(s subscription.Status) int64 { return int64(bit(s.Running)) }),
@@ -161,6 +202,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		all.Go(func() { c.outboxOf(d, to) })
 		all.Go(func() { c.deadLettersOf(d, to) })
 	}
+	all.Go(func() { c.healthOf(to) })
 	for _, s := range c.streams {
 		send(to, subscriptionMetrics, s.runner.Status(), s.name)
 		all.Go(func() { c.lagOf(s, to) })
@@ -177,14 +219,19 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c *collector) outboxOf(d *database, to chan<- prometheus.Metric) {
-	if d.processor == nil {
+	if !d.hasOutbox() {
 		return // none
 	}
 	provider := d.provider.Name()
 	result, known := d.stats.get(c.lookouts.ctx)
 	counted.send(to, known && result.err == nil, provider)
+	held, known := d.heldRows(c.lookouts.ctx, result.value)
 	for target, s := range result.value {
 		send(to, outboxMetrics, s, provider, target)
+		if known {
+			heldKeys.send(to, held[target], provider, target)
+			heldRows.send(to, held[target], provider, target)
+		}
 	}
 	status := d.status()
 	for _, l := range d.lanes {
@@ -192,7 +239,15 @@ func (c *collector) outboxOf(d *database, to chan<- prometheus.Metric) {
 		processorRuns.send(to, s.Running, provider, l.Target)
 		if known {
 			send(to, processorMetrics, s, provider, l.Target)
+			sendHistogram(to, latency, s.Latencies, provider, l.Target)
 		}
+	}
+}
+
+func (c *collector) healthOf(to chan<- prometheus.Metric) {
+	state := c.diagnose(c.lookouts.ctx).State
+	for _, s := range []condition{healthy, degraded, stuck} {
+		inState.send(to, s == state, string(s))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -67,7 +68,7 @@ func scraped(t *testing.T, e *Engine, want map[string]float64, absent ...string)
 			}
 		}
 		return wrong == ""
-	}, 30*time.Second, 100*time.Millisecond, "%v", &wrong)
+	}, time.Minute, 100*time.Millisecond, "%v", stringer(func() string { return wrong }))
 	return got
 }
 
@@ -100,36 +101,41 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 	b.sell(3)
 	got := scraped(t, e, map[string]float64{
 		`waybill_ready`: 1,
-		`waybill_provider_up{provider="default"}`:                                    1,
-		`waybill_broker_up{broker="default"}`:                                        1,
-		`waybill_broker_up{broker="partner"}`:                                        1,
-		`waybill_outbox_counted{provider="default"}`:                                 1,
-		`waybill_outbox_pending{provider="default",target="partner"}`:                0,
-		`waybill_outbox_processing{provider="default",target="partner"}`:             0,
-		`waybill_outbox_failed{provider="default",target="partner"}`:                 1,
-		`waybill_outbox_abandoned{provider="default",target="partner"}`:              0,
-		`waybill_outbox_published_total{provider="default",target="partner"}`:        2,
-		`waybill_outbox_published_total{provider="default",target="default"}`:        3,
-		`waybill_outbox_retry_rate{provider="default",target="partner"}`:             0,
-		`waybill_outbox_oldest_pending_seconds{provider="default",target="default"}`: 0,
-		`waybill_outbox_lease_owners{provider="default",target="partner"}`:           1,
-		`waybill_processor_running{provider="default",target="partner"}`:             1,
-		`waybill_processor_partitions{provider="default",target="partner"}`:          64,
-		`waybill_processor_in_flight{provider="default",target="partner"}`:           0,
-		`waybill_processor_breaker_open{provider="default",target="partner"}`:        0,
-		`waybill_processor_open_topics{provider="default",target="partner"}`:         0,
-		`waybill_processor_published_total{provider="default",target="partner"}`:     2,
-		`waybill_processor_attempts_total{provider="default",target="partner"}`:      3,
-		`waybill_processor_retries_total{provider="default",target="partner"}`:       0,
-		`waybill_subscription_running{subscription="parcels"}`:                       1,
-		`waybill_subscription_handled_total{subscription="parcels"}`:                 2,
-		`waybill_subscription_parked_total{subscription="parcels"}`:                  1,
-		`waybill_subscription_breaker_open{subscription="parcels"}`:                  0,
-		`waybill_subscription_lag_messages{subscription="parcels"}`:                  0,
-		`waybill_subscription_lag_seconds{subscription="parcels"}`:                   0,
-		`waybill_dead_letters{provider="default",subscription="parcels"}`:            1,
+		`waybill_provider_up{provider="default"}`:                                                         1,
+		`waybill_broker_up{broker="default"}`:                                                             1,
+		`waybill_broker_up{broker="partner"}`:                                                             1,
+		`waybill_outbox_counted{provider="default"}`:                                                      1,
+		`waybill_outbox_pending{provider="default",target="partner"}`:                                     0,
+		`waybill_outbox_processing{provider="default",target="partner"}`:                                  0,
+		`waybill_outbox_failed{provider="default",target="partner"}`:                                      1,
+		`waybill_outbox_abandoned{provider="default",target="partner"}`:                                   0,
+		`waybill_outbox_published_total{provider="default",target="partner"}`:                             2,
+		`waybill_outbox_published_total{provider="default",target="default"}`:                             3,
+		`waybill_outbox_retry_rate{provider="default",target="partner"}`:                                  0,
+		`waybill_outbox_oldest_pending_seconds{provider="default",target="default"}`:                      0,
+		`waybill_outbox_lease_owners{provider="default",target="partner"}`:                                1,
+		`waybill_processor_running{provider="default",target="partner"}`:                                  1,
+		`waybill_processor_partitions{provider="default",target="partner"}`:                               64,
+		`waybill_processor_in_flight{provider="default",target="partner"}`:                                0,
+		`waybill_processor_breaker_open{provider="default",target="partner"}`:                             0,
+		`waybill_processor_open_topics{provider="default",target="partner"}`:                              0,
+		`waybill_processor_published_total{provider="default",target="partner"}`:                          2,
+		`waybill_processor_attempts_total{provider="default",target="partner"}`:                           3,
+		`waybill_processor_publish_latency_seconds_count{provider="default",target="default"}`:            3,
+		`waybill_processor_publish_latency_seconds_count{provider="default",target="partner"}`:            2,
+		`waybill_processor_publish_latency_seconds_bucket{provider="default",target="partner",le="+Inf"}`: 2,
+		`waybill_processor_publish_latency_seconds_bucket{provider="default",target="partner",le="60"}`:   2,
+		`waybill_processor_retries_total{provider="default",target="partner"}`:                            0,
+		`waybill_subscription_running{subscription="parcels"}`:                                            1,
+		`waybill_subscription_handled_total{subscription="parcels"}`:                                      2,
+		`waybill_subscription_parked_total{subscription="parcels"}`:                                       1,
+		`waybill_subscription_breaker_open{subscription="parcels"}`:                                       0,
+		`waybill_subscription_lag_messages{subscription="parcels"}`:                                       0,
+		`waybill_subscription_lag_seconds{subscription="parcels"}`:                                        0,
+		`waybill_dead_letters{provider="default",subscription="parcels"}`:                                 1,
 	})
 	require.Positive(t, got[`waybill_outbox_oldest_pending_seconds{provider="default",target="partner"}`])
+	require.Positive(t, got[`waybill_processor_publish_latency_seconds_sum{provider="default",target="partner"}`])
 
 	b.partner.SetOutage(true)
 	b.sell(1)
@@ -223,9 +229,11 @@ func TestMetrics_ScrapesDoNotLoadTheDatabase(t *testing.T) {
 	require.LessOrEqual(t, db.counts.Load(), int64(time.Since(began)/freshFor)+1)
 }
 
-// The guide has every metric that there is, as the registry describes it, and no
-// other.
-func TestMetrics_TheGuideHasAll(t *testing.T) {
+var update = flag.Bool("update", false, "write docs/reference/metrics.md anew")
+
+// The reference has every metric that there is, as the registry describes it, and
+// no other.
+func TestMetrics_TheReferenceHasAll(t *testing.T) {
 	_, e := complete(t)
 	text, _ := scrape(t, e)
 	help, types, labels := map[string]string{}, map[string]string{}, map[string]string{}
@@ -242,22 +250,31 @@ func TestMetrics_TheGuideHasAll(t *testing.T) {
 			for _, m := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(pairs, -1) {
 				names = append(names, m[1])
 			}
+			if histogram, ok := strings.CutSuffix(name, "_sum"); ok && types[histogram] == "histogram" {
+				name = histogram
+			}
 			labels[name] = strings.Join(names, ", ")
 		}
 	}
-	var want []string
+	var rows []string
 	for name := range help {
 		if strings.HasPrefix(name, "waybill_") {
-			want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", name, types[name], labels[name], help[name]))
+			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, types[name], labels[name], help[name]))
 		}
 	}
-	require.Greater(t, len(want), 30)
-	guide, err := os.ReadFile("../docs/guides/operating.md")
+	require.Greater(t, len(rows), 30)
+	slices.Sort(rows)
+	const path, begin = "../docs/reference/metrics.md", "|---|---|---|---|\n"
+	have, err := os.ReadFile(path)
 	require.NoError(t, err)
-	got := regexp.MustCompile("(?m)^\\| `waybill_.*$").FindAllString(string(guide), -1)
-	slices.Sort(want)
-	slices.Sort(got)
-	require.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"), "docs/guides/operating.md")
+	head, _, ok := strings.Cut(string(have), begin)
+	require.True(t, ok, "what is before the table is written by hand")
+	want := head + begin + strings.Join(rows, "")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o600))
+		return
+	}
+	require.Equal(t, want, string(have), "docs/reference/metrics.md is not what an engine has: go test ./engine -run TestMetrics_TheReference -update")
 }
 
 const alerts = "../deploy/prometheus/waybill-alerts"
@@ -303,3 +320,8 @@ func TestAlerts_S2_23_FireAtTheirThresholds(t *testing.T) {
 		require.True(t, strings.Contains(text, "# TYPE "+name+" "), "the rules ask for %s", name) //nolint:testifylint // the text is long
 	}
 }
+
+// stringer is a text as it is when it is asked for.
+type stringer func() string
+
+func (s stringer) String() string { return s() }

@@ -83,7 +83,11 @@ func (e *Engine) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := e.meter(); err != nil {
+		return err
+	}
 	e.warnOfHomelessEvents()
+	e.lookouts.start(e.watch)
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	e.giveUp = cancel
 	byName := map[string]*database{}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -38,6 +39,23 @@ func Check(ctx context.Context, units ...*uow.Manager) error {
 // or 64.
 func MigrateProvider(ctx context.Context, p uow.Provider, partitions int) error {
 	return schema{provider: p, outbox: true, partitions: partitions}.migrate(ctx)
+}
+
+// PlanMigration is what MigrateProvider, and outbox.InitTargets for each context,
+// would do. It changes nothing.
+func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts map[string]outbox.Targets) (migrate.Plan, error) {
+	plan, err := outbox.PlanMigration(ctx, p.Reader(), partitions, contexts)
+	if err != nil {
+		return plan, err
+	}
+	for _, set := range []migrate.Set{repository.Migrations(), subscription.Migrations()} {
+		steps, err := set.Missing(ctx, p.Reader())
+		if err != nil {
+			return plan, err
+		}
+		plan.Steps = append(plan.Steps, steps...)
+	}
+	return plan, nil
 }
 
 // schema is what contexts expect of one provider's tables.

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// writeTimeout is how long an answer may take that asks for no more.
+const writeTimeout = 15 * time.Second
+
 // server is an HTTP server with limits on everything that a client could make
 // last for ever.
 type server struct {
@@ -27,7 +30,7 @@ func newServer(addr string, h http.Handler, log *slog.Logger) *server {
 			Addr: addr, Handler: h,
 			ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:       10 * time.Second,
-			WriteTimeout:      15 * time.Second,
+			WriteTimeout:      writeTimeout,
 			IdleTimeout:       time.Minute,
 			MaxHeaderBytes:    16 << 10,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),

@@ -80,7 +80,12 @@ type bench struct {
 // setup opens a migrated database, two brokers, and two contexts.
 func setup(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, db: openSQLite(t, "default"), main: memory.New(memory.Config{}), partner: memory.New(memory.Config{}), logs: &logs{}}
+	return setupOn(t, openSQLite(t, "default"))
+}
+
+func setupOn(t *testing.T, db uow.Provider) *bench {
+	t.Helper()
+	b := &bench{t: t, db: db, main: memory.New(memory.Config{}), partner: memory.New(memory.Config{}), logs: &logs{}}
 	b.sales = units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}, External: []outbox.Target{{Broker: "partner"}}})
 	b.parcels = units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{b.db}})
 	b.repo = repository.New[*sale](b.sales)

@@ -66,6 +66,12 @@ func (e *Engine) wire() error {
 
 func (w *wiring) checkServer() {
 	s := w.cfg.Server
+	if s.ShowPayloads && s.Token == "" {
+		w.fail("server.show_payloads shows what messages carry to those who send server.token, and there is none: set one, or leave it out")
+	}
+	if slices.Contains(s.Redact, "") {
+		w.fail("server.redact has an empty name: remove it")
+	}
 	if s.Addr == "" {
 		return
 	}
@@ -255,7 +261,7 @@ func (w *wiring) subscriptions() {
 			l.add(s.Topic())
 			b = l.Broker
 		}
-		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: b, Logger: w.log})
+		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: b, Logger: w.log, TracerProvider: w.cfg.TracerProvider})
 		if err != nil {
 			w.errs = append(w.errs, err)
 			continue
@@ -273,7 +279,7 @@ func (w *wiring) processors() {
 		}
 		w.checkConnections(d)
 		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
-			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, Gate: gate,
+			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, TracerProvider: w.cfg.TracerProvider, Gate: gate,
 		})
 		if err != nil {
 			w.errs = append(w.errs, err)

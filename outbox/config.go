@@ -14,7 +14,8 @@ const maxAttempts = 1000000
 // Config tunes the processors. Its fields are the keys under "outbox:" in YAML.
 // In every field 0 stands for the default.
 type Config struct {
-	// Workers per lane and process. Defaults to 4.
+	// Workers per lane and process. Defaults to 2: they keep two cores busy that the
+	// database shares, and more make more claims of fewer rows.
 	Workers int
 	// BatchSize is how many rows one claim takes at most. Defaults to 500.
 	BatchSize int
@@ -75,7 +76,7 @@ type Retention struct {
 
 // WithDefaults returns c with a value in every field.
 func (c Config) WithDefaults() Config {
-	c.Workers = cmp.Or(c.Workers, 4)
+	c.Workers = cmp.Or(c.Workers, 2)
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxPollInterval = cmp.Or(c.MaxPollInterval, max(5*time.Second, c.PollInterval))

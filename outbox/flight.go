@@ -10,18 +10,20 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/tracing"
 )
 
 // fly calls the broker with a claim's rows and settles them. A panic can only
 // come from the broker's adapter; what it was called with counts as lost.
 func (w *worker) fly(hard context.Context, p permit, c Claim) {
 	l := w.lane
-	next := time.Duration(0)
-	defer func() { w.landed(c.Rows, next) }()
+	clean, next := false, time.Duration(0)
+	defer func() { w.landed(c, clean, next) }()
 	defer func() {
 		if r := recover(); r != nil {
 			err := fmt.Errorf("outbox: worker %s: %v\n%s", w.id, r, debug.Stack())
 			l.failed(err)
+			l.crashes.Add(1)
 			l.log.Error("a call of the broker crashed; its rows are tried again", "worker", w.id, "error", err)
 			l.circuit.cancel(p, c.Rows)
 			w.mu.Lock()
@@ -31,7 +33,9 @@ func (w *worker) fly(hard context.Context, p permit, c Claim) {
 		}
 	}()
 	l.circuit.calling(p, c.Rows)
+	begin := time.Now()
 	errs := w.publish(hard, c.Rows)
+	took := time.Since(begin)
 	if hard.Err() != nil {
 		l.circuit.cancel(p, c.Rows)
 		return // what was called to an end is left to the next owner
@@ -52,9 +56,10 @@ func (w *worker) fly(hard context.Context, p permit, c Claim) {
 			}
 		}
 	}
+	l.latency.add(time.Now(), c.Rows, f.outcomes, took)
 	w.note(p, c, f)
 	w.tell(hard, c.Rows, f.outcomes)
-	w.settle(hard, Settlement{Claim: c.ID, Target: l.target, Outcomes: f.outcomes, Retention: l.p.cfg.Outbox.Retention})
+	clean = w.settle(hard, Settlement{Claim: c.ID, Target: l.target, Outcomes: f.outcomes, Retention: l.p.cfg.Outbox.Retention})
 	w.mu.Lock()
 	w.crashes = 0
 	w.mu.Unlock()
@@ -100,7 +105,11 @@ func (w *worker) tell(ctx context.Context, rows []Claimed, outcomes []Outcome) {
 	}
 	for i, o := range outcomes {
 		if m := rows[i].Message; o.Status == Published {
-			w.lane.log.Debug("published", "id", m.ID, "type", m.Headers["type"], "topic", m.Topic, "correlation_id", m.Headers["correlation-id"])
+			log := w.lane.log
+			if id := tracing.TraceID(ctx, m.Headers["traceparent"]); id != "" {
+				log = log.With("trace_id", id)
+			}
+			log.Debug("published", "id", m.ID, "type", m.Headers["type"], "topic", m.Topic, "correlation_id", m.Headers["correlation-id"])
 		}
 	}
 }
@@ -180,7 +189,10 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 			promised.headers(messages[n].Headers)
 		}
 	}
+	spans, answered := w.publishing(ctx, rows, indexes, messages), false
+	defer func() { spans.end(indexes, errs, answered) }()
 	err := w.lane.Broker.Publish(ctx, messages)
+	answered = true
 	if err == nil {
 		return
 	}
@@ -196,7 +208,8 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 
 // settle writes back until the database takes it: the rows stay in this
 // worker's hand until then, and nobody else can take them while its lease runs.
-func (w *worker) settle(hard context.Context, s Settlement) {
+// clean says that all are published now.
+func (w *worker) settle(hard context.Context, s Settlement) (clean bool) {
 	l := w.lane
 	for try, pause := 0, retryFirst; hard.Err() == nil; try, pause = try+1, min(2*pause, retryMax) {
 		ctx, cancel := context.WithTimeout(hard, storeTimeout)
@@ -204,8 +217,8 @@ func (w *worker) settle(hard context.Context, s Settlement) {
 		cancel()
 		l.database.note(hard, err)
 		if err == nil {
-			w.count(s.Outcomes, stale, try)
-			return
+			published := w.count(s.Outcomes, stale, try)
+			return stale == 0 && published == len(s.Outcomes)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -214,11 +227,11 @@ func (w *worker) settle(hard context.Context, s Settlement) {
 			timer.Stop()
 		}
 	}
+	return false
 }
 
-func (w *worker) count(outcomes []Outcome, stale, try int) {
+func (w *worker) count(outcomes []Outcome, stale, try int) (published int) {
 	l := w.lane
-	published := 0
 	for _, o := range outcomes {
 		switch o.Status {
 		case Published:
@@ -234,4 +247,5 @@ func (w *worker) count(outcomes []Outcome, stale, try int) {
 		l.stale.Add(int64(stale))
 		l.log.Warn("rows were not written back: they are in another worker's hand since this one's lease ended", "rows", stale)
 	}
+	return published
 }

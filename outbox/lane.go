@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +34,9 @@ type lane struct {
 	stale     atomic.Int64
 	taken     atomic.Int64
 	breaks    atomic.Int64
+	crashes   atomic.Int64
 	published rate
+	latency   latencies
 	lastError atomic.Pointer[string]
 	promised  atomic.Pointer[Promise] // nil: none, as to partners
 }
@@ -89,6 +92,9 @@ func (l *lane) status() LaneStatus {
 		Stale:              l.stale.Load(),
 		TakenOver:          l.taken.Load(),
 		OrderBreaks:        l.breaks.Load(),
+		Crashes:            l.crashes.Load(),
+		Latency:            l.latency.lately(time.Now()),
+		Latencies:          l.latency.total(),
 	}
 	s.Breaker, s.OpenTopics = l.circuit.state()
 	for _, w := range l.workers {
@@ -122,6 +128,14 @@ func (l *lane) took(t Takeover) {
 	for _, seq := range t.Abandoned {
 		l.log.Error("a row was abandoned", "seq", seq, "class", "crash")
 	}
+}
+
+// crashed notes that a part of the lane panicked. It goes on.
+func (l *lane) crashed(part string, v any) {
+	err := fmt.Errorf("outbox: %s: %v\n%s", part, v, debug.Stack())
+	l.failed(err)
+	l.crashes.Add(1)
+	l.log.Error("a part of the lane crashed and goes on", "part", part, "error", err)
 }
 
 // failed notes an error for people to see.
@@ -172,6 +186,12 @@ func (k *keeper) portion(n int) int {
 
 func (k *keeper) turn(ctx context.Context) {
 	l, lease := k.lane, k.lane.p.cfg.Outbox.Lease
+	defer func() {
+		if v := recover(); v != nil {
+			l.crashed("keeping leases", v)
+			k.drop()
+		}
+	}()
 	ctx, cancel := context.WithTimeout(writer.Urgent(ctx), lease/3)
 	defer cancel()
 	var err error
@@ -288,9 +308,16 @@ func (k *keeper) balance(ctx context.Context) error {
 	return nil
 }
 
-// leave takes the workers off the list, so that others count on without them.
+// leave takes the workers off the list, so that others count on without them. What
+// was taken for one that had ended meanwhile is released, too; after a hard stop the
+// leases run out.
 func (k *keeper) leave(ctx context.Context) {
 	defer k.drop()
+	if ctx.Err() == nil {
+		for _, w := range k.lane.workers {
+			w.release(ctx)
+		}
+	}
 	ids := make([]string, len(k.lane.workers))
 	for i, w := range k.lane.workers {
 		ids[i] = w.id

@@ -111,7 +111,7 @@ func TestProcessor_F_23_EverybodyAtOnce(t *testing.T) {
 			})
 		}
 		pick := func(s outbox.Status) (seqs []int64) {
-			found, err := b.Find(ctx, outbox.Filter{Status: s, Limit: 20})
+			found, err := b.Find(ctx, outbox.Filter{Statuses: []outbox.Status{s}, Limit: 20})
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}

@@ -108,7 +108,7 @@ func TestProcessor_F_04_GoesOnInARestoredDatabase(t *testing.T) {
 	var kinds []string
 	require.NoError(t, from.DB.NewRaw("SELECT DISTINCT data_type FROM information_schema.columns WHERE table_schema = current_schema() AND table_name LIKE 'outbox%'"+
 		" ORDER BY 1").Scan(t.Context(), &kinds))
-	require.Equal(t, []string{"bigint", "boolean", "bytea", "integer", "text", "timestamp with time zone", "uuid"}, kinds)
+	require.Equal(t, []string{"bigint", "boolean", "bytea", "integer", "jsonb", "text", "timestamp with time zone", "uuid"}, kinds)
 
 	// Rows in every state, one of them in the hand of a worker that isn't coming
 	// back.

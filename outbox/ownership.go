@@ -32,6 +32,13 @@ func margin(lease time.Duration) time.Duration { return min(lease/10, 5*time.Sec
 // locked. It has locked partitions, whose renewal must not wait for long.
 func patience(lease time.Duration) time.Duration { return min(lease/6, time.Second) }
 
+// silence is how long a process may say nothing in the middle of a claim or a takeover
+// until PostgreSQL ends its session: one that stands still, as a frozen machine does,
+// would keep the partitions that it has locked from others for longer than its lease.
+func silence(lease time.Duration) time.Duration {
+	return min(max(2*lease/3, time.Second), storeTimeout)
+}
+
 func (o *ownership) add(leases []Lease, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

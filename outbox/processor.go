@@ -14,7 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/tracing"
 )
 
 // Lane is one target broker of a processor.
@@ -31,6 +34,9 @@ type ProcessorConfig struct {
 	Lanes    []Lane // At least one.
 	Outbox   Config
 	Logger   *slog.Logger // Defaults to slog.Default().
+	// TracerProvider gets a span for each publish of a row that was written in a
+	// sampled trace. Defaults to OpenTelemetry's global one.
+	TracerProvider trace.TracerProvider
 	// Gate is shared by the processors of a process. Nil: this one has its own.
 	Gate *Gate
 }
@@ -39,9 +45,10 @@ type ProcessorConfig struct {
 // with as many workers as configured, in as many processes as are started. It is
 // safe for concurrent use.
 type Processor struct {
-	cfg   ProcessorConfig
-	log   *slog.Logger
-	lanes map[string]*lane
+	cfg    ProcessorConfig
+	log    *slog.Logger
+	tracer *tracing.Tracer
+	lanes  map[string]*lane
 
 	mu      sync.Mutex // held by Start, and for the first of several Stops
 	started bool
@@ -67,7 +74,7 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 		errs = append(errs, errors.New("there is no lane; name at least one target broker"))
 	}
 	p := &Processor{
-		log: cmp.Or(cfg.Logger, slog.Default()), lanes: map[string]*lane{},
+		log: cmp.Or(cfg.Logger, slog.Default()), tracer: tracing.New(cfg.TracerProvider), lanes: map[string]*lane{},
 		stop: make(chan struct{}), stopped: make(chan struct{}), hint: make(chan struct{}, 1),
 		gate: cmp.Or(cfg.Gate, NewGate()),
 	}
@@ -197,13 +204,16 @@ type LaneStatus struct {
 	OpenTopics         []string // topics that don't answer while others do
 	Published          int64    // since the start
 	PublishedPerSecond float64
-	Attempts           int64   // settled since the start; those that cost nothing, as in an outage, don't count
-	Retries            int64   // those of them that were not their row's first
-	RetryRate          float64 // the second as a fraction of the first
-	Stale              int64   // write-backs of rows that came too late and changed nothing
-	TakenOver          int64   // rows that another worker had claimed and not settled
-	OrderBreaks        int64   // rows that the broker stored although it had not stored an earlier one of their key
-	LastError          string  // the last that a broker or the database answered; "" after a success
+	Attempts           int64    // settled since the start; those that cost nothing, as in an outage, don't count
+	Retries            int64    // those of them that were not their row's first
+	RetryRate          float64  // the second as a fraction of the first
+	Stale              int64    // write-backs of rows that came too late and changed nothing
+	TakenOver          int64    // rows that another worker had claimed and not settled
+	OrderBreaks        int64    // rows that the broker stored although it had not stored an earlier one of their key
+	Crashes            int64    // workers, other parts of the lane, and calls of the broker, that panicked; they go on
+	Latency            *Latency // of the last minute; nil: nothing was published
+	Latencies          Latencies
+	LastError          string // the last that a broker or the database answered; "" after a success
 }
 
 // Status is the state of every lane, by target broker.

@@ -146,12 +146,12 @@ func TestProcessor_QuarantineComesItsTurn(t *testing.T) {
 		if all[0].Status == outbox.Published {
 			break
 		}
-		if pending, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Pending, Limit: 50}); err != nil || len(pending) < 50 {
+		if pending, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Pending}, Limit: 50}); err != nil || len(pending) < 50 {
 			require.NoError(t, err)
 			b.Insert(outboxtest.Numbered("k", 200)...)
 		}
 	}
-	pending, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Pending})
+	pending, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Pending}})
 	require.NoError(t, err)
 	require.NotEmpty(t, pending, "others were still waiting")
 	require.Positive(t, p.Status()["default"].Published)

@@ -159,3 +159,27 @@ func TestProcessor_F_24_ALockedRowHoldsUpItsKeyOnly(t *testing.T) {
 	statuses(t, b, map[outbox.Status]int{outbox.Published: 152})
 	require.Len(t, byKey(m.Messages(topic))["locked"], 2)
 }
+
+// C-17: an operator's change of many rows that meets a locked one doesn't keep the
+// partitions from their owners: it lets go, and is tried again.
+func TestRace_C_17_ChangeBehindALockedRow(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	b.Insert("a", "b", "c")
+	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
+	release := hold(t, b, b.Entries()[2].Seq)
+	changed := make(chan outbox.ChangeResult)
+	go func() {
+		r, err := b.Change(context.Background(), outbox.Filter{Target: "default"}, outbox.Change{Verb: outbox.VerbAbandon, Actor: "ada"})
+		if err != nil {
+			t.Error(err)
+		}
+		changed <- r
+	}()
+	blocked(t, b, 1)
+	require.Eventually(t, func() bool { return len(w.Claim(1).Rows) == 1 }, 10*time.Second, 5*time.Millisecond, "between two tries")
+	release()
+	r := <-changed
+	require.EqualValues(t, 2, r.Changed)
+	require.Equal(t, map[outbox.Status]int64{outbox.Processing: 1}, r.Refused, "the claim was first")
+	require.Equal(t, []outbox.Status{outbox.Processing, outbox.Abandoned, outbox.Abandoned}, b.Statuses())
+}

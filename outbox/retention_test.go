@@ -1,19 +1,15 @@
 package outbox_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -22,7 +18,6 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
-	"github.com/waybill-go/waybill/uow/postgres"
 )
 
 // fillPublished puts n rows into the table that were published the given time
@@ -100,7 +95,7 @@ func TestHousekeeping_F_47_F_48_WhileOthersPublish(t *testing.T) {
 		require.EqualValues(t, 200, s["default"].Counts[outbox.Published])
 
 		m.FailWhere(nil)
-		held, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Abandoned})
+		held, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Abandoned}})
 		require.NoError(t, err)
 		require.Equal(t, bad[0].MessageID, held[0].MessageID)
 		require.NoError(t, b.Retry(t.Context(), held[0].Seq))
@@ -326,176 +321,6 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, sent.Take())
 	})
-}
-
-// plans are the plans of all statements that do sends and EXPLAIN knows.
-func plans(t *testing.T, b *outboxtest.Bench, do func(s *outbox.Store)) (all []string) {
-	t.Helper()
-	watched, sent := watched(b)
-	do(watched.Store)
-	settings := []string{}
-	for _, q := range sent.Take() {
-		switch {
-		case strings.HasPrefix(q, "SELECT set_config"):
-			settings = append(settings, q)
-		case strings.Contains(q, "FROM outbox ") || strings.Contains(q, "UPDATE outbox SET"):
-			tx, err := b.DB.BeginTx(t.Context(), nil)
-			require.NoError(t, err)
-			for _, s := range settings {
-				_, err := tx.ExecContext(t.Context(), s)
-				require.NoError(t, err)
-			}
-			var plan []string
-			require.NoError(t, tx.NewRaw("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) ?", bun.Safe(q)).Scan(t.Context(), &plan))
-			require.NoError(t, tx.Rollback())
-			all = append(all, q[:min(len(q), 300)]+"\n"+strings.Join(plan, "\n"))
-		}
-	}
-	require.NotEmpty(t, all)
-	return all
-}
-
-// F-49, F-50: with a long history, nothing that is done regularly reads it:
-// claim, takeover, write-back, purge and signals all go by an index, also while
-// the server believes that most rows are unfinished, as they were when it last
-// counted.
-func TestPlans_F_49_F_50_NothingReadsTheHistory(t *testing.T) {
-	b := outboxtest.Open(t, openPostgres(t))
-	check := func() {
-		b.Insert(outboxtest.Numbered("k", 100)...)
-		b.Expire()
-		dead := b.Worker("dead", outboxtest.Partitions, time.Minute)
-		c := dead.Claim(20)
-		dead.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Abandoned, Class: "permanent", Error: "x"})...)
-		c = dead.Claim(20)
-		dead.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Failed, Class: "transient", Error: "x", After: time.Hour})...)
-		c = dead.Claim(20)
-		require.Len(t, c.Rows, 20)
-		b.Expire()
-		var leases []outbox.Lease
-		for _, do := range []func(s *outbox.Store){
-			func(s *outbox.Store) {
-				_, err := s.Purge(t.Context(), outbox.Retention{})
-				require.NoError(t, err)
-			},
-			func(s *outbox.Store) {
-				stats, err := s.Stats(t.Context())
-				require.NoError(t, err)
-				require.EqualValues(t, 20, stats["default"].Counts[outbox.Processing])
-			},
-			func(s *outbox.Store) {
-				_, err := s.Settle(t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outboxtest.All(c, outbox.Outcome{Status: outbox.Published})})
-				require.NoError(t, err)
-			},
-		} {
-			for _, plan := range plans(t, b, do) {
-				require.NotRegexp(t, `Seq Scan on outbox( |$|\n)`, plan)
-			}
-		}
-		for _, plan := range plans(t, b, func(s *outbox.Store) {
-			var err error
-			leases, _, err = s.Acquire(t.Context(), outboxtest.Owner("heir", time.Minute), outboxtest.Partitions)
-			require.NoError(t, err)
-		}) {
-			require.NotRegexp(t, `Seq Scan on outbox( |$|\n)`, plan, "takeover")
-		}
-		for _, plan := range plans(t, b, func(s *outbox.Store) {
-			claim, err := s.Claim(t.Context(), outbox.ClaimRequest{Target: "default", Worker: "heir", Leases: leases, Limit: 10, MaxAttempts: 5})
-			require.NoError(t, err)
-			require.NotEmpty(t, claim.Rows)
-		}) {
-			require.NotRegexp(t, `Seq Scan on outbox( |$|\n)`, plan, "claim")
-		}
-	}
-	fillPublished(b, 50_000, time.Hour)
-	b.Exec("VACUUM ANALYZE outbox")
-	check()
-
-	b.Exec("TRUNCATE outbox")
-	b.Exec("ALTER TABLE outbox SET (autovacuum_enabled = false)")
-	fillPublished(b, 20_000, time.Hour)
-	b.Exec("ALTER TABLE outbox DISABLE TRIGGER outbox_life_cycle")
-	b.Exec("UPDATE outbox SET status = 'pending', published_at = NULL, finished_at = NULL, expires_at = NULL")
-	b.Exec("VACUUM ANALYZE outbox")
-	b.Exec("UPDATE outbox SET status = 'published', published_at = now(), finished_at = now(), expires_at = now() + interval '1 hour'")
-	b.Exec("ALTER TABLE outbox ENABLE TRIGGER outbox_life_cycle")
-	check()
-}
-
-// openDatabase gives a test a database of its own, in which no transaction of
-// another test keeps old versions alive.
-func openDatabase(t *testing.T) outboxtest.Database {
-	at, err := url.Parse(os.Getenv("WAYBILL_POSTGRES"))
-	require.NoError(t, err)
-	server, err := postgres.Open(t.Context(), postgres.Config{DSN: at.String()})
-	require.NoError(t, err)
-	name := "outbox_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	_, err = server.DB().ExecContext(t.Context(), "CREATE DATABASE "+name)
-	require.NoError(t, err)
-	at.Path = "/" + name
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: at.String()})
-	t.Cleanup(func() {
-		if p != nil {
-			require.NoError(t, p.Close())
-		}
-		_, err := server.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
-		require.NoError(t, err)
-		require.NoError(t, server.Close())
-	})
-	require.NoError(t, err)
-	return p
-}
-
-// F-46: a claim rewrites its rows without touching an index, and what is written
-// all the time, leases, workers and counters, doesn't grow.
-func TestBloat_F_46_ClaimsAreHOTAndLeasesStaySmall(t *testing.T) {
-	b := outboxtest.Open(t, openDatabase(t))
-	stat := func() (updates, hot int) {
-		b.Exec("SELECT pg_stat_force_next_flush()")
-		require.NoError(t, b.DB.NewRaw("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'outbox'::regclass").Scan(t.Context(), &updates, &hot))
-		return updates, hot
-	}
-	const rows = 1000
-	all := make([]outbox.Row, rows)
-	for i := range all {
-		all[i] = outboxtest.Row(fmt.Sprint(i))
-		all[i].Payload = bytes.Repeat([]byte("x"), 1000)
-	}
-	b.InsertRows(all...)
-	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
-	claims := []outbox.Claim{w.Claim(rows / 2), w.Claim(rows / 2)}
-	var updates, hot int
-	// A session reports what it has done within seconds.
-	require.Eventually(t, func() bool { updates, hot = stat(); return updates >= rows }, 30*time.Second, 50*time.Millisecond)
-	require.Equal(t, rows, updates)
-	require.GreaterOrEqual(t, hot, rows*95/100, "a page that is full all the same")
-
-	for _, c := range claims {
-		w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Published})...)
-	}
-	size := func() (pages int) {
-		require.NoError(t, b.DB.NewRaw("SELECT (pg_relation_size('outbox_partitions') + pg_relation_size('outbox_workers') + pg_relation_size('outbox_published')) / 8192").Scan(t.Context(), &pages))
-		return pages
-	}
-	// Without pages being used again, so many renewals would fill eight more.
-	grows := func() bool {
-		before := size()
-		for range 100 {
-			kept, err := b.Announce(t.Context(), b.DB, "default", []string{"w1"}, w.Leases, time.Minute)
-			require.NoError(t, err)
-			require.Len(t, kept, outboxtest.Partitions)
-			b.Insert("k")
-			c := w.Claim(1)
-			w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Published})...)
-		}
-		return size() > before+1
-	}
-	for range 20 {
-		if !grows() {
-			return
-		}
-	}
-	require.Fail(t, "it grows and grows")
 }
 
 // S1-26, S1-13: a stop settles what was out: nothing that the broker has stored stays

@@ -1,16 +1,21 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
 )
 
@@ -60,6 +65,51 @@ func Migrate(ctx context.Context, db *bun.DB, partitions int) error {
 	return nil
 }
 
+// PlanMigration is what [Migrate] and, for each context, [InitTargets] would do. It
+// changes nothing, and refuses what they would refuse.
+func PlanMigration(ctx context.Context, db bun.IDB, partitions int, contexts map[string]Targets) (p migrate.Plan, err error) {
+	if p.Steps, err = Migrations().Missing(ctx, db); err != nil {
+		return p, err
+	}
+	have := map[string]string{}
+	if len(p.Steps) == 0 || p.Steps[0].Version > 1 { // the table is there
+		err := dbrows.Each(ctx, db, "SELECT name, value FROM outbox_settings", func(scan func(...any) error) error {
+			var name, value string
+			err := scan(&name, &value)
+			have[name] = value
+			return err
+		})
+		if err != nil {
+			return p, fmt.Errorf("outbox: read settings: %w", err)
+		}
+	}
+	write := func(name, value string) {
+		p.Then = append(p.Then, "INSERT INTO outbox_settings (name, value) VALUES ("+migrate.Quote(name)+", "+migrate.Quote(value)+") ON CONFLICT (name) DO NOTHING")
+	}
+	if _, ok := have["partitions"]; !ok {
+		write("partitions", strconv.Itoa(cmp.Or(partitions, DefaultPartitions)))
+	} else if n, err := Partitions(ctx, db); err != nil {
+		return p, err
+	} else if partitions != 0 && n != partitions {
+		return p, &PartitionsError{Have: n, Want: partitions}
+	}
+	for _, name := range slices.Sorted(maps.Keys(contexts)) {
+		t := contexts[name]
+		if _, ok := have[targetsPrefix+name]; ok {
+			if err := CheckTargets(ctx, db, name, t); err != nil {
+				return p, err
+			}
+			continue
+		}
+		value, err := json.Marshal(t.sorted())
+		if err := errors.Join(t.check(), err); err != nil {
+			return p, err
+		}
+		write(targetsPrefix+name, string(value))
+	}
+	return p, nil
+}
+
 // Partitions is the database's partition count, written by the first migration.
 func Partitions(ctx context.Context, db bun.IDB) (int, error) {
 	var value string
@@ -68,15 +118,20 @@ func Partitions(ctx context.Context, db bun.IDB) (int, error) {
 		return 0, errors.New("outbox: the partition count is missing from outbox_settings; run `waybill migrate` or engine.Migrate")
 	}
 	if err != nil {
-		// Most likely the table isn't there: say what to do about it.
-		if schema := Migrations().Check(ctx, db); schema != nil {
-			return 0, schema
-		}
-		return 0, fmt.Errorf("outbox: read partition count: %w", err)
+		return 0, explain(ctx, db, fmt.Errorf("outbox: read partition count: %w", err))
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 {
 		return 0, fmt.Errorf("outbox: outbox_settings says that there are %q partitions; restore the number that the first migration wrote", value)
 	}
 	return n, nil
+}
+
+// explain says what to do about tables that aren't there, most likely the reason of
+// err.
+func explain(ctx context.Context, db bun.IDB, err error) error {
+	if wrong, ok := errors.AsType[*migrate.SchemaError](Migrations().Check(ctx, db)); ok {
+		return wrong
+	}
+	return err
 }

@@ -1,11 +1,16 @@
 package outbox_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 )
@@ -56,5 +61,43 @@ func TestStats_S3_27_Attempts(t *testing.T) {
 		b.Insert("f", "g")
 		settle(w.Claim(2), remove, published, failed)
 		is(11, 4, 4.0/11)
+	})
+}
+
+// How long a row took is counted from when it was stored, by the database's clock; a
+// row that wasn't published doesn't count.
+func TestProcessor_Latency(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		m := memory.New(memory.Config{})
+		p := processor(t, b, quick(), lane(m))
+		require.Nil(t, p.Status()["default"].Latency)
+		require.Zero(t, p.Status()["default"].Latencies.Count)
+		b.Insert("a", "b", "c")
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 3})
+		s := p.Status()["default"]
+		require.Positive(t, s.Latency.P50)
+		require.GreaterOrEqual(t, s.Latency.P99, s.Latency.P50)
+		require.Less(t, s.Latency.P99, time.Minute)
+		require.EqualValues(t, 3, s.Latencies.Count)
+		require.Positive(t, s.Latencies.Sum)
+		require.EqualValues(t, 3, s.Latencies.Buckets[60])
+
+		m.FailNext(1, broker.Permanent)
+		b.Insert("d")
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 3, outbox.Abandoned: 1})
+		require.EqualValues(t, 3, p.Status()["default"].Latencies.Count)
+		old := outboxtest.Row("e")
+		require.NoError(t, b.DB.RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+			if _, err := tx.ExecContext(ctx, "?", outbox.Insert([]outbox.Row{old})); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE outbox SET created_at = ? WHERE message_id = ?", bun.Safe(dbtime.In(b.DB.Dialect(), -time.Hour)), old.MessageID)
+			return err
+		}))
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 4, outbox.Abandoned: 1})
+		s = p.Status()["default"]
+		require.EqualValues(t, 3, s.Latencies.Buckets[1800])
+		require.EqualValues(t, 4, s.Latencies.Buckets[7200])
+		require.Greater(t, s.Latency.P99, 30*time.Minute)
 	})
 }

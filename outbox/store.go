@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
 // Store is the outbox of one database, as processors and operators see it. It
@@ -21,6 +22,8 @@ import (
 type Store struct {
 	db     *bun.DB
 	reader *bun.DB
+	// observe, if there is one, is told what is sent at once. Hooks of db aren't.
+	observe func([]pipeline.Statement)
 }
 
 // NewStore returns the store on a database: db for what writes, reader for what
@@ -57,14 +60,18 @@ func (s *Store) inTx(ctx context.Context, db txBeginner, fn func(tx bun.Tx) erro
 }
 
 // patience is a condition that is always true and bounds, for the rest of the
-// transaction, how long PostgreSQL waits for a lock: a statement of its own would
-// be one more round trip. A context can't do it: the server goes on waiting, with
-// all that it has locked, after its client has gone.
-func (s *Store) patience(d time.Duration) string {
-	if d == 0 || s.sqlite() {
-		return ""
+// transaction, how long PostgreSQL waits for a lock, and for the next statement: one
+// of its own would be one more round trip. A context can't do it: the server goes on
+// waiting, with all that it has locked, after its client has gone. 0: no bound.
+func (s *Store) patience(lock, statement time.Duration) (condition string) {
+	bound := func(name string, d time.Duration) {
+		if d > 0 && !s.sqlite() {
+			condition += fmt.Sprintf(" AND set_config('%s', '%dms', true) <> ''", name, d.Milliseconds())
+		}
 	}
-	return fmt.Sprintf(" AND set_config('lock_timeout', '%dms', true) <> ''", d.Milliseconds())
+	bound("lock_timeout", lock)
+	bound("idle_in_transaction_session_timeout", statement)
+	return condition
 }
 
 // lockTimeout says whether err is that bound.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,12 +32,17 @@ type ClaimRequest struct {
 	// Wait is how long the claim waits for a row that others have locked; then it
 	// fails with the database's lock timeout. 0: for as long as it takes.
 	Wait time.Duration
+	// Silence is how long PostgreSQL waits for the next statement of the claim; then it
+	// ends the session. 0: as the server is configured.
+	Silence time.Duration
 	// Careful leaves out keys with a row that others have locked, instead of
 	// waiting. It costs one more statement.
 	Careful bool
 	// Near bounds the search in each partition, to about [near] times the rows of
 	// its first page, for a worker that has claims out already.
 	Near bool
+	// Hand is what the worker has in hand: it must be complete if there is a Memory.
+	Hand []Claimed
 	// Memory is what the worker remembers of its partitions. Nil: nothing.
 	Memory *Memory
 }
@@ -53,6 +57,9 @@ type Claim struct {
 	// Incomplete says that some of the partitions were locked, by a renewal or an
 	// operator, and were left out: it is worth looking again at once.
 	Incomplete bool
+	// More says that a full batch of rows was taken, or that there are more than were
+	// looked at.
+	More bool
 	// Quarantined says that a row in quarantine is due and was left.
 	Quarantined bool
 	// Crowded says that a search that was to be near found little, because most rows
@@ -69,6 +76,7 @@ type Claimed struct {
 	Partition int
 	Attempts  int // this one included
 	Losses    int
+	Waited    time.Duration // from its storing to this claim, by the database's clock
 	Message   broker.Message
 }
 
@@ -100,6 +108,9 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 	if r.Alone {
 		r.Limit = 1
 	}
+	if c, ok, err := s.claimSimply(ctx, r); ok || err != nil {
+		return c, err
+	}
 	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		own, err := s.own(ctx, tx, r, true)
 		if err != nil {
@@ -122,6 +133,10 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (Claim, error) {
 		}
 		if len(chosen.rows) == 0 {
 			return nil
+		}
+		c.More = len(chosen.rows) == r.Limit
+		if r.Near || r.Careful {
+			c.Next = time.Millisecond // it hasn't seen all
 		}
 		if err := s.raise(ctx, tx, r.Target, chosen, own); err != nil {
 			return err
@@ -161,12 +176,17 @@ type partitionState struct {
 	fence        int64
 	claimedBelow int64
 	changes      int64
+	last         int64 // seq that was given out, of all
 }
 
 // own reads those of the partitions that are the worker's, and locks them.
 func (s *Store) own(ctx context.Context, db bun.IDB, r ClaimRequest, lock bool) (map[int]partitionState, error) {
-	query := leaseValues(r.Leases) + " SELECT p.partition, p.fence, p.claimed_below, p.changes FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
-		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now() + s.patience(r.Wait)
+	last := "(SELECT last_value FROM outbox_seq_seq)"
+	if s.sqlite() {
+		last = "COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)"
+	}
+	query := leaseValues(r.Leases) + " SELECT p.partition, p.fence, p.claimed_below, p.changes, " + last + " FROM outbox_partitions AS p JOIN v ON p.partition = v.partition AND p.fence = v.fence" +
+		" WHERE p.target_broker = ? AND p.locked_by = ? AND p.locked_until > " + s.now() + s.patience(r.Wait, r.Silence)
 	if lock && !s.sqlite() {
 		query += " FOR NO KEY UPDATE OF p SKIP LOCKED"
 	}
@@ -174,7 +194,7 @@ func (s *Store) own(ctx context.Context, db bun.IDB, r ClaimRequest, lock bool) 
 	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var p int
 		var at partitionState
-		err := scan(&p, &at.fence, &at.claimedBelow, &at.changes)
+		err := scan(&p, &at.fence, &at.claimedBelow, &at.changes, &at.last)
 		own[p] = at
 		return err
 	}, r.Target, r.Worker)
@@ -205,322 +225,6 @@ func (s *Store) raise(ctx context.Context, tx bun.Tx, target string, chosen choi
 	return err
 }
 
-// candidate is an unfinished row, without its payload.
-type candidate struct {
-	seq       int64
-	partition int
-	key       string
-	status    Status
-	wait      float64 // seconds until it is due; 0 or less: due
-	losses    int
-	topic     string // only if the request has a May
-}
-
-// run collects the rows of a claim from candidates, which come in the order of
-// seq, page by page.
-type run struct {
-	request     ClaimRequest
-	memory      *Memory
-	blocked     map[string]bool
-	taken       map[string][]candidate // by key
-	n           int
-	next        float64 // smallest wait seen
-	quarantined bool
-	lasting     bool         // a key was met that can't go on
-	inHand      map[int]bool // partitions
-}
-
-func newRun(request ClaimRequest) *run {
-	r := &run{request: request, memory: request.Memory, blocked: map[string]bool{}, taken: map[string][]candidate{}, inHand: map[int]bool{}}
-	if r.memory == nil {
-		r.memory = &Memory{}
-	}
-	return r
-}
-
-// part is how many rows a page has of each partition.
-func (r *run) part(partitions int) int {
-	return (max(r.request.Limit-r.n, minPage) + partitions - 1) / partitions
-}
-
-// topic is the column that says where a row goes, if that matters.
-func (r *run) topic() string {
-	if r.request.May == nil {
-		return "''"
-	}
-	return "COALESCE(topic, replace(stream_category, '::', '.'))" // as DefaultTopic
-}
-
-func (r *run) add(c candidate) {
-	waits := c.wait > 0 && c.status != Abandoned && c.status != Processing
-	if waits && (r.next == 0 || c.wait < r.next) {
-		r.next = c.wait
-	}
-	switch {
-	case c.status == Processing:
-		// Somebody has a row of this key: what was taken of it goes back.
-		r.n -= len(r.taken[c.key])
-		delete(r.taken, c.key)
-		r.inHand[c.partition] = true
-		r.block(c, false, time.Time{})
-	case r.memory.blocked(c):
-		r.memory.pass(c, true, time.Time{})
-	case r.blocked[c.key]:
-		r.memory.pass(c, false, time.Time{})
-	case c.status == Abandoned: // held
-		r.block(c, true, time.Time{})
-	case waits:
-		r.block(c, true, time.Now().Add(time.Duration(c.wait*float64(time.Second))))
-	case c.losses >= quarantine && !r.request.Alone:
-		r.quarantined = true
-		r.block(c, false, time.Time{})
-	case c.losses < quarantine && r.request.Alone, r.request.May != nil && !r.request.May(c.key, c.topic):
-		r.block(c, false, time.Time{})
-	default:
-		r.memory.stop(c)
-		r.taken[c.key] = append(r.taken[c.key], c)
-		r.n++
-	}
-}
-
-func (r *run) block(c candidate, lasting bool, until time.Time) {
-	r.blocked[c.key] = true
-	r.lasting = r.lasting || lasting
-	r.memory.pass(c, lasting, until)
-}
-
-type choice struct {
-	rows        []candidate // in the order of seq
-	next        time.Duration
-	quarantined bool
-	crowded     bool
-	inHand      []int
-}
-
-// seqs are those of the rows that a condition holds for; nil: of all.
-func (c choice) seqs(of func(candidate) bool) (seqs []int64) {
-	for _, row := range c.rows {
-		if of == nil || of(row) {
-			seqs = append(seqs, row.seq)
-		}
-	}
-	return seqs
-}
-
-func (r *run) choice(own map[int]partitionState) choice {
-	all := make([]candidate, 0, r.n)
-	for _, taken := range r.taken {
-		all = append(all, taken...)
-	}
-	slices.SortFunc(all, bySeq)
-	c := choice{next: time.Duration(r.next * float64(time.Second)), quarantined: r.quarantined}
-	for p := range r.inHand {
-		c.inHand = append(c.inHand, p)
-	}
-	if wait := r.memory.wait(own); wait > 0 && (c.next == 0 || wait < c.next) {
-		c.next = wait
-	}
-	// Cut at the limit: what goes is the end of the order, so that each key keeps
-	// a leading run.
-	c.rows = all[:min(len(all), r.request.Limit)]
-	return c
-}
-
-// leaveLocked takes the keys out of a choice of which others have locked a row,
-// and locks the rest. To leave out only the row itself would publish its
-// followers before it.
-func (s *Store) leaveLocked(ctx context.Context, tx bun.Tx, c *choice) error {
-	if len(c.rows) == 0 {
-		return nil
-	}
-	var free []int64
-	if err := scanAll(ctx, tx, &free, "SELECT seq FROM outbox WHERE seq IN ("+list(c.seqs(nil))+") ORDER BY seq FOR NO KEY UPDATE SKIP LOCKED"); err != nil {
-		return err
-	}
-	locked := map[string]bool{}
-	for _, row := range c.rows {
-		if _, ok := slices.BinarySearch(free, row.seq); !ok {
-			locked[row.key] = true
-		}
-	}
-	c.rows = slices.DeleteFunc(c.rows, func(row candidate) bool { return locked[row.key] })
-	return nil
-}
-
-// exclude are blocked keys for the next page to leave out, as far as they fit
-// in a query; further ones are passed over here.
-func (r *run) exclude(partitions map[int]int64) []string {
-	n := len(r.blocked)
-	for p := range partitions {
-		n += len(r.memory.partitions[p].walls)
-	}
-	if n == 0 || n > maxExcluded {
-		return nil
-	}
-	keys := make([]string, 0, n)
-	for key := range r.blocked {
-		keys = append(keys, key)
-	}
-	for p := range partitions {
-		for key := range r.memory.partitions[p].walls {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// maxExcluded bounds how many keys a page leaves out.
-const maxExcluded = 1000
-
-// choose pages through the unfinished rows of each partition until the limit is
-// reached, so that any number of rows behind blocked heads hides nothing. A page
-// has an equal part of each partition: what is oldest of all comes first, and
-// what comes after it needn't be in the order of seq between partitions.
-//
-// It does so while no row of the target has a priority; a page that meets one
-// leaves the choice to rank. Each page looks for itself, in its own snapshot: a
-// row with a priority may have come since the page before, and another of its key
-// after it.
-func (s *Store) choose(ctx context.Context, db bun.IDB, request ClaimRequest, own map[int]partitionState) (choice, error) {
-	r := newRun(request)
-	if r.memory.ranked { // most likely still
-		return s.rank(ctx, db, request, own)
-	}
-	if r.memory.far {
-		if err := r.memory.look(ctx, db, s.sqlite()); err != nil {
-			return choice{}, err
-		}
-	}
-	r.memory.begin(own)
-	after := make(map[int]int64, len(own)) // of those that may have more
-	for p := range own {
-		after[p] = r.memory.partitions[p].after
-	}
-	pages := 0
-	bounds := map[int]int64{}
-	for ; len(after) > 0 && r.n < request.Limit; pages++ {
-		w := walk{after: after, bounds: bounds, part: r.part(len(after)), unless: true}
-		r.memory.far = r.memory.far || pages > 0 && r.lasting
-		page, err := s.page(ctx, db, r, w)
-		if err != nil {
-			return choice{}, err
-		}
-		if page.priorities {
-			return s.rank(ctx, db, request, own)
-		}
-		for _, c := range page.rows {
-			r.add(c)
-		}
-		first := page.advance(w, func(p int) { r.memory.end(p, bounds[p]) })
-		if request.Near && pages == 0 {
-			for p, last := range after {
-				bounds[p] = last + near*(last-first[p]+1)
-			}
-		}
-	}
-	c := r.choice(own)
-	c.crowded = request.Near && pages > 1 && len(r.inHand) > 0 && r.n < request.Limit/4
-	return c, nil
-}
-
-// near is how far a search goes that is to be near.
-const near = 128
-
-// minPage is how many rows a page has at least, if there are as many.
-const minPage = 100
-
-// walk says which page to read: of some partitions, after and up to some seq, the
-// rows of one priority.
-type walk struct {
-	after  map[int]int64
-	bounds map[int]int64 // nil, or missing: none
-	part   int           // of each partition, at most
-	// priority is that of the rows; unless says to read none if any row of the target
-	// has another priority than 0.
-	priority int
-	unless   bool
-}
-
-// page is what was read.
-type page struct {
-	rows       []candidate // in the order of seq
-	priorities bool        // there are rows with priorities, and nothing was read
-}
-
-// advance moves a walk behind a page, and leaves out partitions that were read to
-// their end. It returns the first row of each partition.
-func (p page) advance(w walk, end func(partition int)) (first map[int]int64) {
-	of := map[int]int{}
-	first = map[int]int64{}
-	for _, c := range p.rows {
-		if of[c.partition]++; of[c.partition] == 1 {
-			first[c.partition] = c.seq
-		}
-		w.after[c.partition] = c.seq
-	}
-	for partition := range w.after {
-		if of[partition] < w.part {
-			if end != nil {
-				end(partition)
-			}
-			delete(w.after, partition)
-		}
-	}
-	return first
-}
-
-// page reads the next unfinished rows of each partition, in the order of seq.
-//
-// PostgreSQL plans one walk of the index and repeats it for each partition. A
-// branch for each, merged, would say the same, but to plan it takes ten times as
-// long as to run it.
-func (s *Store) page(ctx context.Context, db bun.IDB, r *run, w walk) (p page, err error) {
-	exclude, args := "", []any{r.request.Target}
-	if keys := r.exclude(w.after); len(keys) > 0 {
-		exclude, args = " AND partition_key NOT IN (?1)", append(args, bun.List(keys))
-	}
-	part := strconv.Itoa(w.part)
-	one := func(partition, seq, bound string) string {
-		return "(SELECT seq, partition, partition_key, status, available_at, losses, " + r.topic() + " AS topic FROM outbox WHERE target_broker = ?0 AND partition = " + partition +
-			" AND priority = " + strconv.Itoa(w.priority) + " AND finished_at IS NULL AND seq > " + seq + " AND seq <= " + bound + exclude + " ORDER BY seq LIMIT " + part + ")"
-	}
-	var from []string
-	for p, seq := range w.after {
-		bound := cmp.Or(w.bounds[p], math.MaxInt64)
-		if s.sqlite() {
-			from = append(from, "SELECT * FROM "+one(strconv.Itoa(p), strconv.FormatInt(seq, 10), strconv.FormatInt(bound, 10)))
-		} else {
-			from = append(from, fmt.Sprintf("(%d, %d, %d)", p, seq, bound))
-		}
-	}
-	query := "SELECT seq, partition, partition_key, status, " + dbtime.Seconds(s.db.Dialect(), s.now(), "available_at") + ", losses, topic FROM "
-	if s.sqlite() {
-		query += "(" + strings.Join(from, " UNION ALL ") + ") AS unfinished"
-	} else {
-		query += "(VALUES " + strings.Join(from, ", ") + ") AS v(p, after, bound) CROSS JOIN LATERAL " + one("v.p", "v.after", "v.bound") + " AS unfinished"
-	}
-	if w.unless {
-		// As an aggregate, which PostgreSQL takes from the index even where its
-		// statistics say that most rows have a priority, and none has.
-		const some = "(SELECT max(priority) FROM outbox WHERE target_broker = ?0 AND finished_at IS NULL AND priority <> 0) IS NOT NULL"
-		query = "SELECT 0 AS seq, 0 AS partition, '' AS partition_key, '' AS status, 0 AS wait, 0 AS losses, '' AS topic WHERE " + some +
-			" UNION ALL SELECT * FROM (" + query + " WHERE NOT (" + some + ")) AS walked"
-	}
-	p.rows = make([]candidate, 0, w.part*len(w.after))
-	err = dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
-		var c candidate
-		err := scan(&c.seq, &c.partition, &c.key, &c.status, &c.wait, &c.losses, &c.topic)
-		if c.seq == 0 {
-			p.priorities = true
-			return err
-		}
-		p.rows = append(p.rows, c)
-		return err
-	}, args...)
-	slices.SortFunc(p.rows, bySeq)
-	return p, err
-}
-
 // mark makes the chosen rows the worker's and reads them.
 func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choice, c *Claim) (err error) {
 	id := "(SELECT nextval('outbox_claim_seq'))" // once for all rows
@@ -544,7 +248,7 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 		" FROM outbox_partitions AS p WHERE p.target_broker = outbox.target_broker AND p.partition = outbox.partition"+
 		" AND outbox.seq IN ("+list(seqs)+")"+
 		" RETURNING claim_id, outbox.seq, outbox.partition, message_id, topic, stream_category, partition_key, message_type, content_type,"+
-		" correlation_id, tenant_id, traceparent, payload, cloud_event, occurred_at, attempts, losses",
+		" correlation_id, tenant_id, traceparent, payload, cloud_event, occurred_at, attempts, losses, created_at, last_attempt_at",
 		func(scan func(...any) error) error {
 			row, err := scanClaimed(scan, &c.ID)
 			c.Rows = append(c.Rows, row)
@@ -557,33 +261,44 @@ func (s *Store) mark(ctx context.Context, tx bun.Tx, r ClaimRequest, chosen choi
 
 func scanClaimed(scan func(...any) error, claim *int64) (Claimed, error) {
 	var (
-		c                                  Claimed
-		topic, correlation, tenant, trace  *string
-		category, messageType, contentType string
-		cloudEvent                         []byte
-		occurred                           dbtime.Time
+		c                         Claimed
+		t                         rowTexts
+		occurred, stored, claimed dbtime.Time
 	)
 	m := &c.Message
-	err := scan(claim, &c.Seq, &c.Partition, &m.ID, &topic, &category, &m.Key, &messageType, &contentType,
-		&correlation, &tenant, &trace, &m.Body, &cloudEvent, &occurred, &c.Attempts, &c.Losses)
+	err := scan(claim, &c.Seq, &c.Partition, &m.ID, &t.topic, &t.category, &m.Key, &t.messageType, &t.contentType,
+		&t.correlation, &t.tenant, &t.trace, &m.Body, &t.cloudEvent, &occurred, &c.Attempts, &c.Losses, &stored, &claimed)
 	if err != nil {
 		return c, err
 	}
-	if m.Topic = DefaultTopic(category); topic != nil {
-		m.Topic = *topic
+	t.occurred, c.Waited = occurred.Time, claimed.Time.Sub(stored.Time)
+	return c, t.fill(m)
+}
+
+// rowTexts are columns of a row of which its message's topic and headers are made.
+type rowTexts struct {
+	topic, correlation, tenant, trace  *string
+	category, messageType, contentType string
+	cloudEvent                         []byte
+	occurred                           time.Time
+}
+
+func (t rowTexts) fill(m *broker.Message) (err error) {
+	if m.Topic = DefaultTopic(t.category); t.topic != nil {
+		m.Topic = *t.topic
 	}
-	m.Headers = make(map[string]string, 8)
+	m.Headers = make(map[string]string, 12)
 	m.Headers["id"] = m.ID
-	m.Headers["type"] = messageType
-	m.Headers["time"] = occurred.Time.Format(timeLayout)
-	m.Headers["content-type"] = contentType
-	for name, value := range map[string]*string{"correlation-id": correlation, "tenant-id": tenant, "traceparent": trace} {
+	m.Headers["type"] = t.messageType
+	m.Headers["time"] = t.occurred.Format(timeLayout)
+	m.Headers["content-type"] = t.contentType
+	for name, value := range map[string]*string{"correlation-id": t.correlation, "tenant-id": t.tenant, "traceparent": t.trace} {
 		if value != nil {
 			m.Headers[name] = *value
 		}
 	}
-	if cloudEvent != nil {
-		err = json.Unmarshal(cloudEvent, &m.CloudEvent)
+	if t.cloudEvent != nil {
+		err = json.Unmarshal(t.cloudEvent, &m.CloudEvent)
 	}
-	return c, err
+	return err
 }

@@ -130,7 +130,7 @@ func (s *Store) Acquire(ctx context.Context, o Owner, n int) (leases []Lease, t 
 	}
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		free := "SELECT partition FROM outbox_partitions WHERE target_broker = ? AND (locked_by IS NULL OR locked_until <= " + s.now() + ")" +
-			s.patience(patience(o.Lease)) + " ORDER BY random() LIMIT " + fmt.Sprint(n)
+			s.patience(patience(o.Lease), silence(o.Lease)) + " ORDER BY random() LIMIT " + fmt.Sprint(n)
 		if !s.sqlite() {
 			// Two workers that look at once take different ones, and neither waits.
 			free += " FOR UPDATE SKIP LOCKED"

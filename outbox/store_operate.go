@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 )
@@ -39,30 +40,40 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("outbox: only a row that is %s can be %s, and row %s; nothing was changed", state, e.Verb, strings.Join(rows, ", row "))
 }
 
+// allows says whether a row may be changed.
+func (e *RefusedError) allows(s Status, held bool) bool {
+	return slices.Contains(e.From, s) && (held || !e.Held)
+}
+
+// What the verbs ask of a row.
+var (
+	retriable   = RefusedError{Verb: "retried", From: []Status{Failed, Abandoned}}
+	abandonable = RefusedError{Verb: "abandoned", From: []Status{Pending, Failed}}
+	skippable   = RefusedError{Verb: "skipped", From: []Status{Abandoned}, Held: true}
+)
+
 // Retry makes failed and abandoned rows pending, due at once, with attempts and
 // losses counted from 0. A row that was held is the head of its key again. One
 // that was abandoned and not held is published after what has followed it in its
 // key: out of order.
 //
-// Like all changes by an operator it is done to all rows or, with a
-// [*RefusedError], to none, and is safe while processors run.
+// Like Abandon, Skip and Prioritize it is done to all rows or, with a
+// [*RefusedError], to none, and is safe while processors run. [Store.Change] is
+// for many rows.
 func (s *Store) Retry(ctx context.Context, seqs ...int64) error {
-	return s.operate(ctx, seqs, RefusedError{Verb: "retried", From: []Status{Failed, Abandoned}},
-		"status = 'pending', attempts = 0, losses = 0, held = FALSE, finished_at = NULL, expires_at = NULL, available_at = "+s.now())
+	return s.operate(ctx, seqs, retriable, s.retried(s.now()))
 }
 
 // Abandon gives up pending and failed rows. What is behind them in their keys
 // goes on. retention says how long they stay.
 func (s *Store) Abandon(ctx context.Context, retention Retention, seqs ...int64) error {
-	return s.operate(ctx, seqs, RefusedError{Verb: "abandoned", From: []Status{Pending, Failed}},
-		"status = 'abandoned', last_error = COALESCE(last_error, 'abandoned by an operator'), "+s.finished(retention))
+	return s.operate(ctx, seqs, abandonable, s.abandoned(retention))
 }
 
 // Skip lets go on what is behind held rows in their keys. The rows stay
 // abandoned, for as long as retention says.
 func (s *Store) Skip(ctx context.Context, retention Retention, seqs ...int64) error {
-	return s.operate(ctx, seqs, RefusedError{Verb: "skipped", From: []Status{Abandoned}, Held: true},
-		"held = FALSE, "+s.finished(retention))
+	return s.operate(ctx, seqs, skippable, s.skipped(retention))
 }
 
 // Prioritize gives pending and failed rows another priority.
@@ -70,49 +81,35 @@ func (s *Store) Prioritize(ctx context.Context, priority int, seqs ...int64) err
 	return s.operate(ctx, seqs, RefusedError{Verb: "given a priority", From: []Status{Pending, Failed}}, fmt.Sprintf("priority = %d", priority))
 }
 
+func (s *Store) retried(due string) string {
+	return "status = 'pending', attempts = 0, losses = 0, held = FALSE, finished_at = NULL, expires_at = NULL, available_at = " + due
+}
+
+func (s *Store) abandoned(r Retention) string {
+	return "status = 'abandoned', last_error = COALESCE(last_error, 'abandoned by an operator'), " + s.finished(r)
+}
+
+func (s *Store) skipped(r Retention) string { return "held = FALSE, " + s.finished(r) }
+
 func (s *Store) finished(r Retention) string {
 	return "finished_at = " + s.now() + ", expires_at = " + s.expires(Config{Retention: r}.WithDefaults().Retention.Abandoned)
 }
 
-// operate changes rows if all of them allow it. It locks their partitions
-// first: a claim that runs has ended by then, and the next one sees that what its
-// worker remembers of these partitions may be wrong.
+// operate changes rows if all of them allow it.
 func (s *Store) operate(ctx context.Context, seqs []int64, refused RefusedError, set string) error {
 	if len(seqs) == 0 {
 		return errors.New("outbox: no row is named")
 	}
 	return s.inTx(ctx, s.db, func(tx bun.Tx) error {
-		these := "FROM outbox WHERE seq IN (" + list(seqs) + ")"
-		partitions := " WHERE (target_broker, partition) IN (SELECT target_broker, partition " + these + ")"
-		if !s.sqlite() {
-			lock := "SELECT count(*) FROM (SELECT 1 FROM outbox_partitions" + partitions + " ORDER BY target_broker, partition FOR NO KEY UPDATE) AS locked"
-			if _, err := tx.ExecContext(ctx, lock); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE outbox_partitions SET changes = changes + 1"+partitions); err != nil {
-			return err
-		}
 		refused.Rows = map[int64]Status{}
 		for _, seq := range seqs {
 			refused.Rows[seq] = ""
 		}
-		rows := "SELECT seq, status, held " + these + " ORDER BY seq"
-		if !s.sqlite() {
-			rows += " FOR NO KEY UPDATE"
-		}
-		err := dbrows.Each(ctx, tx, rows, func(scan func(...any) error) error {
-			var seq int64
-			var status Status
-			var held bool
-			if err := scan(&seq, &status, &held); err != nil {
-				return err
+		err := s.lock(ctx, tx, seqs, bun.SafeQuery("TRUE"), func(row locked) {
+			refused.Rows[row.seq] = row.status
+			if refused.allows(row.status, row.held) {
+				delete(refused.Rows, row.seq)
 			}
-			refused.Rows[seq] = status
-			if slices.Contains(refused.From, status) && (held || !refused.Held) {
-				delete(refused.Rows, seq)
-			}
-			return nil
 		})
 		if err != nil {
 			return err
@@ -123,6 +120,41 @@ func (s *Store) operate(ctx context.Context, seqs []int64, refused RefusedError,
 		_, err = tx.ExecContext(ctx, "UPDATE outbox SET "+set+" WHERE seq IN ("+list(seqs)+")")
 		return err
 	})
+}
+
+// locked is a row that nobody else changes until the end of the transaction.
+type locked struct {
+	seq     int64
+	status  Status
+	held    bool
+	matches bool
+}
+
+// lock locks rows, in the order of seq, and says of each whether it matches. It
+// locks their partitions first: a claim that runs has ended by then, and the next
+// one sees that what its worker remembers of these partitions may be wrong.
+func (s *Store) lock(ctx context.Context, tx bun.Tx, seqs []int64, match schema.QueryWithArgs, see func(row locked)) error {
+	these := "FROM outbox WHERE seq IN (" + list(seqs) + ")"
+	partitions := " WHERE (target_broker, partition) IN (SELECT target_broker, partition " + these + ")"
+	if !s.sqlite() {
+		lock := "SELECT count(*) FROM (SELECT 1 FROM outbox_partitions" + partitions + " ORDER BY target_broker, partition FOR NO KEY UPDATE) AS locked"
+		if _, err := tx.ExecContext(ctx, lock); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE outbox_partitions SET changes = changes + 1"+partitions); err != nil {
+		return err
+	}
+	rows := "SELECT seq, status, held, (?) IS TRUE " + these + " ORDER BY seq"
+	if !s.sqlite() {
+		rows += " FOR NO KEY UPDATE"
+	}
+	return dbrows.Each(ctx, tx, rows, func(scan func(...any) error) error {
+		var row locked
+		err := scan(&row.seq, &row.status, &row.held, &row.matches)
+		see(row)
+		return err
+	}, match)
 }
 
 // Held is what waits behind held rows.

@@ -28,7 +28,10 @@ func (s *Store) TakeTurn(ctx context.Context, job string, every time.Duration) (
 }
 
 // Purged is how many rows a purge removed, by what they were.
-type Purged struct{ Published, Abandoned int }
+type Purged struct {
+	Published int `json:"published"`
+	Abandoned int `json:"abandoned"`
+}
 
 // A purge steps through the table so that others hardly notice.
 const (
@@ -61,12 +64,12 @@ func (s *Store) Purge(ctx context.Context, r Retention) (p Purged, err error) {
 	r = Config{Retention: r}.WithDefaults().Retention
 	end := time.Now().Add(cmp.Or(max(r.Every, 0), math.MaxInt64))
 	if r.Abandoned >= 0 {
-		if p.Abandoned, err = s.walk(ctx, abandonedRows, r.Batch, end); err != nil {
+		if p.Abandoned, err = s.walk(ctx, s.expired(abandonedRows), r.Batch, end); err != nil {
 			return p, err
 		}
 	}
 	if r.Delete || r.Published >= 0 {
-		p.Published, err = s.walk(ctx, publishedRows, r.Batch, end)
+		p.Published, err = s.walk(ctx, s.expired(publishedRows), r.Batch, end)
 	}
 	return p, err
 }
@@ -78,6 +81,16 @@ type expirable struct {
 	// inTurn says that they expire about in the order of seq: the walk ends at the
 	// first page of which none has.
 	inTurn bool
+	// expires and expired are conditions for those that will be removed one day, and
+	// for those that may be now.
+	expires, expired string
+	operator         *cleaning // who asks for it; nil: nobody, it is housekeeping
+}
+
+// expired gives every row its own expiry.
+func (s *Store) expired(e expirable) expirable {
+	e.expires, e.expired = "expires_at IS NOT NULL", "expires_at <= "+s.now()
+	return e
 }
 
 // Published rows are walked in the table itself: an index of their own is one
@@ -147,12 +160,17 @@ type stretch struct {
 // step looks at the rows behind a seq, and removes those that have expired. On
 // SQLite only the second takes the writer.
 func (s *Store) step(ctx context.Context, e expirable, after, span int64, size int) (p stretch, err error) {
+	var action int64
+	db := s.db
 	if s.sqlite() {
 		if p, err = s.examine(ctx, s.reader, e, after, span, size); err != nil || p.expired == nil {
 			return p, err
 		}
 	}
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	if e.operator.counts() {
+		db = s.reader
+	}
+	err = s.inTx(ctx, db, func(tx bun.Tx) error {
 		if !s.sqlite() {
 			limits := fmt.Sprintf("SELECT set_config('statement_timeout', '%d', true), set_config('lock_timeout', '%d', true)", purgeLimit.Milliseconds(), purgeLimit.Milliseconds()/2)
 			if _, err := tx.ExecContext(ctx, limits); err != nil {
@@ -163,11 +181,15 @@ func (s *Store) step(ctx context.Context, e expirable, after, span int64, size i
 			}
 		}
 		p.removed, err = s.remove(ctx, tx, e, p.expired)
+		if err == nil && p.removed > 0 {
+			action, err = e.operator.note(ctx, tx, p.removed)
+		}
 		return err
 	})
 	if err != nil {
 		p.removed = 0
 	}
+	e.operator.removed(e.status, p.removed, action)
 	return p, err
 }
 
@@ -176,8 +198,8 @@ func (s *Store) examine(ctx context.Context, db bun.IDB, e expirable, after, spa
 	if span > 0 {
 		bound = fmt.Sprintf(" AND seq <= %d", after+span)
 	}
-	err = dbrows.Each(ctx, db, fmt.Sprintf("SELECT seq, status = '%s' AND expires_at IS NOT NULL, COALESCE(expires_at <= %s, FALSE) FROM outbox WHERE seq > %d%s%s ORDER BY seq LIMIT %d",
-		e.status, s.now(), after, bound, e.among, size), func(scan func(...any) error) error {
+	err = dbrows.Each(ctx, db, fmt.Sprintf("SELECT seq, status = '%s' AND %s, COALESCE(%s, FALSE) FROM outbox WHERE seq > %d%s%s ORDER BY seq LIMIT %d",
+		e.status, e.expires, e.expired, after, bound, e.among, size), func(scan func(...any) error) error {
 		var expires, expired bool
 		err := scan(&p.last, &expires, &expired)
 		p.rows++
@@ -193,7 +215,12 @@ func (s *Store) examine(ctx context.Context, db bun.IDB, e expirable, after, spa
 // remove looks again at each row, since an operator may have changed it, and
 // waits for none.
 func (s *Store) remove(ctx context.Context, tx bun.Tx, e expirable, seqs []int64) (int, error) {
-	these := fmt.Sprintf(" FROM outbox WHERE seq IN (%s) AND status = '%s' AND NOT held AND finished_at IS NOT NULL AND expires_at <= %s AND %s", list(seqs), e.status, s.now(), removable)
+	these := fmt.Sprintf(" FROM outbox WHERE seq IN (%s) AND status = '%s' AND NOT held AND finished_at IS NOT NULL AND %s AND %s", list(seqs), e.status, e.expired, removable)
+	if e.operator.counts() {
+		var n int
+		err := tx.QueryRowContext(ctx, "SELECT count(*)"+these).Scan(&n)
+		return n, err
+	}
 	query := "DELETE" + these
 	if !s.sqlite() {
 		query = "DELETE FROM outbox WHERE ctid = ANY (ARRAY(SELECT ctid" + these + " FOR UPDATE SKIP LOCKED))"

@@ -62,6 +62,13 @@ func (s *Store) Settle(ctx context.Context, w Settlement) (stale int, err error)
 	}
 	settled := int64(0)
 	if len(others) == 0 && (!w.Retention.Delete || !s.sqlite()) {
+		n, ok, err := s.settleAtOnce(ctx, w, published)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			return len(w.Outcomes) - int(n), nil
+		}
 		// One statement is a transaction.
 		if settled, err = s.settlePublished(ctx, s.db, w, published); err != nil {
 			return 0, err

@@ -55,16 +55,8 @@ const settled = "(attempts - losses - CASE status WHEN 'processing' THEN 1 ELSE 
 // Stats returns the state of every target that has rows or partitions. What it costs
 // depends on the rows that are not published, not on those that are.
 func (s *Store) Stats(ctx context.Context) (stats map[string]Stats, err error) {
-	if s.sqlite() {
-		return s.stats(ctx, s.reader)
-	}
-	err = s.inTx(ctx, s.reader, func(tx bun.Tx) error {
-		// A server that has not counted since most rows were unfinished would rather
-		// read the table.
-		if _, err := tx.ExecContext(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
-			return err
-		}
-		stats, err = s.stats(ctx, tx)
+	err = s.look(ctx, func(ctx context.Context, db bun.IDB) error {
+		stats, err = s.stats(ctx, db)
 		return err
 	})
 	return stats, err

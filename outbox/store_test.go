@@ -109,11 +109,31 @@ func TestClaim_S4_08_WalksTheIndex(t *testing.T) {
 	require.NotContains(t, plan, "Seq Scan", plan)
 }
 
+// A claim that leaves locked rows out promises no more: it would be made again and
+// again until they are free.
+func TestClaim_WhatIsLockedIsNoMore(t *testing.T) {
+	b := outboxtest.Open(t, openPostgres(t))
+	b.Insert("a")
+	w := b.Worker("w1", outboxtest.Partitions, time.Minute)
+	tx, err := b.DB.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), "SELECT FROM outbox FOR UPDATE")
+	require.NoError(t, err)
+	c, err := b.Claim(t.Context(), w.Request(outbox.ClaimRequest{Target: "default", Worker: "w1", Leases: w.Leases, Limit: 1, MaxAttempts: 5, Careful: true}))
+	require.NoError(t, err)
+	require.Empty(t, c.Rows)
+	require.False(t, c.More)
+	require.Zero(t, c.Next)
+}
+
 // watched is a bench whose store's queries are kept.
 func watched(b *outboxtest.Bench) (*outboxtest.Bench, *outboxtest.Queries) {
 	q := &outboxtest.Queries{}
 	hooked := b.DB.WithQueryHook(q)
-	return &outboxtest.Bench{Store: outbox.NewStore(hooked, hooked), T: b.T, DB: b.DB}, q
+	store := outbox.NewStore(hooked, hooked)
+	store.Observe(q.Note)
+	return &outboxtest.Bench{Store: store, T: b.T, DB: b.DB}, q
 }
 
 // The table explains itself to whoever looks at it with psql.

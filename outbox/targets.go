@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -83,8 +82,7 @@ func (t Targets) check() error {
 func ReadTargets(ctx context.Context, db bun.IDB) (map[string]Targets, error) {
 	var rows []struct{ Name, Value string }
 	if err := db.NewRaw("SELECT name, value FROM outbox_settings WHERE name LIKE '"+targetsPrefix+"%'").Scan(ctx, &rows); err != nil {
-		// Most likely the table isn't there: say what to do about it.
-		return nil, cmp.Or(Migrations().Check(ctx, db), fmt.Errorf("outbox: read targets: %w", err))
+		return nil, explain(ctx, db, fmt.Errorf("outbox: read targets: %w", err))
 	}
 	all := map[string]Targets{}
 	for _, r := range rows {

@@ -64,7 +64,7 @@ func TestProcessor_C_66_HighVolumeUnreliable(t *testing.T) {
 				killed = true
 				processor(t, b, cfg, lane(u))
 			}
-			held, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Abandoned})
+			held, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Abandoned}})
 			require.NoError(t, err)
 			for _, e := range held {
 				require.True(t, e.Held)

@@ -35,14 +35,25 @@ func (p *Processor) watch(hard context.Context) {
 
 // find rings for the workers in whose partitions something may be to do.
 func (p *Processor) find(hard context.Context) (found bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			for _, l := range p.lanes {
+				l.crashed("polling", v)
+			}
+		}
+	}()
 	var areas []Area
 	for _, l := range p.lanes {
 		for _, w := range l.workers {
-			areas = append(areas, w.areas()...)
+			if w.full.Load() {
+				found = true // it goes on by itself
+			} else {
+				areas = append(areas, w.areas()...)
+			}
 		}
 	}
 	if len(areas) == 0 {
-		return false
+		return found
 	}
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
@@ -61,7 +72,7 @@ func (p *Processor) find(hard context.Context) (found bool) {
 			}
 		}
 	}
-	return len(all) > 0
+	return found || len(all) > 0
 }
 
 // Area is a partition that a worker holds, and what it knows of it.

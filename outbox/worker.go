@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,6 +30,12 @@ const (
 	// forever is when a worker looks that waits for nothing. The processor polls for
 	// all of them.
 	forever = 24 * time.Hour
+	// restTimes is for how many times the time of a claim a worker takes no other, unless it
+	// left something. Where the database has little to do, a claim is short, and so is
+	// the rest. Where writers keep it busy, claims are long, and the longer the rest,
+	// the more is in the next: one of a hundred rows costs little more than one of two.
+	restTimes = 2
+	restMax   = 100 * time.Millisecond
 	// turn is how long a worker takes row after row from quarantine.
 	turn = 250 * time.Millisecond
 )
@@ -47,6 +54,7 @@ type worker struct {
 	bell chan struct{}
 	// slots holds one value for each claim that is out.
 	slots chan struct{}
+	full  atomic.Bool // there is more than its last claim took
 
 	mu sync.Mutex
 	// poked are the partitions that it was rung for, and whether there is surely
@@ -59,6 +67,8 @@ type worker struct {
 	// left because of a row that is out: when it lands, they are looked at again.
 	out     map[int]int
 	waiting map[int]bool
+	flights map[int64][]Claimed // by the claim's id
+	spilled bool                // a row has landed that was not published
 	doubt   doubt
 	crashes int // in a row
 
@@ -67,6 +77,7 @@ type worker struct {
 	turned      time.Time // when it last took rows from there
 	careful     time.Time // until then it leaves locked rows out
 	crowded     time.Time // until then it leaves out partitions of which something is out
+	rested      time.Time // when it has rested from its last claim
 }
 
 // doubt says that rows may be in a worker's hand without its knowledge: no claim
@@ -83,71 +94,7 @@ func newWorker(l *lane, id string) *worker {
 	return &worker{
 		lane: l, id: id, own: ownership{leases: map[int]held{}},
 		bell: make(chan struct{}, 1), slots: make(chan struct{}, pipelined),
-		poked: map[int]bool{}, out: map[int]int{}, waiting: map[int]bool{},
-	}
-}
-
-// poke says that rows of a partition were committed.
-func (w *worker) poke(partition int) {
-	w.mu.Lock()
-	w.poked[partition] = true
-	w.mu.Unlock()
-	w.ring()
-}
-
-// perhaps says that there may be something to do in a partition.
-func (w *worker) perhaps(partition int) {
-	w.mu.Lock()
-	if _, ok := w.poked[partition]; !ok {
-		w.poked[partition] = false
-	}
-	w.mu.Unlock()
-	w.ring()
-}
-
-// areas are its partitions and what it knows of them.
-func (w *worker) areas() []Area {
-	leases := w.own.live(w.id)
-	areas := make([]Area, len(leases))
-	now := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, l := range leases {
-		areas[i] = Area{Target: w.lane.target, Partition: l.Partition}
-		// A head whose time has come hides nothing: the worker's own timer may have
-		// run out while it had no lease to look with.
-		if k, ok := w.known[l.Partition]; ok && k.fence == l.Fence && (k.next.IsZero() || now.Before(k.next)) {
-			areas[i].After, areas[i].Changes = k.after, k.changes
-		}
-	}
-	return areas
-}
-
-// look says that there is something to see anywhere.
-func (w *worker) look() {
-	w.mu.Lock()
-	w.all = true
-	w.mu.Unlock()
-	w.ring()
-}
-
-// rung takes what the bell was rung for.
-func (w *worker) rung() (partitions map[int]bool, all bool, next time.Time) {
-	select {
-	case <-w.bell:
-	default:
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	partitions, all, next = w.poked, w.all, w.next
-	w.poked, w.all, w.next = map[int]bool{}, false, time.Time{}
-	return partitions, all, next
-}
-
-func (w *worker) ring() {
-	select {
-	case w.bell <- struct{}{}:
-	default:
+		poked: map[int]bool{}, out: map[int]int{}, waiting: map[int]bool{}, flights: map[int64][]Claimed{},
 	}
 }
 
@@ -159,6 +106,7 @@ func (w *worker) run(hard context.Context) {
 			break
 		}
 		w.lane.failed(err)
+		w.lane.crashes.Add(1)
 		w.lane.log.Error("a worker crashed and starts again", "worker", w.id, "after", pause, "error", err)
 		w.doubting(unanswered)
 		if !w.lane.p.sleep(pause) {
@@ -172,6 +120,13 @@ func (w *worker) run(hard context.Context) {
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
 	w.resolve(ctx)
+	w.release(ctx)
+}
+
+// release gives up its partitions, of which nothing is out.
+func (w *worker) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	if err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, w.own.clear(w.id)); err != nil {
 		w.lane.log.Warn("leases could not be released and will run out", "worker", w.id, "error", err)
 	}
@@ -203,14 +158,18 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 	}()
 	l, cfg := w.lane, w.lane.p.cfg.Outbox
-	full := false     // the last claim took a whole batch: there is more
 	due := time.Now() // when to look at all partitions, rung for or not
+	defer w.full.Store(false)
 	for !l.p.stopping() {
 		if !w.resolve(hard) {
 			l.p.sleep(retryMax)
 			continue
 		}
 		w.releaseSurplus(hard)
+		full := w.full.Load()
+		if !full && !l.p.sleep(time.Until(w.rested)) {
+			return nil
+		}
 		select {
 		case w.slots <- struct{}{}:
 		case <-l.p.stop:
@@ -240,7 +199,8 @@ func (w *worker) work(hard context.Context) (crash error) {
 		// An idle worker takes no lock: it looks first, unless there is likely work.
 		n, claim, err := w.round(hard, permit, leases, surely && !permit.probe)
 		w.quarantined = w.quarantined || claim.Quarantined
-		full = n == cfg.BatchSize
+		full = claim.More && !permit.probe
+		w.full.Store(full)
 		if claim.Crowded {
 			w.crowded = time.Now().Add(crowd)
 		}
@@ -250,8 +210,6 @@ func (w *worker) work(hard context.Context) (crash error) {
 			due = time.Now()
 		case permit.probe && n == 0:
 			due = time.Now().Add(breakerFirst / 10)
-		case all && n > 0:
-			due = time.Now() // there may be more, until a look finds none
 		case all:
 			due = time.Now().Add(forever) // whatever comes is rung for
 		}
@@ -353,15 +311,32 @@ func (w *worker) round(hard context.Context, p permit, leases []Lease, likely bo
 
 func (w *worker) request(p permit, leases []Lease) ClaimRequest {
 	cfg := w.lane.p.cfg.Outbox
+	hand := w.hand()
 	r := ClaimRequest{
 		Target: w.lane.target, Worker: w.id, Leases: leases, Limit: cfg.BatchSize, MaxAttempts: cfg.Retry.MaxAttempts,
 		May: p.may, Alone: p.alone, Memory: &w.memory,
-		Wait: patience(cfg.Lease), Careful: time.Now().Before(w.careful), Near: len(w.slots) > 1,
+		Wait: patience(cfg.Lease), Silence: silence(cfg.Lease), Careful: time.Now().Before(w.careful), Near: len(w.slots) > 1, Hand: hand,
 	}
 	if p.single() {
 		r.Limit = 1
 	}
 	return r
+}
+
+// hand is what the worker has in hand. What has left it and is not published has to
+// be found again. It is one step with the look at what is there: between the two, a
+// row might leave the hand unseen.
+func (w *worker) hand() (rows []Claimed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.spilled {
+		w.spilled = false
+		w.memory.Spilled()
+	}
+	for _, flight := range w.flights {
+		rows = append(rows, flight...)
+	}
+	return rows
 }
 
 func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Claim, error) {
@@ -374,18 +349,12 @@ func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Cla
 	return found, c, err
 }
 
-// remember keeps for areas what the last look has left in the memory.
-func (w *worker) remember() {
-	known := w.memory.known()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.known = known
-}
-
 func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, error) {
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
+	begin := time.Now()
 	c, err := w.lane.p.cfg.Store.Claim(ctx, w.request(p, leases))
+	w.rested = time.Now().Add(min(restTimes*time.Since(begin), restMax))
 	if lockTimeout(err) {
 		if time.Now().After(w.careful) {
 			w.lane.log.Warn("another session has rows of the outbox locked; their keys wait until it ends (see pg_locks)", "worker", w.id)
@@ -398,12 +367,15 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 		w.doubting(unanswered)
 		return c, err
 	}
-	if c.Incomplete && len(c.Rows) == 0 && (c.Next == 0 || c.Next > retryFirst) {
+	if c.Incomplete && (c.Next == 0 || c.Next > retryFirst) {
 		c.Next = retryFirst
 	}
 	w.mu.Lock()
 	for p := range partitionsOf(c.Rows) {
 		w.out[p]++
+	}
+	if len(c.Rows) > 0 {
+		w.flights[c.ID] = c.Rows
 	}
 	w.mu.Unlock()
 	w.remember()
@@ -424,55 +396,6 @@ func partitionsOf(rows []Claimed) map[int]bool {
 		set[row.Partition] = true
 	}
 	return set
-}
-
-// await notes partitions where a key was left because a row of it is out. If it
-// has landed meanwhile, they are looked at again at once.
-func (w *worker) await(partitions []int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range partitions {
-		if w.out[p] > 0 {
-			w.waiting[p] = true
-		} else {
-			w.poked[p] = true
-			w.ring()
-		}
-	}
-}
-
-// uncrowded leaves out partitions of which something is out, and has them looked
-// at when it has landed.
-func (w *worker) uncrowded(leases []Lease) []Lease {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.DeleteFunc(leases, func(l Lease) bool {
-		if w.out[l.Partition] == 0 {
-			return false
-		}
-		w.waiting[l.Partition] = true
-		return true
-	})
-}
-
-// landed notes that a claim is settled. next is the time until one of its rows
-// is due again, 0 if none will be.
-func (w *worker) landed(rows []Claimed, next time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for p := range partitionsOf(rows) {
-		if w.out[p]--; w.out[p] == 0 {
-			delete(w.out, p)
-		}
-		if w.waiting[p] {
-			delete(w.waiting, p)
-			w.poked[p] = true
-		}
-	}
-	if at := time.Now().Add(next); next > 0 && (w.next.IsZero() || at.Before(w.next)) {
-		w.next = at
-	}
-	w.ring()
 }
 
 // special does what there is to do besides, while something is wrong.

@@ -62,6 +62,7 @@ func (s *DeadLetters) Check(ctx context.Context) error {
 type DeadLetterFilter struct {
 	Subscription string   `json:"subscription,omitempty"`
 	IDs          []string `json:"ids,omitempty"` // of dead letters, not of messages
+	MessageID    string   `json:"message_id,omitempty"`
 	// Key is the messages' partition key.
 	Key  string `json:"key,omitempty"`
 	Type string `json:"type,omitempty"`
@@ -83,7 +84,7 @@ func (f DeadLetterFilter) match(d schema.Dialect) (schema.QueryWithArgs, error) 
 	where, args := []string{"TRUE"}, []any(nil)
 	add := func(condition string, arg any) { where, args = append(where, condition), append(args, arg) }
 	for _, equal := range []struct{ column, value string }{
-		{"subscription", f.Subscription}, {"partition_key", f.Key}, {"message_type", f.Type}, {"error_type", f.ErrorType}, {"reason", f.Reason},
+		{"subscription", f.Subscription}, {"message_id", f.MessageID}, {"partition_key", f.Key}, {"message_type", f.Type}, {"error_type", f.ErrorType}, {"reason", f.Reason},
 	} {
 		if equal.value != "" {
 			add("d."+equal.column+" = ?", equal.value)

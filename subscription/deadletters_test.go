@@ -111,6 +111,7 @@ func TestDeadLetters_ListByFilter_C_14_C_16_C_20(t *testing.T) {
 			"open ones":     {subscription.DeadLetterFilter{}, []int{0, 1, 2, 3, 6}},
 			"subscription":  {subscription.DeadLetterFilter{Subscription: "shipping"}, []int{0, 1, 2, 3}},
 			"ids":           {subscription.DeadLetterFilter{IDs: []string{strings.ToUpper(ids[3]), ids[0], ids[4]}}, []int{0, 3}},
+			"message":       {subscription.DeadLetterFilter{MessageID: "m-" + ids[1]}, []int{1}},
 			"key":           {subscription.DeadLetterFilter{Key: "k-1"}, []int{0, 1}},
 			"type":          {subscription.DeadLetterFilter{Type: "A.v1", Subscription: "shipping"}, []int{0, 2}},
 			"error":         {subscription.DeadLetterFilter{Error: "100% "}, []int{0}},

@@ -29,7 +29,12 @@ const (
 	failed  // its key waits
 	delayed // its key waits, and it isn't the message's fault
 	aborted // by a shutdown, or because the broker has it back
+	repeat  // it is tried again at once
 )
+
+func (o outcome) String() string {
+	return [...]string{"handled", "duplicate", "set aside", "dropped", "ignored", "failed", "delayed", "aborted", "repeated"}[o]
+}
 
 // suspect is after how many crashes a message is handled alone: one of those that
 // were handled when the process died killed it.
@@ -73,48 +78,59 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 		r.retries.Add(1)
 	}
 	for {
-		outages := r.databaseOutage.changes.Load()
-		result, err := r.try(ctx, m)
-		if err == nil {
-			if result == handled && r.valve.succeeded() {
-				r.log.Info("messages are handled again: the breaker closes")
-			}
-			return result, 0
+		traced, span := r.attempting(ctx, m)
+		result, wait, err := r.attemptOnce(traced, p, m)
+		span.end(result, err)
+		if result != repeat {
+			return result, wait
 		}
-		// The inbox knows more than the error does: another consumer may have been
-		// faster and be the reason of the failure, or a commit whose answer was lost
-		// may have happened; or the key was held meanwhile, or is free.
-		asking := r.lookUp(ctx, m)
-		_, unknown := errors.AsType[*uow.CommitUnknownError](err)
-		later, isLater := errors.AsType[*laterError](err)
-		switch {
-		case asking != nil:
-			r.takeBack(ctx, m)
-			return aborted, 0
-		case m.done && unknown:
-			return handled, 0
-		case m.done:
-			r.takeBack(ctx, m)
-			return duplicate, 0
-		case ctx.Err() != nil:
-			r.takeBack(ctx, m)
-			return aborted, 0
-		case errors.Is(err, errSettled), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
-			r.takeBack(ctx, m)
-			continue
-		case errors.Is(err, errFull):
-			r.note(err)
-			return delayed, fullWait
-		case r.databaseOutage.changes.Load() != outages: // the failure is the database's
-			r.takeBack(ctx, m)
-			return delayed, 0
-		case isLater:
-			r.note(err)
-			r.takeBack(ctx, m)
-			return delayed, max(later.after, 0)
-		}
-		return r.failed(ctx, p, m, err)
 	}
+}
+
+// attemptOnce also returns why an attempt was not handled, if it is over.
+func (r *Runner) attemptOnce(ctx context.Context, p pass, m *message) (outcome, time.Duration, error) {
+	outages := r.databaseOutage.changes.Load()
+	result, err := r.try(ctx, m)
+	if err == nil {
+		if result == handled && r.valve.succeeded() {
+			r.log.Info("messages are handled again: the breaker closes")
+		}
+		return result, 0, nil
+	}
+	// The inbox knows more than the error does: another consumer may have been
+	// faster and be the reason of the failure, or a commit whose answer was lost
+	// may have happened; or the key was held meanwhile, or is free.
+	asking := r.lookUp(ctx, m)
+	_, unknown := errors.AsType[*uow.CommitUnknownError](err)
+	later, isLater := errors.AsType[*laterError](err)
+	switch {
+	case asking != nil:
+		r.takeBack(ctx, m)
+		return aborted, 0, err
+	case m.done && unknown:
+		return handled, 0, nil
+	case m.done:
+		r.takeBack(ctx, m)
+		return duplicate, 0, nil
+	case ctx.Err() != nil:
+		r.takeBack(ctx, m)
+		return aborted, 0, err
+	case errors.Is(err, errSettled), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
+		r.takeBack(ctx, m)
+		return repeat, 0, nil
+	case errors.Is(err, errFull):
+		r.note(err)
+		return delayed, fullWait, err
+	case r.databaseOutage.changes.Load() != outages: // the failure is the database's
+		r.takeBack(ctx, m)
+		return delayed, 0, err
+	case isLater:
+		r.note(err)
+		r.takeBack(ctx, m)
+		return delayed, max(later.after, 0), err
+	}
+	result, wait := r.failed(ctx, p, m, err)
+	return result, wait, err
 }
 
 // attemptAll handles messages together: all, or none. Those for which there is no
@@ -137,7 +153,12 @@ func (r *Runner) attemptAll(ctx context.Context, messages []*message) (ignoring 
 	}
 	if len(all) > 0 {
 		defer r.enter(false)()
-		err = r.handle(ctx, all...)
+		traced, span := r.attemptingAll(ctx, all)
+		if err = r.handle(traced, all...); err == nil {
+			span.end(handled, nil)
+		} else {
+			span.end(repeat, err)
+		}
 	}
 	if err == nil && len(all) > 0 {
 		r.valve.succeeded()
@@ -300,8 +321,11 @@ func (r *Runner) handle(ctx context.Context, all ...work) error {
 			if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
 				return err
 			}
+			if len(all) == 1 {
+				return r.call(unit, all[0])
+			}
 			for _, w := range all {
-				if err := r.call(unit, w); err != nil {
+				if err := r.callAmong(unit, w); err != nil {
 					return err
 				}
 			}
@@ -316,6 +340,17 @@ func messagesOf(all []work) []*message {
 		messages[i] = w.message
 	}
 	return messages
+}
+
+// callAmong calls a handler of one message of several.
+func (r *Runner) callAmong(unit context.Context, w work) (err error) {
+	traced, span := r.attempting(unit, w.message)
+	result := failed
+	defer func() { span.end(result, err) }()
+	if err = r.call(traced, w); err == nil {
+		result = handled
+	}
+	return err
 }
 
 // call calls a handler, for as long as it may take.

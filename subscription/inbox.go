@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -80,9 +81,9 @@ func (c claim) Prepared() (query string, values []any, err error) {
 		ids[i], keys[i] = m.id, m.keyID
 	}
 	if c.policy == Hold {
-		return claimUnlessHeld, []any{c.subscription, array(ids), array(keys)}, nil
+		return claimUnlessHeld, []any{c.subscription, pipeline.Texts(ids), pipeline.Texts(keys)}, nil
 	}
-	return claimAll, []any{c.subscription, array(ids)}, nil
+	return claimAll, []any{c.subscription, pipeline.Texts(ids)}, nil
 }
 
 const (
@@ -90,25 +91,6 @@ const (
 	claimUnlessHeld = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[], $3::text[]) AS v(id, key)" +
 		" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $1 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
 )
-
-// array is a text[] of PostgreSQL.
-func array(texts []string) string {
-	b := []byte{'{'}
-	for i, s := range texts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, '"')
-		for j := range len(s) {
-			if s[j] == '"' || s[j] == '\\' {
-				b = append(b, '\\')
-			}
-			b = append(b, s[j])
-		}
-		b = append(b, '"')
-	}
-	return string(append(b, '}'))
-}
 
 func claimed(subscription string, messages []*message) (query string, args []any) {
 	args = []any{subscription}

@@ -10,8 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -26,6 +29,9 @@ type RunnerConfig struct {
 	Stream Stream
 	Broker broker.Broker // The one that Stream.Broker names. Required.
 	Logger *slog.Logger  // Defaults to slog.Default().
+	// TracerProvider gets a span for each attempt at a message. Defaults to
+	// OpenTelemetry's global one.
+	TracerProvider trace.TracerProvider
 }
 
 // Runner is a running [Stream]. The engine makes it. It is safe for concurrent
@@ -36,6 +42,7 @@ type Runner struct {
 	provider uow.Provider
 	handlers map[*domain.EventType]Handler
 	log      *slog.Logger
+	tracer   *tracing.Tracer
 
 	mu      sync.Mutex
 	started bool
@@ -82,7 +89,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	r := &Runner{
 		stream: s, broker: cfg.Broker, provider: provider, handlers: handlers,
-		log:  log.With("subscription", s.Name),
+		log: log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
 		done: make(chan struct{}), valve: newValve(),
 	}
 	r.presence = newPresence(provider, s.Name, r.consuming, r.note)

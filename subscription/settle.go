@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/internal/tracing"
 )
 
 // errFull is what an attempt ends with at a message whose key is held and has no
@@ -33,6 +37,7 @@ func (r *Runner) park(ctx context.Context, m *message, why reason, cause error) 
 	if err != nil {
 		return failed, fmt.Errorf("subscription: park the message: %w; it is parked because: %w", err, cause)
 	}
+	tracing.Fail(trace.SpanFromContext(ctx), cause)
 	r.log.Warn("message parked in dead_letters", "id", m.id, "type", m.meta.Type, "key", m.key, "reason", string(why), "attempts", m.attempts, "key_held", r.stream.OnParked == Hold, "error", cause)
 	return setAside, nil
 }
@@ -41,6 +46,7 @@ func (r *Runner) drop(ctx context.Context, m *message, cause error) (outcome, er
 	if err := r.do(ctx, r.home(m).drop(m)...); err != nil {
 		return failed, fmt.Errorf("subscription: drop the message: %w; it is dropped because: %w", err, cause)
 	}
+	trace.SpanFromContext(ctx).RecordError(cause)
 	r.log.Info("message dropped by its handler", "id", m.id, "type", m.meta.Type, "key", m.key, "error", cause)
 	return dropped, nil
 }

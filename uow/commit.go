@@ -80,6 +80,7 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 	if locks := outbox.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
 		all = append(all, Statement{Query: locks, Rows: -1})
 	}
+	u.events, u.rows = u.events+len(events), u.rows+len(rows)
 	if len(rows) > 0 {
 		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})
 	}

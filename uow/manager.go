@@ -30,8 +30,10 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -73,11 +75,15 @@ type Config struct {
 	// MaxRetries is how often Do runs its function again after a conflict, a
 	// serialization failure or a deadlock. Defaults to 3; -1 is never.
 	MaxRetries int
+	// TracerProvider gets a span for each unit of work. Defaults to OpenTelemetry's
+	// global one, otel.GetTracerProvider(); noop.NewTracerProvider() is none.
+	TracerProvider trace.TracerProvider
 }
 
 // Manager runs units of work. It is safe for concurrent use.
 type Manager struct {
 	cfg      Config
+	tracer   *tracing.Tracer
 	writer   outbox.Writer
 	outboxes map[string]*outboxOf      // by provider
 	warned   atomic.Pointer[time.Time] // of a unit that held a writer for too long
@@ -139,7 +145,7 @@ func New(cfg Config) (*Manager, error) {
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
 	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
 	m := &Manager{
-		cfg: cfg,
+		cfg: cfg, tracer: tracing.New(cfg.TracerProvider),
 		writer: outbox.Writer{
 			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
 		},
@@ -267,12 +273,22 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
+	tracer := m.tracer.Get()
+	if tracer == nil {
+		_, _, err := m.do(ctx, fn, o)
+		return err
+	}
+	return m.traced(ctx, tracer, fn, o)
+}
+
+// do also returns the last unit, and how many there were.
+func (m *Manager) do(ctx context.Context, fn func(ctx context.Context) error, o options) (u *Unit, tries int, err error) {
 	seen := map[domain.AggregateRoot]int{} // events of aggregates from outside, at the end of the last try
 	for attempt := 0; ; attempt++ {
-		u := newUnit(m, o, seen)
-		err := u.run(ctx, fn)
+		u = newUnit(m, o, seen)
+		err = u.run(ctx, fn)
 		if err == nil || attempt >= m.cfg.MaxRetries || !u.retryable(err) {
-			return err
+			return u, attempt + 1, err
 		}
 		u.remember(seen)
 		// The others that were in the way are about to end: a short random pause
@@ -282,7 +298,7 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return errors.Join(err, ctx.Err())
+			return u, attempt + 1, errors.Join(err, ctx.Err())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package uow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/rootstate"
+	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -194,6 +196,8 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 		}
 		origin.CorrelationID = u.correlation
 	}
+	// A span says more than what came with the request that it serves.
+	origin.Traceparent = cmp.Or(tracing.Traceparent(ctx), origin.Traceparent)
 	return outbox.Event{
 		Metadata: domain.Metadata{
 			Origin:      origin,

@@ -28,6 +28,8 @@ type Unit struct {
 	gone        map[entryKey]int64 // removed, at a version
 	touched     []*part            // providers in the order of their first use
 	after       []func(ctx context.Context)
+
+	events, rows int // sent
 }
 
 type state int

@@ -37,12 +37,19 @@ type Harness struct {
 	// Standby says that one member of a group receives at a time, and the others
 	// wait to take its place.
 	Standby bool
+	// OneOut says that a consumer may have to settle a message before it gets
+	// another one.
+	OneOut bool
 	// Lag says that consumers are [broker.Lagging].
 	Lag bool
 	// Published says that deliveries have the time of their publication.
 	Published bool
 	// Partition says that deliveries to the only member of a group have a partition.
 	Partition bool
+	// Declare creates a group of a topic before anything is published there, for
+	// brokers of queues, which give a group only what comes after it. Nil: a group
+	// that joins later starts at the oldest message.
+	Declare func(t *testing.T, topic, group string)
 	// Name returns a topic or a group that was never used before. Defaults to
 	// "brokertest." and random letters.
 	Name func(t *testing.T) string
@@ -59,7 +66,7 @@ func Run(t *testing.T, h Harness) {
 	if h.Wait == 0 {
 		h.Wait = time.Minute
 	}
-	s := suite{h}
+	s := suite{h, map[string][]string{}}
 	t.Run("Publish", s.publish)
 	t.Run("Partial", s.partial)
 	t.Run("Consume", s.consume)
@@ -69,7 +76,10 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Restart", s.restart)
 }
 
-type suite struct{ Harness }
+type suite struct {
+	Harness
+	declared map[string][]string // Groups by topic that nobody has joined.
+}
 
 // open connects, and closes when the subtest ends.
 func (s suite) open(t *testing.T) broker.Broker {
@@ -98,7 +108,27 @@ func (s suite) topic(t *testing.T, b broker.Broker) string {
 	t.Helper()
 	topic := s.Name(t)
 	require.NoError(t, b.EnsureTopics(s.ctx(t), topic))
+	if s.Declare != nil {
+		const most = 3 // of any subtest
+		for range most {
+			group := s.Name(t)
+			s.Declare(t, topic, group)
+			s.declared[topic] = append(s.declared[topic], group)
+		}
+	}
 	return topic
+}
+
+// group is a new group of a topic of [suite.topic], and gets all of it.
+func (s suite) group(t *testing.T, topic string) string {
+	t.Helper()
+	if s.Declare == nil {
+		return s.Name(t)
+	}
+	groups := s.declared[topic]
+	require.NotEmpty(t, groups, "brokertest: more groups than were declared")
+	s.declared[topic] = groups[1:]
+	return groups[0]
 }
 
 // join joins a group; the subtest's end leaves it, if leave didn't.
@@ -198,11 +228,14 @@ func (s suite) until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-const tick = 20 * time.Millisecond
+const (
+	tick  = 20 * time.Millisecond
+	quiet = time.Second // nothing comes any more
+)
 
 // stored reads what a topic has of the keys of sent. It proves that nothing else
 // is to come by one more message of each key, which arrives last where there is
-// KeyOrder.
+// KeyOrder; without it, nothing else may come for a while.
 func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker.Message) []string {
 	t.Helper()
 	last := map[string]bool{}
@@ -217,13 +250,25 @@ func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker
 		}
 	}
 	s.send(t, b, ends...)
-	c := s.join(t, b, topic, s.Name(t))
+	c := s.join(t, b, topic, s.group(t, topic))
 	defer s.leave(t, c)
 	var ids []string
 	left := len(ends)
 	ctx := s.ctx(t)
-	for left > 0 {
-		deliveries, err := c.Receive(ctx, 100)
+	for {
+		within := ctx
+		if left == 0 {
+			if b.Capabilities().KeyOrder {
+				return ids
+			}
+			var cancel context.CancelFunc
+			within, cancel = context.WithTimeout(ctx, quiet)
+			defer cancel()
+		}
+		deliveries, err := c.Receive(within, 100)
+		if left == 0 && errors.Is(err, context.DeadlineExceeded) {
+			return ids
+		}
 		require.NoError(t, err)
 		for _, d := range deliveries {
 			if last[d.ID] {
@@ -234,7 +279,6 @@ func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker
 		}
 		require.NoError(t, c.Ack(ctx, deliveries...))
 	}
-	return ids
 }
 
 // requireTruth compares what a call answered with what the topic holds.

@@ -13,7 +13,7 @@ func (s suite) consume(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		s.send(t, b, messages(topic, 20, 20)...)
-		c := s.join(t, b, topic, s.Name(t))
+		c := s.join(t, b, topic, s.group(t, topic))
 		ctx := s.ctx(t)
 		seen := map[string]bool{}
 		for len(seen) < 20 {
@@ -32,15 +32,15 @@ func (s suite) consume(t *testing.T) {
 		topic := s.topic(t, b)
 		sent := messages(topic, 30, 5)
 		s.send(t, b, sent[:20]...)
-		s.take(t, s.join(t, b, topic, s.Name(t)), 20)
-		c := s.join(t, b, topic, s.Name(t))
+		s.take(t, s.join(t, b, topic, s.group(t, topic)), 20)
+		c := s.join(t, b, topic, s.group(t, topic))
 		s.send(t, b, sent[20:]...)
 		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, c, len(sent))))
 	})
 	t.Run("ContextDone", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
-		c := s.join(t, b, topic, s.Name(t))
+		c := s.join(t, b, topic, s.group(t, topic))
 		ctx, cancel := context.WithTimeout(s.ctx(t), 50*time.Millisecond)
 		defer cancel()
 		_, err := c.Receive(ctx, 1)

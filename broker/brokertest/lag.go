@@ -13,7 +13,8 @@ import (
 // is.
 func (s suite) lag(t *testing.T) {
 	b := s.open(t)
-	if _, ok := s.join(t, b, s.topic(t, b), s.Name(t)).Consumer.(broker.Lagging); !ok {
+	topic := s.topic(t, b)
+	if _, ok := s.join(t, b, topic, s.group(t, topic)).Consumer.(broker.Lagging); !ok {
 		require.False(t, s.Lag, "Harness.Lag says that consumers know their lag")
 		return
 	}
@@ -22,7 +23,7 @@ func (s suite) lag(t *testing.T) {
 	t.Run("Counts", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
-		c := s.join(t, b, topic, s.Name(t))
+		c := s.join(t, b, topic, s.group(t, topic))
 		s.lags(t, 0, c)
 		sent := messages(topic, 30, 5)
 		s.send(t, b, sent[:20]...)
@@ -39,14 +40,15 @@ func (s suite) lag(t *testing.T) {
 		require.NoError(t, c.Ack(s.ctx(t), append(held[8:19:19], s.receive(t, c, 16, nil)...)...))
 		s.lags(t, 0, c)
 
-		idle := s.join(t, b, topic, s.Name(t))
+		idle := s.join(t, b, topic, s.group(t, topic))
 		s.lags(t, 30, idle)
 		s.take(t, idle, 30)
 		s.lags(t, 0, idle)
 	})
 	t.Run("Closed", func(t *testing.T) {
 		b := s.open(t)
-		c := s.join(t, b, s.topic(t, b), s.Name(t))
+		topic := s.topic(t, b)
+		c := s.join(t, b, topic, s.group(t, topic))
 		s.leave(t, c)
 		_, err := c.Consumer.(broker.Lagging).Lag(s.ctx(t))
 		require.Error(t, err)
@@ -55,7 +57,7 @@ func (s suite) lag(t *testing.T) {
 	t.Run("Behind", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
-		c := s.join(t, b, topic, s.Name(t))
+		c := s.join(t, b, topic, s.group(t, topic))
 		sent := 0
 		for range 4 {
 			all := messages(topic, 200, 1)
@@ -74,7 +76,8 @@ func (s suite) lag(t *testing.T) {
 		if !one.Capabilities().Redelivery {
 			return
 		}
-		topic, group := s.topic(t, one), s.Name(t)
+		topic := s.topic(t, one)
+		group := s.group(t, topic)
 		sent := messages(topic, 60, 20)
 		s.send(t, one, sent...)
 		first := s.join(t, one, topic, group)

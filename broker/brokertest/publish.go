@@ -22,7 +22,7 @@ func (s suite) publish(t *testing.T) {
 		topic := s.topic(t, b)
 		sent := messages(topic, 1000, 50)
 		s.send(t, b, sent...)
-		got := s.take(t, s.join(t, b, topic, s.Name(t)), len(sent))
+		got := s.take(t, s.join(t, b, topic, s.group(t, topic)), len(sent))
 		require.ElementsMatch(t, sentIDs(sent), ids(got))
 		if b.Capabilities().KeyOrder {
 			requireKeyOrder(t, sent, got)
@@ -118,7 +118,7 @@ func (s suite) roundTrip(t *testing.T) {
 	s.send(t, b, sent...)
 	after := time.Now()
 	got := map[string]broker.Delivery{}
-	for _, d := range s.take(t, s.join(t, b, topic, s.Name(t)), len(sent)) {
+	for _, d := range s.take(t, s.join(t, b, topic, s.group(t, topic)), len(sent)) {
 		got[d.ID] = d
 	}
 	for _, m := range sent {
@@ -173,7 +173,7 @@ func (s suite) concurrently(t *testing.T) {
 		})
 	}
 	require.NoError(t, g.Wait())
-	got := s.take(t, s.join(t, b, topic, s.Name(t)), len(sent))
+	got := s.take(t, s.join(t, b, topic, s.group(t, topic)), len(sent))
 	require.ElementsMatch(t, sentIDs(sent), ids(got))
 	if b.Capabilities().KeyOrder {
 		requireKeyOrder(t, sent, got)

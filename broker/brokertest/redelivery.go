@@ -13,9 +13,14 @@ func (s suite) redelivery(t *testing.T) {
 	if b := s.open(t); !b.Capabilities().Redelivery {
 		return
 	}
+	if s.OneOut {
+		t.Run("OneOut", s.oneOut)
+		return
+	}
 	t.Run("AfterClose", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 20, 20)
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
@@ -30,7 +35,8 @@ func (s suite) redelivery(t *testing.T) {
 	})
 	t.Run("AckedDoesNotComeAgain", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 50, 10)
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
@@ -43,7 +49,8 @@ func (s suite) redelivery(t *testing.T) {
 	})
 	t.Run("AckNeverRunsAhead", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 5, 1)
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
@@ -61,7 +68,8 @@ func (s suite) redelivery(t *testing.T) {
 	// C-76, C-79 requeue
 	t.Run("AfterRelease", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 30, 5)
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
@@ -77,7 +85,8 @@ func (s suite) redelivery(t *testing.T) {
 	})
 	t.Run("ReleasedToo_AfterClose", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 10, 10)
 		s.send(t, b, sent...)
 		c := s.join(t, b, topic, group)
@@ -90,7 +99,8 @@ func (s suite) redelivery(t *testing.T) {
 	// start, in the middle of their work.
 	t.Run("StopAndRestart_C79", func(t *testing.T) {
 		b := s.open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 80, 8)
 		finished := map[string]bool{}
 		for round := range 4 {
@@ -116,7 +126,8 @@ func (s suite) redelivery(t *testing.T) {
 		if !b.Capabilities().KeyOrder {
 			return
 		}
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 60, 6)
 		s.send(t, b, sent[:30]...)
 		c := s.join(t, b, topic, group)
@@ -125,6 +136,56 @@ func (s suite) redelivery(t *testing.T) {
 		s.leave(t, c)
 		requireKeyOrder(t, sent, s.take(t, s.join(t, b, topic, group), len(sent)))
 	})
+}
+
+// oneOut is for consumers that may have one message out at a time only: what is
+// released comes again, and so does what a consumer had when it left; what was
+// acknowledged doesn't.
+func (s suite) oneOut(t *testing.T) {
+	b := s.open(t)
+	topic := s.topic(t, b)
+	group := s.group(t, topic)
+	ordered, keys := b.Capabilities().KeyOrder, 6
+	if ordered {
+		keys = 1
+	}
+	sent := messages(topic, 6, keys)
+	s.send(t, b, sent...)
+	c := s.join(t, b, topic, group)
+	ctx := s.ctx(t)
+	next := func() broker.Delivery {
+		got, err := c.Receive(ctx, 1)
+		require.NoError(t, err)
+		require.Len(t, got, 1)
+		return got[0]
+	}
+	finished := map[string]bool{}
+	finish := func(d broker.Delivery) {
+		require.NoError(t, c.Ack(ctx, d))
+		finished[d.ID] = true
+	}
+	finish(next())
+	released := next()
+	require.NoError(t, c.Release(ctx, released))
+	again := next()
+	for !ordered && again.ID != released.ID {
+		finish(again)
+		again = next()
+	}
+	require.Equal(t, released.ID, again.ID, "what is released comes again, before its followers")
+	s.leave(t, c)
+
+	var want []string
+	for _, m := range sent {
+		if !finished[m.ID] {
+			want = append(want, m.ID)
+		}
+	}
+	came := s.again(t, b, topic, group, want)
+	require.ElementsMatch(t, want, came, "what was not acknowledged comes again, and only that")
+	if ordered {
+		require.Equal(t, want, came)
+	}
 }
 
 // again joins group anew, waits for all of want, acknowledges what comes, and

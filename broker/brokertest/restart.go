@@ -18,13 +18,13 @@ func (s suite) restart(t *testing.T) {
 	}
 	t.Run("Reopen", func(t *testing.T) {
 		b := s.Open(t)
-		topic, group := s.topic(t, b), s.Name(t)
+		topic := s.topic(t, b)
+		group := s.group(t, topic)
 		sent := messages(topic, 50, 10)
 		s.send(t, b, sent...)
 		c, err := b.Consume(s.ctx(t), topic, group)
 		require.NoError(t, err)
-		got := s.receive(t, c, len(sent), nil)
-		require.NoError(t, c.Ack(s.ctx(t), got...))
+		s.take(t, c, len(sent))
 		require.NoError(t, c.Close(s.ctx(t)))
 		s.close(t, b)
 
@@ -76,7 +76,8 @@ func (s suite) outage(t *testing.T) {
 func (s suite) underLoad(t *testing.T) {
 	const publishers, size = 4, 50
 	b, reader := s.open(t), s.open(t)
-	topic, group := s.topic(t, b), s.Name(t)
+	topic := s.topic(t, b)
+	group := s.group(t, topic)
 
 	w := crew{breaks: true}
 	dismiss := s.hire(t, &w, reader, topic, group)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -34,7 +33,7 @@ type topicPartition struct {
 
 // record is a message on its way.
 type record struct {
-	message *sarama.ProducerMessage
+	message sarama.ProducerMessage // For the partitioner.
 	wire    sarama.Record
 	size    int
 	earlier *record // The message of the same key before it, in the same call.
@@ -55,12 +54,12 @@ const (
 func newCall(conf *sarama.Config, messages []broker.Message) *call {
 	c := &call{messages: messages, records: make([]record, len(messages)), lanes: map[topicPartition]*lane{}}
 	last := make(map[string]*record, len(messages))
-	var scratch message.Message // The marshaler only reads it.
+	p := preparing{conf: conf, topics: map[string]error{}, names: map[string][]byte{}}
 	for i := range messages {
 		m, r := &messages[i], &c.records[i]
 		r.earlier = last[m.Key]
 		last[m.Key] = r
-		if err := r.prepare(conf, &scratch, m); err != nil {
+		if err := p.prepare(r, m); err != nil {
 			c.fail(i, broker.Permanent, fmt.Errorf("kafka: message %q: %w", m.ID, err))
 		}
 		if r.earlier != nil && r.earlier.state == failed && r.state != failed {
@@ -82,32 +81,71 @@ func checkTopic(topic string) error {
 	return nil
 }
 
-func (r *record) prepare(conf *sarama.Config, scratch *message.Message, m *broker.Message) error {
+// preparing is what the messages of a call have in common.
+type preparing struct {
+	conf   *sarama.Config
+	topics map[string]error
+	names  map[string][]byte // of headers
+}
+
+func (p *preparing) topic(topic string) error {
+	err, known := p.topics[topic]
+	if !known {
+		err = checkTopic(topic)
+		p.topics[topic] = err
+	}
+	return err
+}
+
+// prepare makes of a message what Watermill's Kafka adapter would make of it.
+func (p *preparing) prepare(r *record, m *broker.Message) error {
 	switch {
 	case m.ID == "":
 		return errors.New("the id is missing")
 	case m.Key == "":
 		return errors.New("the key is missing")
 	}
-	if err := checkTopic(m.Topic); err != nil {
+	if err := p.topic(m.Topic); err != nil {
 		return err
 	}
-	scratch.UUID, scratch.Metadata, scratch.Payload = m.ID, message.Metadata(m.NativeHeaders(cloudEventsPrefix)), m.Body
-	var err error
-	if r.message, err = (wmkafka.DefaultMarshaler{}).Marshal(m.Topic, scratch); err != nil {
-		return err
+	native := m.NativeHeaders(cloudEventsPrefix)
+	if native[wmkafka.UUIDHeaderKey] != "" {
+		return fmt.Errorf("the header %s is reserved", wmkafka.UUIDHeaderKey)
 	}
-	key := []byte(m.Key)
-	r.message.Key = sarama.ByteEncoder(key)
-	r.wire = sarama.Record{Key: key, Value: m.Body, Headers: make([]*sarama.RecordHeader, len(r.message.Headers))}
-	for i := range r.message.Headers {
-		r.wire.Headers[i] = &r.message.Headers[i]
+	length := len(m.Key) + len(m.ID)
+	for _, value := range native {
+		length += len(value)
+	}
+	text := make([]byte, 0, length) // all in one
+	part := func(s string) []byte {
+		text = append(text, s...)
+		return text[len(text)-len(s) : len(text) : len(text)]
+	}
+	headers := make([]sarama.RecordHeader, 0, 1+len(native))
+	headers = append(headers, sarama.RecordHeader{Key: p.name(wmkafka.UUIDHeaderKey), Value: part(m.ID)})
+	for name, value := range native {
+		headers = append(headers, sarama.RecordHeader{Key: p.name(name), Value: part(value)})
+	}
+	key := part(m.Key)
+	r.message = sarama.ProducerMessage{Topic: m.Topic, Key: sarama.ByteEncoder(key), Value: sarama.ByteEncoder(m.Body), Headers: headers}
+	r.wire = sarama.Record{Key: key, Value: m.Body, Headers: make([]*sarama.RecordHeader, len(headers))}
+	for i := range headers {
+		r.wire.Headers[i] = &headers[i]
 	}
 	r.size = recordBytes(&r.wire)
-	if limit := conf.Producer.MaxMessageBytes; batchBytes+r.size > limit {
+	if limit := p.conf.Producer.MaxMessageBytes; batchBytes+r.size > limit {
 		return fmt.Errorf("it has %d bytes, the limit is %d: raise max_message_bytes together with the topic's max.message.bytes, or send less", batchBytes+r.size, limit)
 	}
 	return nil
+}
+
+func (p *preparing) name(name string) []byte {
+	b, known := p.names[name]
+	if !known {
+		b = []byte(name)
+		p.names[name] = b
+	}
+	return b
 }
 
 // cloudEventsPrefix is that of Kafka's CloudEvents binding, which sends values as
@@ -168,7 +206,7 @@ func (c *call) assign(cl *cluster, partitioners map[string]sarama.Partitioner) {
 			partitioners[topic] = by
 		}
 		count := int32(len(cl.leaders(topic)))
-		partition, err := by.Partition(r.message, count)
+		partition, err := by.Partition(&r.message, count)
 		if err == nil && (partition < 0 || partition >= count) {
 			err = sarama.ErrInvalidPartition
 		}

@@ -102,7 +102,7 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 // Capabilities declares all but Dedup: what Kafka recognises as sent again is
 // what one call tries again, not what two calls publish.
 func (b *Broker) Capabilities() broker.Capabilities {
-	return broker.Capabilities{Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
+	return broker.Capabilities{System: "kafka", Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
 }
 
 // begin admits a call that Close waits for. The context it returns also ends

@@ -218,6 +218,7 @@ func (b *Broker) usable() error {
 // Capabilities implements [broker.Broker].
 func (b *Broker) Capabilities() broker.Capabilities {
 	return broker.Capabilities{
+		System:     "memory",
 		Prefix:     !b.cfg.NoPrefix,
 		KeyOrder:   true,
 		Groups:     true,

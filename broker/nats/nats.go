@@ -256,7 +256,7 @@ func checkTopic(topic string) error {
 
 // Capabilities implements [broker.Broker].
 func (b *Broker) Capabilities() broker.Capabilities {
-	return broker.Capabilities{KeyOrder: true, Groups: true, Redelivery: true, Dedup: true, Durable: true}
+	return broker.Capabilities{System: "nats", KeyOrder: true, Groups: true, Redelivery: true, Dedup: true, Durable: true}
 }
 
 // Close closes the consumers that are still open, and the connection.

@@ -126,7 +126,7 @@ func (c *call) publish(m broker.Message) error {
 	maps.Copy(out.Metadata, m.NativeHeaders(CloudEventsPrefix))
 	out.Metadata[KeyHeader] = m.Key
 	if err := c.broker.conf.Publisher.Publish(m.Topic, out); err != nil {
-		return fmt.Errorf("watermill: %w", err)
+		return broker.Classify(c.broker.conf.Classify(err), fmt.Errorf("watermill: %w", err))
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ type consumer struct {
 	settling map[*message.Message]struct{} // Acknowledged; the subscriber may not know yet.
 }
 
-// Consume makes a subscriber for group and subscribes to topic.
+// Consume makes a subscriber for group and subscribes to topic, as often as
+// Config.Subscriptions says.
 func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
 	if b.conf.Subscriber == nil {
 		return nil, errors.New("watermill: Config.Subscriber is missing: give a func that makes a message.Subscriber for a group")
@@ -54,7 +55,7 @@ func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consu
 		err = context.Cause(ctx)
 		go func() {
 			if <-done == nil {
-				_ = c.subscriber.Close()
+				_ = c.end()
 			}
 		}()
 	}
@@ -64,7 +65,7 @@ func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consu
 	}
 	if !b.add(c) {
 		c.stop()
-		_ = c.subscriber.Close()
+		_ = c.end()
 		return nil, broker.Classify(broker.Unavailable, ErrClosed)
 	}
 	return c, nil
@@ -85,12 +86,36 @@ func (c *consumer) subscribe(group string) error {
 	if err != nil {
 		return err
 	}
-	arrived, err := subscriber.Subscribe(c.ctx, c.topic)
-	if err != nil {
-		return errors.Join(err, subscriber.Close())
+	subscriptions := make([]<-chan *message.Message, c.broker.conf.Subscriptions)
+	for i := range subscriptions {
+		if subscriptions[i], err = subscriber.Subscribe(c.ctx, c.topic); err != nil {
+			c.stop()
+			return errors.Join(err, subscriber.Close())
+		}
 	}
-	c.subscriber, c.arrived = subscriber, arrived
+	c.subscriber, c.arrived = subscriber, merge(subscriptions)
 	return nil
+}
+
+// merge is what arrives by any of channels, and ends with the last of them.
+func merge(channels []<-chan *message.Message) <-chan *message.Message {
+	if len(channels) == 1 {
+		return channels[0]
+	}
+	arrived := make(chan *message.Message)
+	var open sync.WaitGroup
+	for _, channel := range channels {
+		open.Go(func() {
+			for m := range channel {
+				arrived <- m
+			}
+		})
+	}
+	go func() {
+		open.Wait()
+		close(arrived)
+	}()
+	return arrived
 }
 
 // Receive waits for the first message only: a subscriber may have no second one
@@ -133,7 +158,11 @@ func (c *consumer) deliver(m *message.Message) broker.Delivery {
 	} else {
 		c.out[m] = struct{}{}
 	}
-	key := m.Metadata[KeyHeader]
+	return delivery(m, c.topic, m)
+}
+
+// delivery is what m is to a consumer.
+func delivery(m *message.Message, topic string, token any) broker.Delivery {
 	headers := make(map[string]string, len(m.Metadata))
 	for name, value := range m.Metadata {
 		if name != KeyHeader {
@@ -141,9 +170,9 @@ func (c *consumer) deliver(m *message.Message) broker.Delivery {
 		}
 	}
 	return broker.Delivery{
-		Message: broker.Message{ID: m.UUID, Topic: c.topic, Key: key, Headers: headers, Body: m.Payload},
+		Message: broker.Message{ID: m.UUID, Topic: topic, Key: m.Metadata[KeyHeader], Headers: headers, Body: m.Payload},
 		Lost:    m.Context().Done(),
-		Token:   m,
+		Token:   token,
 	}
 }
 
@@ -227,11 +256,15 @@ func (c *consumer) leave(ctx context.Context) error {
 	for m := range c.out {
 		m.Nack()
 	}
+	return within(ctx, c.end)
+}
+
+// end closes the subscriber, and rejects what it still hands out meanwhile.
+func (c *consumer) end() error {
 	go func() {
-		// What the subscriber still hands out while it closes.
 		for m := range c.arrived {
 			m.Nack()
 		}
 	}()
-	return within(ctx, c.subscriber.Close)
+	return c.subscriber.Close()
 }

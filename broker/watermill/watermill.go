@@ -55,6 +55,18 @@ type Config struct {
 	Capabilities broker.Capabilities
 	// Concurrency is how many keys of a call are published at once. Defaults to 16.
 	Concurrency int
+	// Classify says what an error of Publisher means for the next attempt. It may be
+	// called by several goroutines. Defaults to [broker.ClassOf], by which most
+	// errors are [broker.Transient]: then a broker that is down costs each message
+	// its attempts. Only what proves that nothing was handed over, such as a
+	// connection refused, may be called [broker.Unavailable], and only what the
+	// broker is known not to have stored may be called transient.
+	Classify func(error) broker.Class
+	// Subscriptions is how often a consumer subscribes. Most subscribers hand out
+	// the next message when the one before it is settled, so this is how many are
+	// out at a time. More than 1 goes without KeyOrder, unless the Pub/Sub divides a
+	// topic among them by key. Defaults to 1.
+	Subscriptions int
 }
 
 // Broker is a Pub/Sub as a broker.
@@ -76,10 +88,17 @@ func New(conf Config) (*Broker, error) {
 	if conf.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("watermill: Concurrency is %d: use 1 or more", conf.Concurrency))
 	}
+	if conf.Subscriptions < 0 {
+		errs = append(errs, fmt.Errorf("watermill: Subscriptions is %d: use 1 or more", conf.Subscriptions))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	conf.Concurrency = cmp.Or(conf.Concurrency, 16)
+	conf.Subscriptions = cmp.Or(conf.Subscriptions, 1)
+	if conf.Classify == nil {
+		conf.Classify = broker.ClassOf
+	}
 	return &Broker{conf: conf, consumers: map[*consumer]struct{}{}}, nil
 }
 
@@ -99,7 +118,7 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 
 // Publish returns when Publisher has returned for each message, or when ctx is
 // done: Watermill knows no context, so what Publisher has by then goes on, and
-// is [broker.Unknown]. Errors keep the class that [broker.ClassOf] finds.
+// is [broker.Unknown]. The class of Publisher's errors is Config.Classify's.
 func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if len(messages) == 0 {
 		return nil

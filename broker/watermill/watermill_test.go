@@ -141,18 +141,16 @@ func kafka(t *testing.T) watermill.Config {
 	}
 }
 
-// The stock subscriber hands out one message of a partition at a time. Where the
-// suite asks for redelivery and for what is kept, it holds more than that without
-// acknowledging; so TestKafka_Redelivery asks for both instead.
+// The stock subscriber hands out one message of a partition at a time.
 func TestBroker_Kafka(t *testing.T) {
 	conf := kafka(t)
-	conf.Capabilities.Redelivery, conf.Capabilities.Durable = false, false
 	brokertest.Run(t, brokertest.Harness{
 		Open: func(t *testing.T) broker.Broker {
 			b, err := watermill.New(conf)
 			require.NoError(t, err)
 			return b
 		},
+		OneOut: true,
 	})
 }
 
@@ -169,36 +167,6 @@ func receive(t *testing.T, c broker.Consumer) broker.Delivery {
 	require.NoError(t, err)
 	require.Len(t, got, 1, "a partition has one message out")
 	return got[0]
-}
-
-func TestKafka_Redelivery(t *testing.T) {
-	b := open(t, kafka(t))
-	topic := "test." + uuid.NewString()
-	require.NoError(t, b.EnsureTopics(bounded(t), topic))
-	publish(t, b, topic, 0, 4)
-
-	c, err := b.Consume(bounded(t), topic, "group."+topic)
-	require.NoError(t, err)
-	first := receive(t, c)
-	require.NoError(t, c.Ack(bounded(t), first))
-	require.Equal(t, "0", string(first.Body))
-	released := receive(t, c)
-	require.NoError(t, c.Release(bounded(t), released))
-	again := receive(t, c)
-	require.Equal(t, released.ID, again.ID, "what is released comes again, before its followers")
-	require.NoError(t, c.Ack(bounded(t), again))
-	held := receive(t, c)
-	require.Equal(t, "2", string(held.Body))
-	require.NoError(t, c.Close(bounded(t)))
-	<-held.Lost
-
-	c, err = b.Consume(bounded(t), topic, "group."+topic)
-	require.NoError(t, err)
-	for _, want := range []string{"2", "3"} {
-		d := receive(t, c)
-		require.Equal(t, want, string(d.Body), "what was not acknowledged comes again, and only that")
-		require.NoError(t, c.Ack(bounded(t), d))
-	}
 }
 
 // publisher is scripted.
@@ -263,6 +231,76 @@ func TestPublish_MiddleFails_S1_11(t *testing.T) {
 	}
 }
 
+func TestPublish_Classify_S1_11(t *testing.T) {
+	refused := errors.New("connection refused")
+	p := &publisher{do: func(*message.Message) error { return refused }}
+	b := open(t, watermill.Config{Publisher: p, Classify: func(err error) broker.Class {
+		require.Equal(t, refused, err)
+		return broker.Unavailable
+	}})
+	failed := failures(t, b.Publish(bounded(t), call("a1")))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]))
+	require.ErrorIs(t, failed[0], refused)
+}
+
+// serial hands out the next message of a subscription when the one before it is
+// settled.
+type serial struct{ subscriptions []chan *message.Message }
+
+func (s *serial) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	if len(s.subscriptions) == 3 {
+		return nil, errors.New("no more")
+	}
+	out := make(chan *message.Message)
+	s.subscriptions = append(s.subscriptions, out)
+	go func() {
+		defer close(out)
+		for {
+			m := message.NewMessage(uuid.NewString(), nil)
+			select {
+			case out <- m:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-m.Acked():
+			case <-m.Nacked():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (*serial) Close() error { return nil }
+
+func TestConsume_Subscriptions(t *testing.T) {
+	conf := watermill.Config{
+		Publisher: &publisher{}, Subscriptions: 3,
+		Subscriber: func(string) (message.Subscriber, error) { return &serial{}, nil },
+	}
+	c, err := open(t, conf).Consume(bounded(t), "topic", "group")
+	require.NoError(t, err)
+	out := map[string]bool{}
+	for len(out) < 3 {
+		got, err := c.Receive(bounded(t), 10)
+		require.NoError(t, err)
+		for _, d := range got {
+			out[d.ID] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
+	defer cancel()
+	_, err = c.Receive(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "as many as there are subscriptions")
+	require.NoError(t, c.Close(bounded(t)))
+
+	conf.Subscriptions = 4
+	_, err = open(t, conf).Consume(bounded(t), "topic", "group")
+	require.ErrorContains(t, err, "no more")
+}
+
 // The publisher hangs: the call ends with its context, and hands over nothing
 // more.
 func TestPublish_ContextDone(t *testing.T) {
@@ -310,9 +348,10 @@ func TestPublish_Refused(t *testing.T) {
 }
 
 func TestNew_Mistakes(t *testing.T) {
-	_, err := watermill.New(watermill.Config{Concurrency: -1})
+	_, err := watermill.New(watermill.Config{Concurrency: -1, Subscriptions: -1})
 	require.ErrorContains(t, err, "Publisher is missing")
 	require.ErrorContains(t, err, "Concurrency is -1")
+	require.ErrorContains(t, err, "Subscriptions is -1")
 	b := open(t, watermill.Config{Publisher: &publisher{}})
 	_, err = b.Consume(bounded(t), "topic", "group")
 	require.ErrorContains(t, err, "Subscriber is missing")

@@ -78,16 +78,19 @@ func (b backfillCmd) backfill(ctx context.Context, p uow.Provider, what outbox.B
 		return store.CountBackfill(ctx, what)
 	}
 	var last time.Time
-	before := ""
+	before, line := "", newProgress(stderr)
+	defer line.clear()
 	what.Progress = func(done outbox.Backfilled, waits string) {
-		if waits == before && time.Since(last) < newsEvery {
+		text := fmt.Sprintf("%s: %d events copied", what.Target.Broker, done.Events)
+		if waits != "" {
+			text += "; waiting for " + waits
+		}
+		line.tell("%s", text)
+		if line.w != nil || waits == before && time.Since(last) < newsEvery {
 			return
 		}
 		before, last = waits, time.Now()
-		if waits != "" {
-			waits = "; waiting for " + waits
-		}
-		fmt.Fprintf(stderr, "%s: %d events copied%s\n", what.Target.Broker, done.Events, waits)
+		fmt.Fprintln(stderr, text)
 	}
 	return store.Backfill(ctx, what)
 }

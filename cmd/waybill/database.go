@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/engine/config"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -29,15 +33,86 @@ type databases struct {
 	context    string   // the file's; "": none
 	sends      outbox.Targets
 	external   []outbox.Target // the file's
+	retention  outbox.Retention
+	server     engine.Server // the file's
 }
 
 // open opens them. With create, a SQLite file that doesn't exist is made.
 func (c *cli) open(ctx context.Context, create bool) (*databases, error) {
+	return c.openBy(ctx, kinds, func(dsn string) (uow.Provider, error) { return openDSN(ctx, dsn, create) })
+}
+
+// look opens them and makes nothing: in the place of a SQLite file that doesn't
+// exist stands an empty one that goes with its provider.
+func (c *cli) look(ctx context.Context) (*databases, error) {
+	return c.openBy(ctx, lookers(func(name, _ string) (uow.Provider, error) { return newStandIn(ctx, name) }), func(dsn string) (uow.Provider, error) {
+		if noFile(dsn) && !strings.Contains(dsn, "://") && !strings.Contains(dsn, "=") {
+			return newStandIn(ctx, "")
+		}
+		return openDSN(ctx, dsn, false)
+	})
+}
+
+// lookers open databases of a configuration file and make nothing. absent is for a
+// SQLite file that doesn't exist.
+func lookers(absent func(name, path string) (uow.Provider, error)) config.Kinds {
+	return config.Kinds{Providers: map[string]config.OpenProvider{
+		"postgres": func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+			cfg, err := postgres.ConfigFrom(name, s)
+			if err != nil {
+				return nil, err
+			}
+			cfg.NoCreate = true
+			return postgres.Open(ctx, cfg)
+		},
+		"sqlite": func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+			cfg, err := sqlite.ConfigFrom(name, s)
+			if err != nil {
+				return nil, err
+			}
+			if noFile(cfg.Path) {
+				return absent(name, cfg.Path)
+			}
+			return sqlite.Open(ctx, cfg)
+		},
+	}}
+}
+
+// noFile says whether there is no such file where there could be one: what else is
+// wrong with a path is said when it is opened.
+func noFile(path string) bool {
+	_, err := os.Stat(path)
+	_, dir := os.Stat(filepath.Dir(path))
+	return path != "" && errors.Is(err, fs.ErrNotExist) && dir == nil
+}
+
+// standIn is an empty database.
+type standIn struct {
+	uow.Provider
+	dir string
+}
+
+func newStandIn(ctx context.Context, name string) (uow.Provider, error) {
+	dir, err := os.MkdirTemp("", "waybill")
+	if err != nil {
+		return nil, err
+	}
+	p, err := sqlite.Open(ctx, sqlite.Config{Name: name, Path: filepath.Join(dir, "empty.db")})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &standIn{p, dir}, nil
+}
+
+func (s *standIn) Close() error { return errors.Join(s.Provider.Close(), os.RemoveAll(s.dir)) }
+
+// openBy opens the databases that a configuration file or --dsn names.
+func (c *cli) openBy(ctx context.Context, kinds config.Kinds, openDSN func(dsn string) (uow.Provider, error)) (*databases, error) {
 	switch {
 	case c.Config != "" && c.DSN != "":
 		return nil, &usageError{errors.New("--config and --dsn both name databases: give one of them")}
 	case c.DSN != "":
-		p, err := openDSN(ctx, c.DSN, create)
+		p, err := openDSN(c.DSN)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +134,7 @@ func (c *cli) open(ctx context.Context, create bool) (*databases, error) {
 	sends := outbox.TargetsOf(f.Broker, f.External)
 	return &databases{
 		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
-		context: f.Domain, sends: sends, external: f.External,
+		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, server: f.Server,
 	}, nil
 }
 
@@ -69,6 +144,42 @@ func (d *databases) close() error {
 		errs = append(errs, p.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// eachProvider calls do for every database that is named, or for one of them.
+func (c *cli) eachProvider(ctx context.Context, only string, do func(d *databases, p uow.Provider) error) (err error) {
+	d, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	var errs []error
+	known := only == ""
+	for _, p := range d.providers {
+		if only != "" && p.Name() != only {
+			continue
+		}
+		known = true
+		if err := do(d, p); err != nil {
+			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
+		}
+	}
+	if !known {
+		return &usageError{fmt.Errorf("--provider: the configuration has no provider %q", only)}
+	}
+	return errors.Join(errs...)
+}
+
+// eachOutbox calls do for the outbox of every database that is named, or of one
+// provider.
+func (c *cli) eachOutbox(ctx context.Context, only string, do func(d *databases, provider string, s *outbox.Store) error) error {
+	return c.eachProvider(ctx, only, func(d *databases, p uow.Provider) error {
+		s := outbox.NewStore(p.DB(), p.Reader())
+		if err := s.Check(ctx); err != nil {
+			return err
+		}
+		return do(d, p.Name(), s)
+	})
 }
 
 func openDSN(ctx context.Context, dsn string, create bool) (uow.Provider, error) {

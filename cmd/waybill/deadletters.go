@@ -1,30 +1,19 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/subscription"
-)
-
-const (
-	// hexHead is how much is shown of a body that is no text.
-	hexHead = 256
+	"github.com/waybill-go/waybill/uow"
 )
 
 var (
@@ -71,51 +60,16 @@ func (f lettersFilter) filter() subscription.DeadLetterFilter {
 	}
 }
 
-// moment is a time, or how long ago.
-type moment struct{ time.Time }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (m *moment) UnmarshalText(text []byte) error {
-	if ago, err := time.ParseDuration(string(text)); err == nil {
-		m.Time = time.Now().Add(-ago)
-		return nil
-	}
-	at, err := time.Parse(time.RFC3339, string(text))
-	if err != nil {
-		return fmt.Errorf("%q is neither a time as in 2026-01-02T15:04:05Z nor how long ago, as in 90m", text)
-	}
-	m.Time = at
-	return nil
-}
-
 // eachLetters calls do for the dead letters of every database that is named, or of
 // one provider.
-func (c *cli) eachLetters(ctx context.Context, only string, do func(provider string, s *subscription.DeadLetters) error) (err error) {
-	d, err := c.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.close()) }()
-	var errs []error
-	known := false
-	for _, p := range d.providers {
-		if only != "" && p.Name() != only {
-			continue
-		}
-		known = true
+func (c *cli) eachLetters(ctx context.Context, only string, do func(provider string, s *subscription.DeadLetters) error) error {
+	return c.eachProvider(ctx, only, func(_ *databases, p uow.Provider) error {
 		s := subscription.NewDeadLetters(p)
-		err := s.Check(ctx)
-		if err == nil {
-			err = do(p.Name(), s)
+		if err := s.Check(ctx); err != nil {
+			return err
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
-		}
-	}
-	if !known {
-		return &usageError{fmt.Errorf("--provider: the configuration has no provider %q", only)}
-	}
-	return errors.Join(errs...)
+		return do(p.Name(), s)
+	})
 }
 
 type listLettersCmd struct {
@@ -227,20 +181,10 @@ func (s *shown) print(w io.Writer) {
 		}
 		field(title, "%s: %s", name, s.Headers[name])
 	}
-	switch {
-	case s.Body == nil:
+	if s.Body == nil {
 		field("Body", "none")
-	case s.Text == nil:
-		head := s.Body[:min(hexHead, len(s.Body))]
-		field("Body", "%d bytes, no text; the first %d:", len(s.Body), len(head))
-		fmt.Fprintf(w, "%s", hex.Dump(head))
-	default:
-		field("Body", "%d bytes", len(s.Body))
-		text := bytes.NewBuffer(nil)
-		if json.Indent(text, s.Body, "", "  ") != nil {
-			text = bytes.NewBuffer(s.Body)
-		}
-		fmt.Fprintf(w, "%s\n", strings.TrimRight(text.String(), "\n"))
+	} else {
+		printBody(w, field, "Body", "", s.Body)
 	}
 	if s.Status == subscription.DeadLetterParked {
 		fmt.Fprintf(w, "\nwaybill dead-letters replay --subscription %s --id %s    handles it again\n", s.Subscription, s.ID)
@@ -308,9 +252,7 @@ func (l lettersLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 // change is what replay and discard have in common.
 type change struct {
 	lettersFilter
-	DryRun bool   `help:"Change nothing, and say what would be."`
-	Yes    bool   `short:"y" help:"Don't ask."`
-	Actor  string `env:"USER" placeholder:"NAME" help:"Who asks, for the record. Defaults to $USER."`
+	deed
 }
 
 type replayLettersCmd struct {
@@ -325,7 +267,7 @@ type discardLettersCmd struct{ change }
 type changing func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error)
 
 func (r replayLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	if !(r.Rate >= 0) || r.Limit < 0 {
+	if !(r.Rate >= 0) || r.Rate > maxRate || r.Limit < 0 {
 		return &usageError{errors.New("--rate and --limit are above 0, or left out")}
 	}
 	return r.run(ctx, c, stdout, stderr, "replay", func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error) {
@@ -346,11 +288,11 @@ func (d discardLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr n
 }
 
 func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb string, do changing, did func(subscription.DeadLetterResult) string) error {
-	switch {
-	case a.Subscription == "" && len(a.ID) == 0:
+	if a.Subscription == "" && len(a.ID) == 0 {
 		return &usageError{fmt.Errorf("%s what? Name --subscription or --id, and more to choose less; --dry-run says what it would come to", verb)}
-	case a.Actor == "" && !a.DryRun:
-		return &usageError{errors.New("who asks? Give --actor, for the record: $USER is empty")}
+	}
+	if err := a.check(); err != nil {
+		return err
 	}
 	all := map[string]subscription.DeadLetterResult{}
 	err := c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
@@ -466,95 +408,4 @@ func messages(n int64) string {
 		return "1 message"
 	}
 	return fmt.Sprintf("%d messages", n)
-}
-
-// confirm asks, if somebody is there to be asked.
-func confirm(ctx context.Context, stderr news, question string) error {
-	nobody := &usageError{errors.New("nobody is there to be asked: look with --dry-run, then add --yes; nothing was changed")}
-	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return nobody
-	}
-	fmt.Fprintf(stderr, "%s [y/N] ", question)
-	answers := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-		answers <- line
-	}()
-	select {
-	case line := <-answers:
-		switch strings.ToLower(strings.TrimSpace(line)) {
-		case "y", "yes":
-			return nil
-		}
-		if line == "" { // /dev/null looks like a terminal
-			return nobody
-		}
-	case <-ctx.Done():
-	}
-	return errors.New("nothing was changed")
-}
-
-// letterTable is aligned, and its first column, the provider, is there if there
-// are several.
-type letterTable struct {
-	w       *tabwriter.Writer
-	out     out
-	heading []string
-	several bool
-	rows    int
-}
-
-func newTable(stdout out, providers int, heading ...string) *letterTable {
-	return &letterTable{w: tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0), out: stdout, heading: heading, several: providers > 1}
-}
-
-func (t *letterTable) row(provider string, cells ...string) {
-	if t.rows == 0 {
-		t.write("PROVIDER", t.heading)
-	}
-	t.rows++
-	t.write(provider, cells)
-}
-
-func (t *letterTable) write(provider string, cells []string) {
-	if t.several {
-		cells = slices.Insert(slices.Clone(cells), 0, provider)
-	}
-	for i, cell := range cells {
-		cells[i] = cmp.Or(strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(cell)), "-")
-	}
-	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
-}
-
-// flush ends the table, or says that there is nothing, if that is known.
-func (t *letterTable) flush(err error, nothing string) error {
-	if t.rows == 0 && err == nil {
-		fmt.Fprintln(t.out, nothing)
-	}
-	return errors.Join(err, t.w.Flush())
-}
-
-// since is how long ago t was, to be read at a glance.
-func since(t time.Time) string {
-	ago := time.Since(t).Round(time.Second)
-	if days := int(ago.Hours() / 24); days > 2 {
-		return fmt.Sprintf("%d days", days)
-	}
-	return ago.String()
-}
-
-func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-func isText(b []byte) bool {
-	return utf8.Valid(b) && bytes.IndexFunc(b, func(r rune) bool { return r != printed(r) }) < 0
-}
-
-// printable is text that does a terminal no harm.
-func printable(text string) string { return strings.Map(printed, text) }
-
-func printed(r rune) rune {
-	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
-		return r
-	}
-	return '\uFFFD'
 }

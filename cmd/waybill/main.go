@@ -33,9 +33,17 @@ type cli struct {
 
 	Migrate migrateCmd `cmd:"" help:"Create or update Waybill's tables. Safe to repeat, and while services run."`
 	Outbox  struct {
-		Stats    statsCmd    `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
-		Backfill backfillCmd `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
-	} `cmd:"" help:"Look into the outbox."`
+		Stats    statsCmd       `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
+		List     listRowsCmd    `cmd:"" help:"List rows, those that are not published if nothing else is said, in the order in which they were stored."`
+		Show     showRowCmd     `cmd:"" help:"Show a message: where it goes, how far it has come, what it waits for and why."`
+		Retry    retryRowsCmd   `cmd:"" help:"Try failed and abandoned rows again, at once or at a rate."`
+		Skip     skipRowsCmd    `cmd:"" help:"Let go on what waits behind held rows of their keys. The rows stay abandoned."`
+		Abandon  abandonRowsCmd `cmd:"" help:"Give up pending and failed rows. What is behind them in their keys goes on."`
+		Purge    purgeCmd       `cmd:"" help:"Remove rows that have expired, or that were published or abandoned long enough ago. Never one that is held or not delivered."`
+		Log      rowsLogCmd     `cmd:"" help:"Show who retried, skipped, abandoned and removed what, the last first."`
+		Backfill backfillCmd    `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
+	} `cmd:"" help:"Look into the outbox, and change what becomes of its rows."`
+	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what waits there."`
 	DeadLetters struct {
 		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
 		Show    showLetterCmd     `cmd:"" help:"Show one dead letter: what failed, why, its place in its key, headers and body."`
@@ -44,6 +52,9 @@ type cli struct {
 		Discard discardLettersCmd `cmd:"" help:"Give up parked messages for good. Their rows stay."`
 		Log     lettersLogCmd     `cmd:"" help:"Show who replayed and discarded what, the last first."`
 	} `cmd:"" help:"Look after messages that subscriptions could not handle."`
+	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
+	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone, until it is interrupted."`
+	Completion  completionCmd  `cmd:"" help:"Write a script that completes this command line in a shell."`
 }
 
 func main() {

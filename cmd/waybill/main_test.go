@@ -300,7 +300,7 @@ func TestErrors(t *testing.T) {
 		want []string
 	}{
 		"no command":               {nil, exitUsage, []string{`expected one of "migrate", "outbox"`, "waybill --help"}},
-		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected one of "stats", "backfill"`}},
+		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected one of "stats", "list", "show"`}},
 		"an unknown command":       {[]string{"migrat"}, exitUsage, []string{"migrat", "did you mean"}},
 		"an unknown flag":          {[]string{"--dns", "x", "migrate"}, exitUsage, []string{"unknown flag --dns", "did you mean"}},
 		"no database":              {[]string{"migrate"}, exitUsage, []string{"which database?", "--config waybill.yaml", "--dsn"}},
@@ -313,6 +313,10 @@ func TestErrors(t *testing.T) {
 		"no directory":             {[]string{"--dsn", filepath.Join(dir, "none", "a.db"), "migrate"}, exitFailed, []string{"create it"}},
 		"no tables":                {[]string{"--dsn", empty, "outbox", "stats"}, exitFailed, []string{"tables of outbox are missing; run `waybill migrate`"}},
 		"tables of a newer build":  {[]string{"--dsn", newer, "outbox", "stats"}, exitFailed, []string{"tables of outbox are at version 1000", "deploy a newer build"}},
+		"rows of a newer build":    {[]string{"--dsn", newer, "outbox", "list"}, exitFailed, []string{"tables of outbox are at version 1000", "deploy a newer build"}},
+		"a change under those":     {[]string{"--dsn", newer, "outbox", "retry", "--held", "--actor", "ada", "--yes"}, exitFailed, []string{"deploy a newer build"}},
+		"owners under those":       {[]string{"--dsn", newer, "partitions"}, exitFailed, []string{"deploy a newer build"}},
+		"a purge under those":      {[]string{"--dsn", newer, "outbox", "purge", "--actor", "ada", "--yes"}, exitFailed, []string{"deploy a newer build"}},
 		"migrate under those":      {[]string{"--dsn", newer, "migrate"}, exitFailed, []string{"deploy a newer build"}},
 		"no configuration":         {[]string{"--config", filepath.Join(dir, "none.yaml"), "migrate"}, exitFailed, []string{"none.yaml: no such file"}},
 		"an unknown key": {

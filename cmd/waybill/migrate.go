@@ -9,13 +9,19 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/uptrace/bun/dialect"
+
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
 type migrateCmd struct {
 	SetTargets map[string]string `placeholder:"CONTEXT=BROKER,…" help:"Change which brokers a context sends to: its own, then the external ones. Stop all its processes first."`
+	Provider   string            `placeholder:"NAME" help:"Only this database of the configuration file."`
+	DryRun     bool              `xor:"how" help:"Change nothing, and say which migrations would run on which database."`
+	Print      bool              `xor:"how" help:"Change nothing, and write what would run as SQL for psql or sqlite3, for one database. Run by hand, it leaves nothing for 'migrate' to do."`
 	History    string            `enum:",copy,none" default:"" placeholder:"copy|none" help:"Which events of the time before brokers get that --set-targets adds: none, or all that are still there; then they are joining until 'outbox backfill' has copied them."`
 }
 
@@ -31,11 +37,25 @@ type migrated struct {
 }
 
 func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
-	d, err := c.open(ctx, true)
+	open := func(ctx context.Context) (*databases, error) { return c.open(ctx, true) }
+	if m.DryRun || m.Print {
+		open = c.look
+	}
+	d, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	providers := d.providers
+	if m.Provider != "" {
+		providers = slices.DeleteFunc(slices.Clone(providers), func(p uow.Provider) bool { return p.Name() != m.Provider })
+		if len(providers) == 0 {
+			return &usageError{fmt.Errorf("there is no provider %s", m.Provider)}
+		}
+	}
+	if m.DryRun || m.Print {
+		return m.plan(ctx, c, d, providers, stdout)
+	}
 	if m.History != "" && len(m.SetTargets) == 0 {
 		return &usageError{errors.New("--history is about brokers that --set-targets adds: give both")}
 	}
@@ -49,7 +69,7 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	}
 	done := map[string]migrated{}
 	var errs []error
-	for _, p := range d.providers {
+	for _, p := range providers {
 		now, err := m.migrate(ctx, d, p, targets)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
@@ -70,6 +90,74 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		errs = append(errs, writeJSON(stdout, map[string]any{"providers": done}))
 	}
 	return errors.Join(errs...)
+}
+
+// plan says what a migration would do, or how to do it by hand.
+func (m migrateCmd) plan(ctx context.Context, c *cli, d *databases, providers []uow.Provider, stdout out) error {
+	switch {
+	case len(m.SetTargets) > 0:
+		return &usageError{errors.New("--set-targets is done at once, or not at all: leave out --dry-run and --print")}
+	case m.Print && c.JSON:
+		return &usageError{errors.New("--print writes SQL: leave out --json, or take --dry-run")}
+	case m.Print && len(providers) > 1:
+		return &usageError{errors.New("the configuration file has several databases, and a script is for one: add --provider")}
+	}
+	contexts := map[string]outbox.Targets{}
+	if d.context != "" {
+		contexts[d.context] = d.sends
+	}
+	plans := map[string]migrate.Plan{}
+	var errs []error
+	for _, p := range providers {
+		plan, err := engine.PlanMigration(ctx, p, d.partitions, contexts)
+		if err == nil && m.Print {
+			err = script(ctx, p, plan, stdout)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
+			continue
+		}
+		plans[p.Name()] = plan
+		if !c.JSON && !m.Print {
+			tellMigration(p.Name(), plan, stdout)
+		}
+	}
+	if c.JSON {
+		errs = append(errs, writeJSON(stdout, map[string]any{"providers": plans}))
+	}
+	return errors.Join(errs...)
+}
+
+func tellMigration(provider string, plan migrate.Plan, stdout out) {
+	if plan.Empty() {
+		fmt.Fprintf(stdout, "Provider %s is up to date.\n", provider)
+		return
+	}
+	fmt.Fprintf(stdout, "Provider %s is not up to date. `waybill migrate` would run:\n", provider)
+	for _, s := range plan.Steps {
+		fmt.Fprintf(stdout, "  %s %s\n", s.Feature, s.Name)
+	}
+	for _, statement := range plan.Then {
+		fmt.Fprintf(stdout, "  %s\n", statement)
+	}
+}
+
+// script is all comments if there is nothing to do.
+func script(ctx context.Context, p uow.Provider, plan migrate.Plan, stdout out) error {
+	if plan.Empty() {
+		fmt.Fprintf(stdout, "-- Provider %s is up to date.\n", p.Name())
+		return nil
+	}
+	sql, err := plan.Script(ctx, p.Reader())
+	if err != nil {
+		return err
+	}
+	how := "sqlite3 -bail FILE < SCRIPT"
+	if p.DB().Dialect().Name() == dialect.PG {
+		how = "psql -v ON_ERROR_STOP=1 -f SCRIPT, as the role that is to own the tables"
+	}
+	fmt.Fprintf(stdout, "-- Provider %s. Run it whole: %s.\n%s", p.Name(), how, sql)
+	return nil
 }
 
 func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, targets map[string]outbox.Targets) (now migrated, err error) {

@@ -41,7 +41,7 @@ func (s signals) rate() float64 {
 	return s.retries / s.attempts
 }
 
-// S3-27: pending, failed, abandoned and the rate of retries, per provider and per
+// S3-27, A85: pending, failed, abandoned and the rate of retries, per provider and per
 // target broker, are the same by the API, as metrics and by the command line, on
 // both databases.
 func TestSignals_S3_27_SayTheSame(t *testing.T) {
@@ -173,14 +173,23 @@ func (a answer) differs(want map[string]map[string]signals) string {
 	return text.String()
 }
 
-// Every command that an alert tells people to run is one of this program.
+// Every command that an alert or the watchdog tells people to run is one of this
+// program.
 func TestAlerts_S2_23_NameCommandsThatExist(t *testing.T) {
-	rules, err := os.ReadFile("../../deploy/prometheus/waybill-alerts.yaml")
-	require.NoError(t, err)
-	commands := regexp.MustCompile("`waybill ([^`]+)`").FindAllStringSubmatch(string(rules), -1)
-	require.NotEmpty(t, commands)
-	for _, c := range commands {
-		r := waybill(t, append(strings.Fields(c[1]), "--help")...)
-		require.Zero(t, r.code, "%s: %s", c[0], r.stderr)
+	for path, least := range map[string]int{
+		"deploy/prometheus/waybill-alerts.yaml": 10, "engine/reasons.go": 10, "docs/guides/alerts-and-health.md": 3,
+	} {
+		text, err := os.ReadFile("../../" + path)
+		require.NoError(t, err)
+		commands := regexp.MustCompile("`waybill ([^`]+)`").FindAllStringSubmatch(string(text), -1)
+		require.GreaterOrEqual(t, len(commands), least, path)
+		for _, c := range commands {
+			only := "--target x"
+			if strings.HasPrefix(c[1], "dead-letters") {
+				only = "--subscription x"
+			}
+			r := waybill(t, append(strings.Fields(strings.ReplaceAll(c[1], "{only}", only)), "--help")...)
+			require.Zero(t, r.code, "%s: %s: %s", path, c[0], r.stderr)
+		}
 	}
 }

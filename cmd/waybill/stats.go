@@ -18,10 +18,15 @@ import (
 
 const (
 	statsTimeout = time.Minute
+	minEvery     = 100 * time.Millisecond
+	clearScreen  = "\x1b[H\x1b[2J"
 	maxErrorText = 80
 )
 
-type statsCmd struct{}
+type statsCmd struct {
+	Watch bool          `short:"w" help:"Go on, and show how it changes, until it is interrupted."`
+	Every time.Duration `default:"2s" placeholder:"TIME" help:"With --watch: the time between two looks. Defaults to 2s."`
+}
 
 // lane is one target broker's state in a database, under the names that
 // /api/outbox has for it.
@@ -33,28 +38,86 @@ type lane struct {
 	LastError            *string                 `json:"last_error"`
 }
 
-func (statsCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+func (s statsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
+	if s.Every < minEvery {
+		return &usageError{fmt.Errorf("--every is %v: at least %v", s.Every, minEvery)}
+	}
 	d, err := c.open(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	now, err := d.look(ctx)
+	if !s.Watch {
+		return errors.Join(err, c.show(stdout, now, nil))
+	}
+	if !now.known() {
+		return err
+	}
+	before := &look{}
+	for {
+		if !c.JSON {
+			if isTerminal(stdout.Writer) {
+				fmt.Fprint(stdout, clearScreen)
+			}
+			fmt.Fprintf(stdout, "%s, every %v\n", when(now.at), s.Every)
+		}
+		if err := c.show(stdout, now, before); err != nil {
+			return err
+		}
+		if !c.JSON {
+			fmt.Fprintln(stdout)
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "waybill: %v\n", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(s.Every):
+		}
+		was := now
+		before = &was
+		if now, err = d.look(ctx); ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// look is the state of all outboxes at one time.
+type look struct {
+	at        time.Time
+	providers map[string]map[string]lane // by provider and target; null if not known
+}
+
+// known says whether any database has answered.
+func (l look) known() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(l.providers)), func(lanes map[string]lane) bool { return lanes != nil })
+}
+
+// look asks every database. What it says is of those that answer.
+func (d *databases) look(ctx context.Context) (look, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	all := map[string]map[string]lane{} // by provider and target; null if not known
+	l := look{time.Now(), map[string]map[string]lane{}}
 	var errs []error
 	for _, p := range d.providers {
-		all[p.Name()], err = lanes(ctx, p, d.targets)
+		all, err := lanes(ctx, p, d.targets)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 		}
+		l.providers[p.Name()] = all
 	}
+	return l, errors.Join(errs...)
+}
+
+// show writes what is seen, and how fast it changes since another look; nil:
+// there is no such column.
+func (c *cli) show(stdout out, now look, before *look) error {
 	if c.JSON {
-		errs = append(errs, writeJSON(stdout, map[string]any{"providers": all}))
-	} else {
-		errs = append(errs, table(stdout, all))
+		return writeJSON(stdout, map[string]any{"providers": now.providers})
 	}
-	return errors.Join(errs...)
+	return table(stdout, now, before)
 }
 
 // lanes is the state of every target, also of those that have no row yet.
@@ -84,13 +147,17 @@ func lanes(ctx context.Context, p uow.Provider, targets []string) (map[string]la
 }
 
 // table is for people. Where nothing is known, the errors say all.
-func table(stdout out, all map[string]map[string]lane) error {
-	known := func(lanes map[string]lane) bool { return lanes != nil }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(all)), known) {
+func table(stdout out, now look, before *look) error {
+	all := now.providers
+	if !now.known() {
 		return nil
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED\tRETRY RATE\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR")
+	rate := ""
+	if before != nil {
+		rate = "\tPUBLISHED/S"
+	}
+	fmt.Fprintln(w, "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED"+rate+"\tRETRY RATE\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR")
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		switch {
 		case all[provider] == nil:
@@ -104,6 +171,9 @@ func table(stdout out, all map[string]map[string]lane) error {
 			for _, status := range outbox.Statuses() {
 				fmt.Fprintf(w, "\t%d", l.Counts[status])
 			}
+			if before != nil {
+				fmt.Fprintf(w, "\t%s", perSecond(now, *before, provider, target))
+			}
 			oldest, problem := "-", "-"
 			if s := l.OldestPendingSeconds; s != nil {
 				oldest = time.Duration(*s * float64(time.Second)).Round(time.Second).String()
@@ -115,6 +185,16 @@ func table(stdout out, all map[string]map[string]lane) error {
 		}
 	}
 	return w.Flush()
+}
+
+// perSecond is how fast a target published between two looks.
+func perSecond(now, before look, provider, target string) string {
+	was, ok := before.providers[provider][target]
+	if !ok {
+		return "-"
+	}
+	n := now.providers[provider][target].Counts[outbox.Published] - was.Counts[outbox.Published]
+	return fmt.Sprintf("%.1f", float64(n)/now.at.Sub(before.at).Seconds())
 }
 
 // oneLine makes an error's text fit for a terminal, whatever a broker answered.

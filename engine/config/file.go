@@ -81,8 +81,10 @@ type document struct {
 		} `yaml:"retention"`
 	} `yaml:"outbox"`
 	Server struct {
-		Addr  string `yaml:"addr"`
-		Token string `yaml:"token"`
+		Addr         string   `yaml:"addr"`
+		Token        string   `yaml:"token"`
+		ShowPayloads bool     `yaml:"show_payloads"`
+		Redact       []string `yaml:"redact"`
 	} `yaml:"server"`
 }
 
@@ -149,7 +151,9 @@ func (d *decoder) convert(doc document) *File {
 				Every: o.Retention.Every, Batch: o.Retention.Batch,
 			},
 		},
-		Server: engine.Server{Addr: doc.Server.Addr, Token: doc.Server.Token},
+		Server: engine.Server{
+			Addr: doc.Server.Addr, Token: doc.Server.Token, ShowPayloads: doc.Server.ShowPayloads, Redact: doc.Server.Redact,
+		},
 	}
 	d.providers(f, doc.Providers)
 	d.brokers(f, doc.Brokers)

@@ -85,6 +85,8 @@ var keys = []struct {
 	{"outbox.retention.batch", "100", 100, func(f *File) any { return f.Outbox.Retention.Batch }, "200000", "from 1 to 100000"},
 	{"server.addr", "127.0.0.1:0", "127.0.0.1:0", func(f *File) any { return f.Server.Addr }, "", ""},
 	{"server.token", "12345", "12345", func(f *File) any { return f.Server.Token }, "", ""},
+	{"server.show_payloads", "true", true, func(f *File) any { return f.Server.ShowPayloads }, "often", `server.show_payloads is "often": true or false`},
+	{"server.redact", "[card, iban]", []string{"card", "iban"}, func(f *File) any { return f.Server.Redact }, "", ""},
 	{"domain", "shipping", "shipping", func(f *File) any { return f.Domain }, "", ""},
 }
 
@@ -164,7 +166,7 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 		},
 		"unknown key, with no near one": {
 			smallest + "server: {certificate: x}\n",
-			[]string{"waybill.yaml:4: server.certificate is not a known key; known here: addr, token"},
+			[]string{"waybill.yaml:4: server.certificate is not a known key; known here: addr, redact, show_payloads, token"},
 		},
 		"unknown section": {
 			smallest + "subscripions: {}\n",

@@ -20,7 +20,11 @@ var (
 // the id.
 func TestConformance_NamesTestsThatExist(t *testing.T) {
 	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		// The servers' files come and go while the tests run.
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
 		if err != nil || !strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(path, "outboxtest/suite.go") {
 			return err
 		}

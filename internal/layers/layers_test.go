@@ -124,6 +124,8 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"uow", [][]string{drivers, adapters}},
 		{"repository", [][]string{drivers, adapters}},
 		{"subscription", [][]string{drivers, adapters}},
+		{"subscription/dedup", [][]string{drivers, adapters, nats, kafka, watermill, own("domain", "outbox", "uow")}},
+		{"subscription/dedup/natskv", [][]string{drivers, adapters, natsServer, kafka, watermill}},
 		{"engine", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine/config", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"uow/postgres", [][]string{{"modernc.org/sqlite"}, nats, kafka, watermill}},

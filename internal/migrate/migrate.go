@@ -66,7 +66,7 @@ func (s Set) Up(ctx context.Context, db *bun.DB) error {
 }
 
 func (s Set) up(ctx context.Context, db *bun.DB) error {
-	files, err := s.files(db.Dialect())
+	files, err := s.Steps(db.Dialect())
 	if err != nil {
 		return err
 	}
@@ -75,15 +75,12 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	appliedAt := "text"
 	if db.Dialect().Name() == dialect.PG {
-		appliedAt = "timestamptz"
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(?)", lock); err != nil {
 			return err
 		}
 	}
-	if _, err := tx.Tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS waybill_migrations ("+
-		"feature text NOT NULL, version integer NOT NULL, applied_at "+appliedAt+" NOT NULL, PRIMARY KEY (feature, version))"); err != nil {
+	if _, err := tx.Tx.ExecContext(ctx, bookkeeping(db.Dialect())); err != nil {
 		return err
 	}
 	have, err := s.version(ctx, tx)
@@ -91,15 +88,15 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 		return err
 	}
 	for _, f := range files {
-		if f.version <= have {
+		if f.Version <= have {
 			continue
 		}
 		// Past bun, which would take a question mark in the SQL for an argument.
-		if _, err := tx.Tx.ExecContext(ctx, f.sql); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+		if _, err := tx.Tx.ExecContext(ctx, f.SQL); err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES (?, ?, ?)",
-			s.Feature, f.version, dbtime.Value(db.Dialect(), time.Now())); err != nil {
+			s.Feature, f.Version, dbtime.Value(db.Dialect(), time.Now())); err != nil {
 			return err
 		}
 	}
@@ -109,7 +106,7 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 // Check returns a [*SchemaError] unless the tables are at this build's version.
 // It may run inside a transaction, and leaves that usable.
 func (s Set) Check(ctx context.Context, db bun.IDB) error {
-	files, err := s.files(db.Dialect())
+	files, err := s.Steps(db.Dialect())
 	if err != nil {
 		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
 	}
@@ -138,13 +135,26 @@ func (s Set) version(ctx context.Context, db bun.IDB) (have int, err error) {
 	return have, err
 }
 
-type file struct {
-	version   int
-	name, sql string
+// bookkeeping is the table that has the versions.
+func bookkeeping(d schema.Dialect) string {
+	appliedAt := "text"
+	if d.Name() == dialect.PG {
+		appliedAt = "timestamptz"
+	}
+	return "CREATE TABLE IF NOT EXISTS waybill_migrations (" +
+		"feature text NOT NULL, version integer NOT NULL, applied_at " + appliedAt + " NOT NULL, PRIMARY KEY (feature, version))"
 }
 
-// files are the migrations for one database, in order, numbered 1, 2, 3 …
-func (s Set) files(d schema.Dialect) ([]file, error) {
+// Step is one file of a feature.
+type Step struct {
+	Feature string `json:"feature"`
+	Version int    `json:"version"`
+	Name    string `json:"file"` // "0001_outbox.sql"
+	SQL     string `json:"-"`
+}
+
+// Steps are the migrations for one kind of database, in order, numbered 1, 2, 3 …
+func (s Set) Steps(d schema.Dialect) ([]Step, error) {
 	dir := "postgres"
 	switch d.Name() {
 	case dialect.PG:
@@ -157,7 +167,7 @@ func (s Set) files(d schema.Dialect) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []file
+	var files []Step
 	for _, e := range entries {
 		number, _, ok := strings.Cut(e.Name(), "_")
 		version, err := strconv.Atoi(number)
@@ -171,7 +181,7 @@ func (s Set) files(d schema.Dialect) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{version: version, name: e.Name(), sql: string(sql)})
+		files = append(files, Step{Feature: s.Feature, Version: version, Name: e.Name(), SQL: string(sql)})
 	}
 	return files, nil
 }

@@ -106,23 +106,25 @@ func manyWorkers(t *testing.T, b *Bench) {
 func (h *hands) work(ctx context.Context, b *Bench, name string, rounds int) error {
 	var leases []outbox.Lease
 	var out []outbox.Claim
+	var flights Flights
 	for !h.enough(rounds) {
 		more, _, err := b.Acquire(ctx, Owner(name, time.Minute), 1+rand.N(3)-len(leases))
 		if err != nil {
 			return fmt.Errorf("acquire: %w", err)
 		}
 		leases = append(leases, more...)
-		c, err := b.Claim(ctx, outbox.ClaimRequest{Target: "default", Worker: name, Leases: leases, Limit: 1 + rand.N(8), MaxAttempts: 5})
+		c, err := b.Claim(ctx, flights.Request(outbox.ClaimRequest{Target: "default", Worker: name, Leases: leases, Limit: 1 + rand.N(8), MaxAttempts: 5}))
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
+		flights.Took(c)
 		if err := h.take(c); err != nil {
 			return err
 		}
 		out = append(out, c)
 		all := rand.N(3) == 0
 		for len(out) == 3 || all && len(out) > 0 {
-			if err := h.settle(ctx, b, out[0]); err != nil {
+			if err := h.settle(ctx, b, out[0], &flights); err != nil {
 				return err
 			}
 			out = out[1:]
@@ -135,14 +137,14 @@ func (h *hands) work(ctx context.Context, b *Bench, name string, rounds int) err
 		}
 	}
 	for _, c := range out {
-		if err := h.settle(ctx, b, c); err != nil {
+		if err := h.settle(ctx, b, c, &flights); err != nil {
 			return err
 		}
 	}
 	return b.Release(ctx, "default", leases)
 }
 
-func (h *hands) settle(ctx context.Context, b *Bench, c outbox.Claim) error {
+func (h *hands) settle(ctx context.Context, b *Bench, c outbox.Claim, flights *Flights) error {
 	outcomes := make([]outbox.Outcome, len(c.Rows))
 	for i, row := range c.Rows {
 		outcomes[i] = outbox.Outcome{Status: outbox.Pending, Unspent: true}
@@ -156,6 +158,7 @@ func (h *hands) settle(ctx context.Context, b *Bench, c outbox.Claim) error {
 	}
 	h.give(c, outcomes)
 	stale, err := b.Settle(ctx, outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outcomes})
+	flights.Landed(c.ID, outcomes, stale)
 	if err == nil && stale > 0 {
 		err = fmt.Errorf("%d rows were in another hand", stale)
 	}

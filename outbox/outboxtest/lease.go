@@ -53,7 +53,7 @@ func takeoverAllOrNothing(t *testing.T, b *Bench) {
 	require.Equal(t, outbox.Takeover{Pending: 1, Abandoned: []int64{c.Rows[0].Seq}}, taken)
 	require.Equal(t, []outbox.Status{outbox.Abandoned, outbox.Pending, outbox.Pending}, b.Statuses())
 	require.Equal(t, 1, b.Entries()[1].Losses, "the row keeps the memory of it")
-	require.Equal(t, []string{"b", "c"}, Keys(Worker{bench: b, Name: "heir", Target: "default", Leases: leases}.Claim(10)))
+	require.Equal(t, []string{"b", "c"}, Keys(Worker{bench: b, Name: "heir", Target: "default", Leases: leases, Flights: &Flights{}}.Claim(10)))
 }
 
 func lateSettle(t *testing.T, b *Bench) {

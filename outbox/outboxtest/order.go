@@ -55,6 +55,7 @@ func dueInstant(t *testing.T, b *Bench) {
 	w.Settle(c, All(c, failed(300*time.Millisecond))...)
 	for looks := 0; ; looks++ {
 		due := b.count("outbox", "available_at <= ") > 0
+		*w.Flights = Flights{} // which rounds times
 		c = w.Claim(1)
 		if len(c.Rows) == 0 {
 			require.False(t, due, "it was due before")
@@ -263,6 +264,7 @@ type history struct {
 type party struct {
 	name   string
 	leases map[int]outbox.Lease
+	Flights
 }
 
 // life is what must be true of a row.
@@ -318,10 +320,11 @@ func (h *history) insert() {
 }
 
 func (h *history) claim(w *party, limit int, alone bool) outbox.Claim {
-	c, err := h.Claim(h.t.Context(), outbox.ClaimRequest{
+	c, err := h.Claim(h.t.Context(), w.Request(outbox.ClaimRequest{
 		Target: "default", Worker: w.name, Leases: slices.Collect(maps.Values(w.leases)), Limit: limit, MaxAttempts: 5, Alone: alone,
-	})
+	}))
 	require.NoError(h.t, err, h.words())
+	w.Took(c)
 	taken := map[string][]int64{}
 	for _, row := range c.Rows {
 		taken[row.Message.Key] = append(taken[row.Message.Key], row.Seq)
@@ -400,6 +403,11 @@ func (h *history) settle(c outbox.Claim, outcomes []outbox.Outcome) {
 	stale, err := h.Bench.Settle(h.t.Context(), outbox.Settlement{Claim: c.ID, Target: "default", Outcomes: outcomes, Retention: h.retention})
 	require.NoError(h.t, err, h.words())
 	require.Equal(h.t, late, stale, h.words())
+	for _, w := range h.parties {
+		if _, ok := w.claims[c.ID]; ok {
+			w.Landed(c.ID, outcomes, stale)
+		}
+	}
 }
 
 func (h *history) takeover(w *party, n int) {
@@ -558,6 +566,7 @@ func (h *history) finish() {
 	h.Expire()
 	w := h.parties[0]
 	h.takeover(w, Partitions)
+	w.Flights = Flights{} // have ended, as all do
 	h.before = h.Entries()
 	for _, e := range h.before {
 		if e.Status == outbox.Failed || e.Status == outbox.Abandoned {

@@ -90,7 +90,7 @@ func (b *Bench) Worker(name string, n int, ttl time.Duration) Worker {
 	require.NoError(b.T, err)
 	leases, _, err := b.Acquire(b.T.Context(), Owner(name, ttl), n)
 	require.NoError(b.T, err)
-	return Worker{bench: b, Name: name, Target: "default", Leases: leases}
+	return Worker{bench: b, Name: name, Target: "default", Leases: leases, Flights: &Flights{}}
 }
 
 // Owner is a worker of target "default".
@@ -104,15 +104,17 @@ type Worker struct {
 	Name   string
 	Target string
 	Leases []outbox.Lease
+	*Flights
 }
 
 // Claim takes up to limit rows.
 func (w Worker) Claim(limit int) outbox.Claim {
 	w.bench.T.Helper()
-	c, err := w.bench.Claim(w.bench.T.Context(), outbox.ClaimRequest{
+	c, err := w.bench.Claim(w.bench.T.Context(), w.Request(outbox.ClaimRequest{
 		Target: w.Target, Worker: w.Name, Leases: w.Leases, Limit: limit, MaxAttempts: 5,
-	})
+	}))
 	require.NoError(w.bench.T, err)
+	w.Took(c)
 	return c
 }
 
@@ -123,6 +125,7 @@ func (w Worker) Settle(c outbox.Claim, outcomes ...outbox.Outcome) int {
 		Claim: c.ID, Target: w.Target, Outcomes: outcomes, Retention: outbox.Config{}.WithDefaults().Retention,
 	})
 	require.NoError(w.bench.T, err)
+	w.Landed(c.ID, outcomes, stale)
 	return stale
 }
 

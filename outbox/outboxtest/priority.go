@@ -26,6 +26,7 @@ func prioritiesFirst(t *testing.T, b *Bench) {
 	w := b.Worker("w1", Partitions, time.Minute)
 	var order []string
 	for range 7 {
+		*w.Flights = Flights{} // no turn of those that wait for others
 		c := w.Claim(1)
 		order = append(order, Keys(c)...)
 		w.Settle(c, All(c, published())...)

@@ -2,6 +2,9 @@ package outboxtest
 
 import (
 	"context"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/uptrace/bun"
@@ -22,6 +25,26 @@ func (q *Queries) AfterQuery(_ context.Context, e *bun.QueryEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.sent = append(q.sent, e.Query)
+}
+
+// Note adds a query that hooks don't see, with $1, $2 … for its values.
+func (q *Queries) Note(query string, values []any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.sent = append(q.sent, parameter.ReplaceAllStringFunc(query, func(p string) string {
+		n, _ := strconv.Atoi(p[1:])
+		return Literal(values[n-1])
+	}))
+}
+
+var parameter = regexp.MustCompile(`\$\d+`)
+
+// Literal is such a value in SQL.
+func Literal(value any) string {
+	if value == nil {
+		return "NULL"
+	}
+	return "'" + strings.ReplaceAll(value.(string), "'", "''") + "'"
 }
 
 // Take returns what was sent since the last time.

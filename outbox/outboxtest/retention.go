@@ -1,6 +1,7 @@
 package outboxtest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -274,4 +275,92 @@ func statsOfNothing(t *testing.T, b *Bench) {
 	require.NoError(t, err)
 	counts := map[outbox.Status]int64{outbox.Pending: 0, outbox.Processing: 0, outbox.Published: 0, outbox.Failed: 0, outbox.Abandoned: 0}
 	require.Equal(t, map[string]outbox.Stats{"default": {Counts: counts}}, s)
+}
+
+// An operator's purge takes what has expired, or what was finished long enough
+// ago whatever its expiry; a dry run counts that, and who asked is on record.
+func cleanUp(t *testing.T, b *Bench) {
+	ctx := t.Context()
+	w := b.Worker("w1", Partitions, time.Minute)
+	b.Insert("old", "expired", "young", "abandoned", "old abandoned", "held", "failed", "in hand", "pending")
+	w.settleAll(published(), published(), published(), abandoned(false), abandoned(false), abandoned(true), failed(time.Hour))
+	require.Len(t, w.Claim(1).Rows, 1)
+	b.Exec("UPDATE outbox SET created_at = " + past(b.DB))
+	b.Exec("UPDATE outbox SET finished_at = "+past(b.DB)+", expires_at = NULL WHERE partition_key IN (?, ?)", "old", "old abandoned")
+	b.Exec("UPDATE outbox SET expires_at = "+past(b.DB)+" WHERE partition_key = ?", "expired")
+	before := b.Entries()
+	clean := func(c outbox.CleanUp) outbox.CleanedUp {
+		t.Helper()
+		c.Actor = "ada"
+		d, err := b.CleanUp(ctx, c)
+		require.NoError(t, err)
+		return d
+	}
+	counted := func(published, abandoned int) outbox.CleanedUp {
+		return outbox.CleanedUp{Purged: outbox.Purged{Published: published, Abandoned: abandoned}}
+	}
+	var told []outbox.Purged
+	require.Equal(t, counted(1, 1), clean(outbox.CleanUp{OlderThan: time.Minute, DryRun: true, Progress: func(p outbox.Purged) { told = append(told, p) }}))
+	require.Equal(t, []outbox.Purged{{Abandoned: 1}, {Published: 1, Abandoned: 1}}, told)
+	require.Equal(t, counted(1, 0), clean(outbox.CleanUp{DryRun: true}))
+	require.Equal(t, counted(0, 0), clean(outbox.CleanUp{OlderThan: 1 << 62}))
+	require.Equal(t, before, b.Entries())
+	require.Empty(t, b.actions())
+
+	d := clean(outbox.CleanUp{})
+	require.Equal(t, outbox.CleanedUp{Purged: outbox.Purged{Published: 1}, Action: 1}, d)
+	d = clean(outbox.CleanUp{OlderThan: time.Minute, Statuses: []outbox.Status{outbox.Abandoned}})
+	require.Equal(t, outbox.CleanedUp{Purged: outbox.Purged{Abandoned: 1}, Action: 2}, d)
+	d = clean(outbox.CleanUp{OlderThan: time.Millisecond})
+	require.Equal(t, outbox.CleanedUp{Purged: outbox.Purged{Published: 2, Abandoned: 1}, Action: 3}, d)
+	require.Equal(t, []outbox.Status{outbox.Abandoned, outbox.Failed, outbox.Processing, outbox.Pending}, b.Statuses())
+	require.True(t, b.Entries()[0].Held)
+	actions := b.actions()
+	require.Len(t, actions, 3)
+	require.Equal(t, "purge", actions[0].Action)
+	require.EqualValues(t, 3, actions[0].Rows)
+	require.JSONEq(t, `{"older_than":"1ms"}`, string(actions[0].Filter))
+	require.JSONEq(t, `{"older_than":"1m0s","statuses":["abandoned"]}`, string(actions[1].Filter))
+	require.JSONEq(t, `{}`, string(actions[2].Filter))
+	stats, err := b.Stats(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, stats["default"].Counts[outbox.Published], "they were published all the same")
+
+	for want, c := range map[string]outbox.CleanUp{
+		`"failed" rows stay`:   {Actor: "ada", Statuses: []outbox.Status{outbox.Failed}},
+		"Actor is missing":     {},
+		`Actor is "a\x00"`:     {Actor: "a\x00"},
+		"OlderThan is -1ns":    {Actor: "ada", OlderThan: -1},
+		`"published'" rows st`: {Actor: "ada", Statuses: []outbox.Status{"published'"}},
+	} {
+		_, err := b.CleanUp(ctx, c)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// It takes many transactions, and ended in the middle it is on record as far as it
+// came.
+func cleanUpInterrupted(t *testing.T, b *Bench) {
+	const n = 1200
+	b.insertMany(Numbered("k", n)...)
+	w := b.Worker("w1", Partitions, time.Minute)
+	for got := 0; got < n; {
+		c := w.Claim(500)
+		w.Settle(c, All(c, published())...)
+		got += len(c.Rows)
+	}
+	b.expireAll()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d, err := b.CleanUp(ctx, outbox.CleanUp{Actor: "ada", Progress: func(outbox.Purged) { cancel() }})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "run it again for the others")
+	require.Positive(t, d.Published)
+	require.Less(t, d.Published, n)
+	require.EqualValues(t, d.Published, b.actions()[0].Rows)
+	require.Len(t, b.Entries(), n-d.Published)
+	d, err = b.CleanUp(t.Context(), outbox.CleanUp{Actor: "ada"})
+	require.NoError(t, err)
+	require.Empty(t, b.Entries())
+	require.EqualValues(t, d.Published, b.actions()[0].Rows)
 }

@@ -181,7 +181,7 @@ func failedSayWhy(t *testing.T, b *Bench) {
 	w.Settle(c, outbox.Outcome{Seq: c.Rows[0].Seq, Status: outbox.Failed, Class: "transient", Error: "first", After: time.Hour},
 		outbox.Outcome{Seq: c.Rows[1].Seq, Status: outbox.Published},
 		outbox.Outcome{Seq: c.Rows[2].Seq, Status: outbox.Failed, Class: "unknown", Error: "third", After: time.Hour})
-	found, err := b.Find(t.Context(), outbox.Filter{Status: outbox.Failed})
+	found, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Failed}})
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	for i, row := range []outbox.Row{rows[0], rows[2]} {

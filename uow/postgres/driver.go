@@ -4,9 +4,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
 // connector hands out pgx's own connections, but for one thing.
@@ -14,17 +18,84 @@ import (
 // When the answer to an Exec is lost, pgx up to 5.12 reports "conn closed", and
 // calls that safe to retry. database/sql then sends the statement again on
 // another connection, and it may happen twice.
-type connector struct{ driver.Connector }
+type connector struct {
+	driver.Connector
+	p *provider
+}
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	dc, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{dc.(*stdlib.Conn)}, nil
+	return &conn{dc.(*stdlib.Conn), c.p}, nil
 }
 
-type conn struct{ *stdlib.Conn }
+type conn struct {
+	*stdlib.Conn
+	p *provider
+}
+
+var _ pipeline.Conn = (*conn)(nil)
+
+// Pipeline implements pipeline.Conn.
+func (c *conn) Pipeline(ctx context.Context, then func() []pipeline.Statement, statements ...pipeline.Statement) error {
+	if c.p.unprepared.Load() {
+		return pipeline.ErrUnprepared
+	}
+	conn := c.Conn.Conn()
+	err := c.send(ctx, then, statements)
+	if err != nil && conn.PgConn().TxStatus() == inTransaction {
+		// Between the two trips. What it has locked is free when it is closed.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		err = errors.Join(err, conn.Close(ctx))
+	}
+	if pooled(err) {
+		c.p.unprepared.Store(true)
+		return pipeline.ErrUnprepared
+	}
+	return err
+}
+
+const inTransaction = 'T'
+
+func (c *conn) send(ctx context.Context, then func() []pipeline.Statement, statements []pipeline.Statement) error {
+	one := then == nil && len(statements) == 1
+	requests := make([]request, 0, len(statements)+2)
+	if !one {
+		requests = append(requests, request{query: "BEGIN ISOLATION LEVEL READ COMMITTED"})
+	}
+	requests, err := c.requests(requests, statements)
+	if err != nil {
+		return err
+	}
+	if then != nil {
+		if _, err := runPipeline(ctx, c.Conn.Conn(), requests); err != nil {
+			return err
+		}
+		if requests, err = c.requests(requests[:0], then()); err != nil {
+			return err
+		}
+	}
+	if !one {
+		requests = append(requests, request{query: "COMMIT"})
+	}
+	_, err = runPipeline(ctx, c.Conn.Conn(), requests)
+	return err
+}
+
+func (c *conn) requests(all []request, statements []pipeline.Statement) ([]request, error) {
+	for i, s := range statements {
+		r, err := c.p.prepared(s.Query, -1, len(s.Values)).with(s.Values)
+		if err != nil {
+			return nil, fmt.Errorf("postgres: statement %d: %w", i, err)
+		}
+		r.row = s.Row
+		all = append(all, r)
+	}
+	return all, nil
+}
 
 func (c *conn) ExecContext(ctx context.Context, query string, named []driver.NamedValue) (driver.Result, error) {
 	if c.Conn.Conn().IsClosed() {

@@ -55,21 +55,31 @@ type Config struct {
 	// that hears of other processes' commits. Without it, behind a pooler, they are
 	// found by polling. Defaults to DSN.
 	ListenDSN string
+	// NoCreate leaves a Schema that doesn't exist missing, for programs that only
+	// look: their connections find no tables then.
+	NoCreate bool
 }
 
 // FromSettings opens the provider called name from its part of a configuration
 // file: the keys dsn, schema, max_conns and listen_dsn.
 func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+	cfg, err := ConfigFrom(name, s)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, cfg)
+}
+
+// ConfigFrom is what FromSettings opens.
+func ConfigFrom(name string, s broker.Settings) (Config, error) {
 	var keys struct {
 		DSN      string `yaml:"dsn"`
 		Schema   string `yaml:"schema"`
 		MaxConns int    `yaml:"max_conns"`
 		Listen   string `yaml:"listen_dsn"`
 	}
-	if err := s.Decode(&keys); err != nil {
-		return nil, err
-	}
-	return Open(ctx, Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns, ListenDSN: keys.Listen})
+	err := s.Decode(&keys)
+	return Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns, ListenDSN: keys.Listen}, err
 }
 
 // Open connects, within ten seconds, so that a wrong DSN shows at the start and
@@ -86,12 +96,12 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
-	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool)})
+	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool), p})
 	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
 	p.db = bun.NewDB(db, pgdialect.New(), bun.WithDiscardUnknownColumns())
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := p.prepare(ctx, cfg.Schema); err != nil {
+	if err := p.prepare(ctx, cfg.Schema, !cfg.NoCreate); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
@@ -187,8 +197,8 @@ var _ uow.Provider = (*provider)(nil)
 // schemaRemedy is for poolers that keep no search_path per client.
 const schemaRemedy = "leave Config.Schema out, and set the search_path of the role (ALTER ROLE … SET search_path = …)"
 
-// prepare connects for the first time and creates the schema.
-func (p *provider) prepare(ctx context.Context, schema string) error {
+// prepare connects for the first time and, if it may, creates the schema.
+func (p *provider) prepare(ctx context.Context, schema string, create bool) error {
 	if schema == "" {
 		return p.pool.Ping(ctx)
 	}
@@ -199,7 +209,7 @@ func (p *provider) prepare(ctx context.Context, schema string) error {
 		// Tables would be made, and found, elsewhere.
 		return fmt.Errorf("Config.Schema is %q, and the server or a pooler in between ignores search_path: %s", schema, schemaRemedy)
 	}
-	if err != nil || exists {
+	if err != nil || exists || !create {
 		return err
 	}
 	// IF NOT EXISTS alone fails when two processes start at once.

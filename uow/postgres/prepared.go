@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,10 +27,14 @@ type preparable interface {
 
 // request is one statement of a pipeline.
 type request struct {
-	name, query string
+	name, query string // Without a name it is not prepared.
 	values      [][]byte
 	formats     []int16
+	row         func([][]byte) error // of its result; may be nil
 }
+
+// binary is the format of all columns of a result.
+var binary = []int16{pgx.BinaryFormatCode}
 
 // pipeline turns statements into requests; none if one of them can't be prepared.
 func (p *provider) pipeline(statements []uow.Statement) ([]request, error) {
@@ -121,15 +126,20 @@ func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answe
 	pipe := conn.PgConn().StartPipeline(ctx)
 	var preparing []string
 	for _, r := range requests {
+		if r.name == "" {
+			pipe.SendQueryParams(r.query, nil, nil, nil, nil)
+			continue
+		}
 		if !known[r.name] {
 			pipe.SendPrepare(r.name, r.query, nil)
 			preparing = append(preparing, r.name)
 			known[r.name] = true // for the next of the same
 		}
-		pipe.SendQueryPrepared(r.name, r.values, r.formats, nil)
+		pipe.SendQueryPrepared(r.name, r.values, r.formats, binary)
 	}
 	err = pipe.Sync()
 	prepared := 0
+	var reading error
 	for err == nil {
 		var results any
 		results, err = pipe.GetResults()
@@ -138,6 +148,13 @@ func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answe
 			prepared++
 			continue
 		case *pgconn.ResultReader:
+			if row := requests[answered].row; row != nil {
+				for results.NextRow() {
+					if reading == nil {
+						reading = row(results.Values())
+					}
+				}
+			}
 			if _, err = results.Close(); err == nil {
 				answered++
 			}
@@ -153,10 +170,7 @@ func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answe
 		delete(known, name)
 	}
 	closing := pipe.Close()
-	if err == nil {
-		err = closing
-	}
-	return answered, err
+	return answered, cmp.Or(err, closing, reading)
 }
 
 // pooled says that err comes from a pooler between here and PostgreSQL, which

@@ -46,13 +46,20 @@ type Config struct {
 // FromSettings opens the provider called name from its part of a configuration
 // file: the key path.
 func FromSettings(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+	cfg, err := ConfigFrom(name, s)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, cfg)
+}
+
+// ConfigFrom is what FromSettings opens.
+func ConfigFrom(name string, s broker.Settings) (Config, error) {
 	var keys struct {
 		Path string `yaml:"path"`
 	}
-	if err := s.Decode(&keys); err != nil {
-		return nil, err
-	}
-	return Open(ctx, Config{Name: name, Path: keys.Path})
+	err := s.Decode(&keys)
+	return Config{Name: name, Path: keys.Path}, err
 }
 
 // Open opens the file, in WAL mode and with synchronous=FULL: a commit is on the

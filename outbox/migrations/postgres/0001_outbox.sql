@@ -125,7 +125,9 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER outbox_life_cycle BEFORE UPDATE OF status ON outbox FOR EACH ROW
+-- AFTER, as before an update the row would be locked for the trigger first, with a
+-- record of its own in the log, even where the condition keeps it from running.
+CREATE TRIGGER outbox_life_cycle AFTER UPDATE OF status ON outbox FOR EACH ROW
     WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN (
         ('pending', 'processing'), ('pending', 'abandoned'),
         ('processing', 'published'), ('processing', 'failed'), ('processing', 'abandoned'), ('processing', 'pending'),
@@ -170,6 +172,17 @@ CREATE TABLE outbox_jobs (
 );
 
 COMMENT ON TABLE outbox_jobs IS 'Housekeeping that one process at a time does.';
+
+CREATE TABLE outbox_actions (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor  text NOT NULL,
+    action text NOT NULL CHECK (action IN ('retry', 'abandon', 'skip', 'purge')),
+    filter jsonb NOT NULL,
+    rows   bigint NOT NULL
+);
+
+COMMENT ON TABLE outbox_actions IS 'What operators did to rows of outbox: who, when, to which.';
 
 CREATE TABLE outbox_published (
     target_broker text NOT NULL,

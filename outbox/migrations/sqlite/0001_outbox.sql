@@ -103,6 +103,16 @@ CREATE TABLE outbox_jobs (
     due_at TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- What operators did to rows of outbox: who, when, to which.
+CREATE TABLE outbox_actions (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    actor  TEXT NOT NULL,
+    action TEXT NOT NULL CHECK (action IN ('retry', 'abandon', 'skip', 'purge')),
+    filter TEXT NOT NULL CHECK (json_valid(filter)),
+    rows   INTEGER NOT NULL
+);
+
 -- How many rows were ever published, also those that are removed by now.
 CREATE TABLE outbox_published (
     target_broker TEXT NOT NULL,

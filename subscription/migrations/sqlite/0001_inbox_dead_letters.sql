@@ -83,6 +83,7 @@ CREATE TABLE dead_letters (
 );
 CREATE INDEX dead_letters_open ON dead_letters (subscription, key_id, seq) WHERE status IN ('parked', 'held', 'replay');
 CREATE INDEX dead_letters_loose ON dead_letters (subscription, seq) WHERE status = 'replay' AND NOT holds;
+CREATE INDEX dead_letters_message ON dead_letters (message_id);
 
 CREATE TABLE dead_letter_actions (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,

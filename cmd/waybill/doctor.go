@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/doctor"
+	"github.com/waybill-go/waybill/uow"
+)
+
+type doctorCmd struct {
+	Provider string `placeholder:"NAME" help:"Only this database of the configuration file."`
+}
+
+// unopened is a database that could not be opened.
+type unopened struct {
+	uow.Provider
+	name string
+	err  error
+}
+
+func (u *unopened) Name() string { return u.name }
+func (u *unopened) Close() error { return nil }
+
+// examined is the answer.
+type examined struct {
+	Severity  doctor.Severity             `json:"severity"`
+	Providers map[string][]doctor.Finding `json:"providers"`
+}
+
+func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+	all, err := c.openForDoctor(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.close()) }()
+	report := examined{Severity: doctor.OK, Providers: map[string][]doctor.Finding{}}
+	n := map[doctor.Severity]int{}
+	for _, p := range all.providers {
+		if d.Provider != "" && p.Name() != d.Provider {
+			continue
+		}
+		var found []doctor.Finding
+		if u, ok := p.(*unopened); ok {
+			found = []doctor.Finding{{
+				Check: "connection", Severity: doctor.Critical, What: "it can't be opened: " + u.err.Error(),
+				Remedy: "start it, or correct its settings in the configuration",
+			}}
+		} else {
+			found = doctor.Examine(ctx, p)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // half an examination says nothing
+		}
+		report.Providers[p.Name()] = found
+		for _, f := range found {
+			n[f.Severity]++
+		}
+		if !c.JSON {
+			tellFindings(p.Name(), found, stdout)
+		}
+	}
+	switch {
+	case len(report.Providers) == 0:
+		return &usageError{fmt.Errorf("there is no provider %s", d.Provider)}
+	case n[doctor.Critical] > 0:
+		report.Severity = doctor.Critical
+		err = fmt.Errorf("%d critical and %d other findings", n[doctor.Critical], n[doctor.Warning])
+	case n[doctor.Warning] > 0:
+		report.Severity = doctor.Warning
+	}
+	if c.JSON {
+		err = errors.Join(err, writeJSON(stdout, report))
+	}
+	return err
+}
+
+// openForDoctor opens what can be opened, and makes nothing.
+func (c *cli) openForDoctor(ctx context.Context) (*databases, error) {
+	kinds := lookers(func(_, path string) (uow.Provider, error) {
+		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+	})
+	for dialect, open := range kinds.Providers {
+		kinds.Providers[dialect] = func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+			return orUnopened(name)(open(ctx, name, s)), nil
+		}
+	}
+	return c.openBy(ctx, kinds, func(dsn string) (uow.Provider, error) {
+		p, err := openDSN(ctx, dsn, false)
+		if _, ok := errors.AsType[*usageError](err); ok {
+			return nil, err
+		}
+		return orUnopened("default")(p, err), nil
+	})
+}
+
+func orUnopened(name string) func(uow.Provider, error) uow.Provider {
+	return func(p uow.Provider, err error) uow.Provider {
+		if err != nil {
+			return &unopened{name: name, err: err}
+		}
+		return p
+	}
+}
+
+// tellFindings shows what is wrong first, each with its remedy.
+func tellFindings(provider string, found []doctor.Finding, stdout out) {
+	fmt.Fprintf(stdout, "Provider %s\n", provider)
+	for _, severity := range []doctor.Severity{doctor.Critical, doctor.Warning, doctor.OK} {
+		for _, f := range found {
+			if f.Severity != severity {
+				continue
+			}
+			where := f.Check
+			if f.Where != "" {
+				where += ", " + f.Where
+			}
+			fmt.Fprintf(stdout, "  %-8s  %s: %s.\n", f.Severity, where, strings.TrimSuffix(plainLine(f.What), "."))
+			if f.Remedy != "" {
+				fmt.Fprintf(stdout, "            Remedy: %s\n", plainLine(f.Remedy))
+			}
+		}
+	}
+}
+
+// plainLine is fit for one line of a terminal, whatever a database answered.
+func plainLine(text string) string { return strings.Join(strings.Fields(printable(text)), " ") }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/doctor"
+)
+
+// A healthy database has no finding; one that isn't says where, what and what
+// helps.
+func TestDoctor(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "a.db")
+	r := waybill(t, "--dsn", db, "doctor")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stdout, "Provider default\n  critical  connection: it can't be opened: there is no SQLite file")
+	require.Equal(t, "waybill: 1 critical and 0 other findings\n", r.stderr)
+	require.NoFileExists(t, db)
+
+	require.Zero(t, waybill(t, "--dsn", db, "migrate", "--set-targets", "ordering=default,partner").code)
+	r = waybill(t, "--dsn", db, "doctor")
+	require.Zero(t, r.code, r.stderr)
+	require.NotContains(t, r.stdout, "Remedy")
+	require.Regexp(t, "^Provider default\n  ok        connection: SQLite [0-9.]+\\.\n  ok        schema: versions: outbox [0-9]+, ", r.stdout)
+	require.Empty(t, r.stderr)
+
+	p := openFor(t, db)
+	place(t, p, 2)
+	r = waybill(t, "--dsn", db, "doctor", "--json")
+	require.Zero(t, r.code, "warnings only: %s", r.stderr)
+	var report examined
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &report))
+	require.Equal(t, doctor.Warning, report.Severity)
+	require.Contains(t, r.stdout, `"remedy": "start an engine that has this broker`)
+
+	_, err := p.DB().ExecContext(t.Context(), "UPDATE outbox SET created_at = '2026-01-01T00:00:00.000Z' WHERE target_broker = 'partner'")
+	require.NoError(t, err)
+	r = waybill(t, "--dsn", db, "doctor")
+	require.Equal(t, exitFailed, r.code)
+	require.Regexp(t, `^Provider default
+  critical  lanes, target broker partner: 2 rows wait, the oldest for [0-9]+h.*: nobody publishes.
+            Remedy: start an engine that has this broker; .*
+  warning   lanes, target broker default: `, r.stdout)
+	require.Equal(t, "waybill: 1 critical and 1 other findings\n", r.stderr)
+}
+
+func TestDoctor_PostgreSQL(t *testing.T) {
+	dsn := server(t)
+	r := waybill(t, "--dsn", dsn, "doctor")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stdout, "critical  schema, feature outbox: its tables are missing.\n            Remedy: run `waybill migrate`")
+	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+	r = waybill(t, "--dsn", dsn, "doctor", "--json")
+	for _, check := range []string{"connection", "schema", "objects", "clock", "settings", "checkpoints", "vacuum", "transactions", "connections", "pooler", "lanes", "retention"} {
+		require.Contains(t, r.stdout, `"check": "`+check+`"`)
+	}
+}
+
+// A database that is down doesn't keep the others from being examined, and none is
+// made.
+func TestDoctor_SeveralProviders(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "waybill.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "providers: {one: {dialect: sqlite, path: %q}, two: {dialect: postgres, dsn: %q}, three: {dialect: sqlite, path: %q}}\n",
+		filepath.Join(dir, "a.db"), "postgres://u:sekret@127.0.0.1:1/db", filepath.Join(dir, "b.db")), 0o600))
+	require.Zero(t, waybill(t, "--dsn", filepath.Join(dir, "a.db"), "migrate").code)
+	r := waybill(t, "--config", file, "doctor", "--json")
+	require.Equal(t, exitFailed, r.code)
+	require.NotContains(t, r.stdout, "sekret")
+	var report examined
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &report))
+	require.Equal(t, doctor.Critical, report.Severity)
+	require.Equal(t, doctor.OK, doctor.Worst(report.Providers["one"]))
+	require.Contains(t, report.Providers["two"][0].What, "no PostgreSQL answers at 127.0.0.1:1")
+	require.Contains(t, report.Providers["three"][0].What, "b.db: file does not exist")
+	require.NoFileExists(t, filepath.Join(dir, "b.db"))
+	require.Zero(t, waybill(t, "--config", file, "doctor", "--provider", "one").code)
+	require.Equal(t, exitUsage, waybill(t, "--config", file, "doctor", "--provider", "four").code)
+}

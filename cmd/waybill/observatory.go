@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/waybill-go/waybill/engine"
+)
+
+type observatoryCmd struct {
+	Addr         string `default:"127.0.0.1:0" help:"Listen on this host:port; port 0 picks a free one."`
+	ShowPayloads bool   `help:"Show what messages carry, bodies and headers, to those who give the token."`
+}
+
+// Run serves until ctx is done. The token is the file's; where it has none, there
+// is one for this time, so that whoever started this can act, and nobody else.
+func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
+	d, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	server := d.server
+	server.Addr = o.Addr
+	server.ShowPayloads = server.ShowPayloads || o.ShowPayloads
+	made := server.Token == ""
+	if made {
+		server.Token = rand.Text()
+	}
+	e, err := engine.NewObservatory(engine.ObservatoryConfig{
+		Providers: d.providers, Retention: d.retention, Server: server,
+		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	url := "http://" + e.Addr() + "/"
+	switch {
+	case c.JSON && made:
+		err = writeJSON(stdout, map[string]string{"url": url, "token": server.Token})
+	case c.JSON:
+		err = writeJSON(stdout, map[string]string{"url": url})
+	default:
+		fmt.Fprintln(stdout, url)
+		if made {
+			fmt.Fprintf(stderr, "The page asks for this token before it changes anything: %s\n", server.Token)
+		}
+	}
+	return errors.Join(err, e.Run(ctx))
+}

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// maxPage is how many rows a list shows at a time, at most.
+const maxPage = 10000
+
+var (
+	rowWords = map[outbox.Status]string{
+		outbox.Pending:    "waits to be published",
+		outbox.Processing: "a worker has it",
+		outbox.Published:  "the broker has acknowledged it",
+		outbox.Failed:     "is tried again when it is due",
+		outbox.Abandoned:  "is not tried again unless an operator says so",
+	}
+	classWords = map[string]string{
+		"unavailable": "nothing was handed over",
+		"transient":   "refused for now",
+		"unknown":     "nobody knows: it may have arrived",
+		"permanent":   "can never be sent as it is",
+		"crash":       "its processes ended with it in hand",
+	}
+)
+
+// rowsFilter is what chooses rows of the outbox.
+type rowsFilter struct {
+	Provider    string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
+	Target      string   `placeholder:"BROKER" help:"Only for this target broker."`
+	Status      []string `enum:"pending,processing,published,failed,abandoned" placeholder:"STATUS" help:"Only in this status: pending, processing, published, failed or abandoned. May be repeated."`
+	Held        bool     `help:"Only abandoned rows that hold their key."`
+	Stale       bool     `help:"Only rows in the hand of a lease that has run out."`
+	Seq         []int64  `placeholder:"SEQ" help:"Only these rows. May be repeated."`
+	Message     string   `placeholder:"ID" help:"Only of this message."`
+	Type        string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
+	Stream      string   `help:"Only of this stream, as in ordering::order-17."`
+	Category    string   `help:"Only of this stream category, as in ordering::order."`
+	Key         string   `help:"Only of this partition key."`
+	Correlation string   `placeholder:"ID" help:"Only with this correlation id."`
+	Causation   string   `placeholder:"ID" help:"Only caused by this message."`
+	Error       string   `placeholder:"TEXT" help:"Only with this in the last error's text."`
+	Class       string   `enum:",unavailable,transient,unknown,permanent,crash" default:"" placeholder:"CLASS" help:"Only with a last failure of this class: unavailable, transient, unknown, permanent or crash."`
+	From        moment   `placeholder:"TIME" help:"Only stored at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
+	Until       moment   `placeholder:"TIME" help:"Only stored before this time."`
+}
+
+func (f rowsFilter) filter() outbox.Filter {
+	var statuses []outbox.Status
+	for _, s := range f.Status {
+		statuses = append(statuses, outbox.Status(s))
+	}
+	return outbox.Filter{
+		Seqs: f.Seq, MessageID: f.Message, Target: f.Target, Type: f.Type, Stream: f.Stream, Category: f.Category, PartitionKey: f.Key,
+		CorrelationID: f.Correlation, CausationID: f.Causation, FailureClass: f.Class, Error: f.Error, Statuses: statuses,
+		Held: f.Held, Stale: f.Stale, From: f.From.Time, Until: f.Until.Time,
+	}
+}
+
+type listRowsCmd struct {
+	rowsFilter
+	Limit int   `default:"50" help:"How many at a time."`
+	After int64 `placeholder:"SEQ" help:"Go on after this one; the page before says it."`
+}
+
+// rowsPage is a part of a list.
+type rowsPage struct {
+	Messages []outbox.Entry `json:"messages"`
+	Next     int64          `json:"next"` // the --after of the next page; 0: this is the last one
+}
+
+func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	if l.Limit < 1 || l.Limit > maxPage {
+		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
+	}
+	f := l.filter()
+	nothing := "No row is like that."
+	if len(f.Statuses)+len(f.Seqs) == 0 && f.MessageID == "" {
+		nothing = "No row is like that and not published; --status published looks among those."
+		f.Statuses = slices.DeleteFunc(outbox.Statuses(), func(s outbox.Status) bool { return s == outbox.Published })
+	}
+	f.After, f.Limit = l.After, l.Limit+1
+	all := map[string]rowsPage{}
+	err := c.eachOutbox(ctx, l.Provider, func(_ *databases, provider string, s *outbox.Store) error {
+		found, err := s.Find(ctx, f)
+		page := rowsPage{Messages: append([]outbox.Entry{}, found[:min(l.Limit, len(found))]...)}
+		if len(found) > l.Limit {
+			page.Next = page.Messages[l.Limit-1].Seq
+		}
+		if err == nil {
+			all[provider] = page
+		}
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "SEQ", "MESSAGE", "TARGET", "STATUS", "TYPE", "KEY", "ATTEMPTS", "STORED", "ERROR")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, e := range all[provider].Messages {
+			t.row(provider, strconv.FormatInt(e.Seq, 10), e.MessageID, e.TargetBroker, statusOf(e), e.MessageType, oneLine(e.PartitionKey),
+				fmt.Sprintf("%d of %d", e.Attempts, e.MaxAttempts), when(e.CreatedAt), oneLine(e.LastError))
+		}
+	}
+	if err := t.flush(err, nothing); err != nil {
+		return err
+	}
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		if page := all[provider]; page.Next != 0 {
+			of := ""
+			if len(all) > 1 {
+				of = " --provider " + provider
+			}
+			fmt.Fprintf(stderr, "There are more; go on with%s --after %d\n", of, page.Next)
+		}
+	}
+	return nil
+}
+
+func statusOf(e outbox.Entry) string {
+	if e.Held {
+		return string(e.Status) + ", held"
+	}
+	return string(e.Status)
+}
+
+type showRowCmd struct {
+	Which   string `arg:"" name:"message" help:"The message's id, or the seq of one of its rows."`
+	Payload bool   `help:"Show what is published, too."`
+}
+
+// shownRow is a row as it is written in JSON.
+type shownRow struct {
+	Provider string `json:"provider"`
+	outbox.Entry
+	Stale         bool            `json:"stale"`
+	Before        int64           `json:"before"`            // rows of its key that come first
+	Head          *outbox.Entry   `json:"head"`              // the first of these
+	Payload       json.RawMessage `json:"payload,omitempty"` // if it is JSON
+	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
+}
+
+func (s showRowCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	seq, err := strconv.ParseInt(s.Which, 10, 64)
+	bySeq := err == nil
+	if _, err := uuid.Parse(s.Which); err != nil && !bySeq {
+		return &usageError{fmt.Errorf("%q is neither the id of a message, which is a UUID, nor the seq of a row, which is a number", s.Which)}
+	}
+	found := map[string]*outbox.Message{}
+	err = c.eachOutbox(ctx, "", func(_ *databases, provider string, store *outbox.Store) error {
+		id := s.Which
+		if bySeq {
+			rows, err := store.Find(ctx, outbox.Filter{Seqs: []int64{seq}})
+			if err != nil || len(rows) == 0 {
+				return err
+			}
+			id = rows[0].MessageID
+		}
+		m, err := store.Message(ctx, id)
+		if errors.Is(err, outbox.ErrNoMessage) {
+			return nil
+		}
+		if err == nil {
+			found[provider] = m
+		}
+		return err
+	})
+	switch {
+	case len(found) == 0 && err == nil && bySeq:
+		return fmt.Errorf("there is no row %d; `waybill outbox list` has those that are not published", seq)
+	case len(found) == 0 && err == nil:
+		return fmt.Errorf("no row is of message %s: it was never stored here, or its rows were removed when they had expired", s.Which)
+	case err != nil && len(found) == 0:
+		return err
+	case c.JSON:
+		return errors.Join(err, s.writeJSON(stdout, found))
+	}
+	for i, provider := range slices.Sorted(maps.Keys(found)) {
+		if i > 0 {
+			fmt.Fprintln(stdout)
+		}
+		s.print(stdout, provider, found[provider])
+	}
+	return err
+}
+
+func (s showRowCmd) writeJSON(stdout out, found map[string]*outbox.Message) error {
+	rows := []shownRow{}
+	for _, provider := range slices.Sorted(maps.Keys(found)) {
+		for _, r := range found[provider].Rows {
+			row := shownRow{Provider: provider, Entry: r.Entry, Stale: r.Stale, Before: r.Before, Head: r.Head}
+			switch {
+			case !s.Payload:
+			case json.Valid(r.Payload):
+				row.Payload = r.Payload
+			default:
+				row.PayloadBase64 = r.Payload
+			}
+			rows = append(rows, row)
+		}
+	}
+	return writeJSON(stdout, map[string]any{"message_id": rows[0].MessageID, "rows": rows})
+}
+
+// print is for people.
+func (s showRowCmd) print(w io.Writer, provider string, m *outbox.Message) {
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-16s%s\n", name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", 16)))
+	}
+	optional := func(name, value string) {
+		if value != "" {
+			field(name, "%s", value)
+		}
+	}
+	e := m.Rows[0].Entry
+	field("Message", "%s, provider %s", m.MessageID, provider)
+	field("Type", "%s", e.MessageType)
+	field("Stream", "%s, version %d", e.Stream, e.AggregateVersion)
+	field("Key", "%s, partition %d", e.PartitionKey, e.Partition)
+	optional("Correlation", e.CorrelationID)
+	optional("Causation", e.CausationID)
+	optional("Tenant", e.TenantID)
+	optional("Trace", e.Traceparent)
+	field("Raised", "%s (%s ago)", when(e.OccurredAt), ago(m.Now, e.OccurredAt))
+	for _, r := range m.Rows {
+		status := r.Status
+		fmt.Fprintln(w)
+		field("To "+r.TargetBroker, "%s: %s", statusOf(r.Entry), rowWords[status])
+		field("  Row", "%d, stored %s (%s ago)", r.Seq, when(r.CreatedAt), ago(m.Now, r.CreatedAt))
+		optional("  Topic", r.Topic)
+		if r.Priority != 0 {
+			field("  Priority", "%d", r.Priority)
+		}
+		if r.LastAttemptAt != nil {
+			field("  Attempts", "%d of %d, the last %s (%s ago)", r.Attempts, r.MaxAttempts, when(*r.LastAttemptAt), ago(m.Now, *r.LastAttemptAt))
+		} else {
+			field("  Attempts", "none")
+		}
+		if r.Losses > 0 {
+			field("  Losses", "%d: so many processes in a row ended with it in hand", r.Losses)
+		}
+		switch {
+		case status == outbox.Pending || status == outbox.Failed:
+			field("  Next attempt", "%s", next(m.Now, r))
+		case status == outbox.Processing && r.Stale:
+			field("  In hand of", "%s, whose lease has run out: whoever takes its partition publishes it again", r.LockedBy)
+		case status == outbox.Processing:
+			field("  In hand of", "%s%s", r.LockedBy, until(m.Now, r.LockedUntil))
+		case status == outbox.Published && r.PublishedAt != nil:
+			field("  Published", "%s (%s after it was stored)", when(*r.PublishedAt), ago(*r.PublishedAt, r.CreatedAt))
+		}
+		if r.Head != nil {
+			field("  Waits for", "row %d of its key, message %s, which is %s%s", r.Head.Seq, r.Head.MessageID, statusOf(*r.Head), due(m.Now, *r.Head))
+			if r.Before > 1 {
+				field("", "and %d more of its key", r.Before-1)
+			}
+		}
+		optional("  Error", r.LastError)
+		if r.FailureClass != "" {
+			field("  Class", "%s: %s", r.FailureClass, classWords[r.FailureClass])
+		}
+		if r.ExpiresAt != nil && r.ExpiresAt.After(m.Now) {
+			field("  Kept until", "%s, for %s", when(*r.ExpiresAt), ago(*r.ExpiresAt, m.Now))
+		} else if r.ExpiresAt != nil {
+			field("  Kept until", "%s: it is removed soon", when(*r.ExpiresAt))
+		}
+		if s.Payload {
+			printBody(w, field, "  Payload", ", "+cmp.Or(r.ContentType, "of no known type"), r.Payload)
+		}
+		printRemedy(w, r)
+	}
+}
+
+// next is when a row is tried again.
+func next(now time.Time, r outbox.MessageRow) string {
+	when := when(r.AvailableAt) + ", in " + ago(r.AvailableAt, now)
+	if !r.AvailableAt.After(now) {
+		when = "due now"
+	}
+	if r.Head != nil {
+		when += ", behind the rows of its key"
+	}
+	return when
+}
+
+// due says in how long a row that is to be tried again is.
+func due(now time.Time, e outbox.Entry) string {
+	switch {
+	case e.Status != outbox.Failed && e.Status != outbox.Pending:
+		return ""
+	case e.AvailableAt.After(now):
+		return ", due in " + ago(e.AvailableAt, now)
+	}
+	return ", due now"
+}
+
+func until(now time.Time, end *time.Time) string {
+	if end == nil {
+		return ""
+	}
+	return fmt.Sprintf(", by a lease until %s at least (%s)", when(*end), ago(*end, now))
+}
+
+// printRemedy says what can be done about a row that stands still.
+func printRemedy(w io.Writer, r outbox.MessageRow) {
+	say := func(verb, what string) {
+		fmt.Fprintf(w, "  waybill outbox %s --seq %d   %s\n", verb, r.Seq, what)
+	}
+	switch {
+	case r.Held:
+		say("retry", "tries it again, first of its key")
+		say("skip ", "lets the rows behind it go on")
+	case r.Status == outbox.Abandoned:
+		say("retry", "tries it again, after what has followed it in its key")
+	case r.Status == outbox.Failed:
+		say("retry  ", "tries it again at once")
+		say("abandon", "gives it up")
+	}
+}
+
+// ago is the time from one to a later one, to be read at a glance.
+func ago(later, earlier time.Time) string { return glance(later.Sub(earlier)) }

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// rowsChange is what retry, skip and abandon have in common.
+type rowsChange struct {
+	rowsFilter
+	deed
+	Limit int `placeholder:"N" help:"Only the first so many."`
+}
+
+type retryRowsCmd struct {
+	rowsChange
+	Rate float64 `placeholder:"N" help:"At most so many become due per second. Defaults to all at once."`
+}
+
+type skipRowsCmd struct{ rowsChange }
+
+type abandonRowsCmd struct{ rowsChange }
+
+func (r retryRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	if !(r.Rate >= 0) || r.Rate > maxRate {
+		return &usageError{errors.New("--rate is a number of rows per second above 0, or left out")}
+	}
+	return r.run(ctx, c, stdout, stderr, outbox.VerbRetry, r.Rate)
+}
+
+func (s skipRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	return s.run(ctx, c, stdout, stderr, outbox.VerbSkip, 0)
+}
+
+func (a abandonRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	return a.run(ctx, c, stdout, stderr, outbox.VerbAbandon, 0)
+}
+
+// verbWords are what was done by a verb, and what it can be done to.
+var verbWords = map[outbox.Verb]struct{ done, to string }{
+	outbox.VerbRetry:   {"pending again", "only failed and abandoned ones can be retried"},
+	outbox.VerbSkip:    {"skipped: what was behind them in their keys goes on", "only abandoned ones that are held can be skipped"},
+	outbox.VerbAbandon: {"abandoned", "only pending and failed ones can be abandoned"},
+}
+
+func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, verb outbox.Verb, rate float64) error {
+	chosen := r.rowsFilter
+	chosen.Provider = ""
+	switch {
+	case isZero(chosen):
+		return &usageError{fmt.Errorf("%s what? Choose rows by --seq, --message, --status, --target, --type, --key or another filter; --dry-run says what it would come to", verb)}
+	case r.Limit < 0:
+		return &usageError{errors.New("--limit is above 0, or left out")}
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
+	all := map[string]outbox.ChangeResult{}
+	change := func(upTo int64, dryRun bool, retention outbox.Retention, tell func(outbox.ChangeResult)) outbox.Change {
+		return outbox.Change{Verb: verb, Actor: r.Actor, Rate: rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun, Retention: retention, Progress: tell}
+	}
+	err := c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
+		if len(r.Seq) > 0 && len(d.providers) > 1 && r.Provider == "" {
+			return &usageError{errors.New("every database counts its rows for itself: name --provider with --seq")}
+		}
+		all[provider], err = s.Change(ctx, r.filter(), change(0, true, d.retention, nil))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.unknown(all); err != nil {
+		return err
+	}
+	var changed, outOfOrder int64
+	for _, p := range all {
+		changed += p.Changed
+		outOfOrder += p.OutOfOrder
+	}
+	if !c.JSON {
+		if err := tellChange(stdout, verb, all); err != nil {
+			return err
+		}
+	}
+	if outOfOrder > 0 {
+		fmt.Fprintf(stderr, "Out of order: %s abandoned without a hold, so what followed in the same key may have been published already.\n", were(outOfOrder))
+	}
+	if r.DryRun || changed == 0 {
+		if c.JSON {
+			return writeJSON(stdout, map[string]any{"dry_run": r.DryRun, "providers": all})
+		}
+		return nil
+	}
+	if !r.Yes {
+		question := fmt.Sprintf("%s %s", strings.ToUpper(string(verb[:1]))+string(verb[1:]), rows(changed))
+		if outOfOrder > 0 {
+			question += fmt.Sprintf(", %d of them out of order", outOfOrder)
+		}
+		if err := confirm(ctx, stderr, question+"?"); err != nil {
+			return err
+		}
+	}
+	line := newProgress(stderr)
+	err = c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
+		plan := all[provider]
+		if plan.Changed == 0 {
+			return nil
+		}
+		all[provider], err = s.Change(ctx, r.filter(), change(plan.UpTo, false, d.retention, func(so outbox.ChangeResult) {
+			line.tell("%s: %d of %s", provider, so.Changed, rows(plan.Changed))
+		}))
+		line.clear()
+		if done := all[provider]; done.Action != 0 && !c.JSON {
+			pace := ""
+			if rate > 0 {
+				pace = fmt.Sprintf(", the last of them due in %v", time.Duration(float64(done.Changed-1)/rate*float64(time.Second)).Round(time.Second))
+			}
+			fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.Actor)
+		}
+		return err
+	})
+	if c.JSON {
+		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
+	}
+	return err
+}
+
+// isZero says whether nothing is chosen.
+func isZero(f rowsFilter) bool {
+	return len(f.Status)+len(f.Seq) == 0 && !f.Held && !f.Stale && f.From.IsZero() && f.Until.IsZero() &&
+		f.Target+f.Message+f.Type+f.Stream+f.Category+f.Key+f.Correlation+f.Causation+f.Error+f.Class == ""
+}
+
+// unknown is an error if something that was named is in none of the databases.
+func (r rowsChange) unknown(all map[string]outbox.ChangeResult) error {
+	var found int64
+	count := map[int64]int{}
+	for _, p := range all {
+		found += p.Changed
+		for _, n := range p.Refused {
+			found += n
+		}
+		for _, seq := range p.Missing {
+			count[seq]++
+		}
+	}
+	maps.DeleteFunc(count, func(_ int64, n int) bool { return n < len(all) })
+	if len(count) > 0 {
+		var missing []string
+		for _, seq := range slices.Sorted(maps.Keys(count)) {
+			missing = append(missing, strconv.FormatInt(seq, 10))
+		}
+		return fmt.Errorf("there is no row %s; nothing was changed", strings.Join(missing, ", "))
+	}
+	if r.Message != "" && found == 0 {
+		return fmt.Errorf("no row of message %s is like that; nothing was changed", r.Message)
+	}
+	return nil
+}
+
+// tellChange says what becomes of what was chosen.
+func tellChange(stdout out, verb outbox.Verb, all map[string]outbox.ChangeResult) error {
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		r := all[provider]
+		if len(all) > 1 {
+			if r.Changed == 0 && len(r.Refused) == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "Provider %s\n", provider)
+		}
+		what := "rows"
+		if r.OutOfOrder > 0 {
+			what = fmt.Sprintf("rows, %d of them out of order", r.OutOfOrder)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\n", verb, r.Changed, what)
+		for _, status := range outbox.Statuses() {
+			if n := r.Refused[status]; n > 0 {
+				fmt.Fprintf(w, "left\t%d\tthat are %s: %s\n", n, status, verbWords[verb].to)
+			}
+		}
+	}
+	return w.Flush()
+}
+
+func rows(n int64) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
+}
+
+func were(n int64) string {
+	if n == 1 {
+		return "1 row was"
+	}
+	return fmt.Sprintf("%d rows were", n)
+}
+
+type rowsLogCmd struct {
+	Limit int `default:"50" help:"How many."`
+}
+
+func (l rowsLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	if l.Limit < 1 || l.Limit > maxPage {
+		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
+	}
+	all := map[string][]outbox.Action{}
+	err := c.eachOutbox(ctx, "", func(_ *databases, provider string, s *outbox.Store) error {
+		actions, err := s.Actions(ctx, l.Limit)
+		if err == nil {
+			all[provider] = actions
+		}
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "ACTION", "AT", "WHO", "WHAT", "ROWS", "ASKED FOR")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, a := range all[provider] {
+			t.row(provider, strconv.FormatInt(a.ID, 10), when(a.At), a.Actor, a.Action, strconv.FormatInt(a.Rows, 10), string(a.Filter))
+		}
+	}
+	return t.flush(err, "Nobody retried, skipped, abandoned or removed anything.")
+}

@@ -1,0 +1,59 @@
+// Lanes: who publishes what, and who consumes.
+import { badge, h, table } from '../dom.js';
+import { age, brief, count, plural, query, rate, short } from '../format.js';
+import { lanes as all, listen, now } from '../live.js';
+
+const toMessages = (l, status, n) => (n > 0 ? h('a', { href: `#/messages${query({ provider: l.provider, target: l.target, status })}` }, count(n)) : count(n));
+const counted = (title, status) => ({ title, num: true, same: (l) => `${l.counts?.[status]}`, cell: (l) => toMessages(l, status, l.counts?.[status]) });
+const text = (value) => h('span', { class: 'error', title: value }, short(value));
+
+// latency is from storing to acknowledgement: of half the rows, and of 99 in 100.
+const latency = (l) => (l ? [brief(l.p50), h('br'), brief(l.p99)] : '–');
+
+export function lanes(main, { signal }) {
+  const publishing = table({
+    caption: 'A lane publishes the rows of one database to one broker. Latency is from storing to acknowledgement: of half the rows, and of 99 in 100.',
+    empty: 'There is no lane, and no row was ever stored for one.',
+    key: (l) => l.name,
+    rowState: (l) => (l.error || (l.breaker && l.breaker !== 'closed') ? 'bad' : ''),
+    columns: [
+      { title: 'Lane', cell: (l) => l.name },
+      counted('Waiting', 'pending'), counted('Processing', 'processing'), counted('Failed', 'failed'), counted('Abandoned', 'abandoned'), counted('Published', 'published'),
+      { title: 'Per second', num: true, cell: (l) => rate(l.published_per_second) },
+      { title: 'In flight', num: true, cell: (l) => count(l.in_flight) },
+      { title: 'Latency', num: true, same: (l) => JSON.stringify(l.latency_seconds), cell: (l) => latency(l.latency_seconds) },
+      { title: 'Oldest', num: true, cell: (l) => (l.counts && l.oldest_pending_seconds === null ? 'none' : age(l.oldest_pending_seconds)) },
+      { title: 'Breaker', same: (l) => `${l.breaker}`, cell: (l) => (l.breaker ? badge(l.breaker) : '–') },
+      { title: 'Owners', same: (l) => JSON.stringify(l.lease_owners), cell: (l) => (l.lease_owners?.length ? h('a', { href: '#/partitions', title: l.lease_owners.join('\n') }, plural(l.lease_owners.length, 'worker')) : l.lease_owners ? 'nobody' : '–') },
+      { title: 'Last error', same: (l) => `${l.error}\n${l.last_error}`, cell: (l) => [l.error && text(l.error), ' ', l.last_error && text(l.last_error), !l.error && !l.last_error && '–'] },
+    ],
+  });
+  const consuming = table({
+    caption: 'A subscription consumes the messages of a category. Rates and counts are of this process.',
+    empty: 'No subscription runs in this process.',
+    key: (s) => s.name,
+    rowState: (s) => (s.running && !s.open ? '' : 'bad'),
+    columns: [
+      { title: 'Subscription', cell: (s) => s.name },
+      { title: 'Database', cell: (s) => s.provider },
+      { title: 'State', same: (s) => `${s.running} ${s.paused} ${s.open}`, cell: (s) => (!s.running ? badge('stuck', 'not running') : s.paused ? badge('degraded', 'paused') : s.open ? badge('open', 'breaker open') : badge('closed', 'running')) },
+      { title: 'Lag', num: true, cell: (s) => count(s.lag_messages) },
+      { title: 'Behind by', num: true, cell: (s) => age(s.lag_seconds) },
+      { title: 'In flight', num: true, cell: (s) => count(s.in_flight) },
+      { title: 'Handled', num: true, cell: (s) => count(s.handled) },
+      { title: 'Duplicates', num: true, cell: (s) => count(s.duplicates) },
+      { title: 'Retries', num: true, cell: (s) => count(s.retries) },
+      { title: 'Parked', num: true, cell: (s) => count(s.parked) },
+      { title: 'Dead letters', num: true, same: (s) => `${s.dead_letters}`, cell: (s) => (s.dead_letters > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.name })}` }, count(s.dead_letters)) : count(s.dead_letters)) },
+      { title: 'Last error', same: (s) => `${s.last_error}`, cell: (s) => (s.last_error ? text(s.last_error) : '–') },
+    ],
+  });
+  main.append(h('h1', null, 'Lanes'), h('section', { 'aria-label': 'Lanes' }, publishing.element),
+    h('section', { 'aria-label': 'Subscriptions' }, h('h2', null, 'Subscriptions'), consuming.element));
+  const draw = () => {
+    if (now.outbox) publishing.update(all());
+    if (now.subscriptions) consuming.update(Object.entries(now.subscriptions).map(([name, s]) => ({ name, ...s })).sort((a, b) => (a.name < b.name ? -1 : 1)));
+  };
+  signal.addEventListener('abort', listen(draw));
+  draw();
+}

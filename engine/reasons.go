@@ -1,0 +1,274 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// reasons are what is wrong with what was seen. It knows no clock.
+func (s sight) reasons() []reason {
+	if s.status == "starting" || s.status == "draining" || s.status == "stopped" {
+		return []reason{s.phase()}
+	}
+	var all []reason
+	for name, p := range s.parts.Providers {
+		if p.OK == nil || !*p.OK {
+			all = append(all, reason{
+				Code: "database_down", State: stuck, Provider: name,
+				what:   "it doesn't answer as it should" + because(p.Error) + "; nothing is written, published or handled there",
+				remedy: "`waybill outbox stats` says what is wrong with it; it goes on by itself.",
+			})
+		}
+	}
+	silent := map[string]bool{} // brokers that a lane has found silent
+	for provider, o := range s.outboxes {
+		down := !answers(s.parts.Providers, provider)
+		if o.err != "" && !down {
+			all = append(all, reason{
+				Code: "not_counted", State: degraded, Provider: provider, lasting: settling,
+				what:   "its outbox can't be counted: " + o.err,
+				remedy: "`waybill outbox stats` waits longer for the numbers.",
+			})
+		}
+		for target, l := range o.lanes {
+			if down {
+				l.stats = nil // what it said before
+			}
+			silent[target] = silent[target] || l.status != nil && l.status.Breaker != "closed"
+			for _, r := range l.reasons(target, s.parts.Brokers[target].Error) {
+				r.Provider, r.Target = provider, target
+				all = append(all, r)
+			}
+		}
+	}
+	for name, b := range s.parts.Brokers {
+		if (b.OK == nil || !*b.OK) && !silent[name] {
+			all = append(all, reason{
+				Code: "broker_down", State: degraded, Broker: name,
+				what:   "its topics can't be made" + because(b.Error),
+				remedy: "Rows and messages wait, and go on by themselves. See its address and its rights.",
+			})
+		}
+	}
+	for name, c := range s.subscriptions {
+		if !answers(s.parts.Providers, c.provider) {
+			continue // that is the reason
+		}
+		for _, r := range c.reasons() {
+			r.Provider, r.Subscription = c.provider, name
+			all = append(all, r)
+		}
+	}
+	for at, n := range s.letters {
+		if n > 0 {
+			all = append(all, reason{
+				Code: "dead_letters", State: degraded, Provider: at.provider, Subscription: at.name,
+				what:   number(n, "dead letter") + " of it, and the messages behind them, wait for somebody",
+				remedy: "`waybill dead-letters list {only}` says why; then `waybill dead-letters replay {only}` or `waybill dead-letters discard {only}`.",
+			})
+		}
+	}
+	return all
+}
+
+// phase is why an engine that doesn't run doesn't.
+func (s sight) phase() reason {
+	r := reason{Code: "not_running", State: degraded}
+	switch s.status {
+	case "starting":
+		r.what, r.remedy = "it starts", "It waits for databases and brokers, for ten seconds each at most."
+	case "draining":
+		r.what, r.remedy = "it stops", "It finishes what it has in hand."
+	default:
+		r.what, r.remedy = "it has stopped", "An engine runs once: start another."
+	}
+	return r
+}
+
+func answers(parts map[string]component, name string) bool {
+	p := parts[name]
+	return p.OK != nil && *p.OK
+}
+
+// because is an error in brackets, without its stack.
+func because(text *string) string {
+	if text == nil || *text == "" {
+		return ""
+	}
+	line, _, _ := strings.Cut(*text, "\n")
+	return " (" + line + ")"
+}
+
+func number(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// reasons are those of one target broker.
+func (l laneSight) reasons(target string, brokerError *string) []reason {
+	var all []reason
+	open := false
+	if s := l.status; s != nil {
+		if open = s.Breaker != "closed"; open {
+			text := brokerError
+			if s.LastError != "" {
+				text = &s.LastError
+			}
+			all = append(all, reason{
+				Code: "breaker_open", State: degraded, Broker: target,
+				what:   "broker " + target + " doesn't answer" + because(text) + "; rows wait, unspent",
+				remedy: "They go by themselves when it does. See that it runs, its address, and its rights.",
+			})
+		}
+		if len(s.OpenTopics) > 0 {
+			all = append(all, reason{
+				Code: "topics_down", State: degraded, Broker: target,
+				what:   fmt.Sprintf("topics %q don't answer while others of the broker do", s.OpenTopics),
+				remedy: "A topic is missing, has no leader, or may not be written to; the log has the broker's words.",
+			})
+		}
+	}
+	if l.crash != nil && *l.crash < recentCrash {
+		all = append(all, reason{
+			Code: "worker_crashed", State: degraded,
+			what:   fmt.Sprintf("a worker crashed, %d times since the start, and starts again%s", l.status.Crashes, because(&l.status.LastError)),
+			remedy: "The log has its stack. Rows that crash whoever publishes them are abandoned after five times.",
+		})
+	}
+	if l.stats == nil {
+		return all
+	}
+	return append(all, l.rows(open)...)
+}
+
+// rows are the reasons that the table has.
+func (l laneSight) rows(open bool) (all []reason) {
+	count := l.stats.Counts
+	waiting := count[outbox.Pending] + count[outbox.Failed]
+	stored := count[outbox.Pending] + count[outbox.Processing]
+	oldest := time.Duration(0)
+	if l.stats.OldestPending != nil {
+		oldest = *l.stats.OldestPending
+	}
+	// What waits behind a held row is not expected to move.
+	if movable := count[outbox.Pending] + count[outbox.Processing] - l.held.Behind; movable > 0 && !open && len(l.stats.LeaseOwners) > 0 &&
+		oldest >= stillAfter && l.still >= stillAfter {
+		what := fmt.Sprintf("nobody has published anything for %v although %s, the oldest for %v", brief(l.still), wait(movable), brief(oldest))
+		if n := count[outbox.Failed]; n > 0 {
+			what += ", " + number(n, "row") + " failed" + because(l.stats.LastError)
+		}
+		all = append(all, reason{
+			Code: "not_moving", State: stuck, quiet: true, what: what,
+			remedy: fmt.Sprintf("`waybill partitions {only}` says who holds the partitions (%s), `waybill outbox list {only}` what waits; if such a process is dead or hangs, end it, and others take over when its lease has run out.",
+				strings.Join(l.stats.LeaseOwners, ", ")),
+		})
+	}
+	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
+		remedy := "Start an engine with this broker, and see that it can write to the database."
+		if l.status != nil {
+			remedy = "This engine has that broker and took no partition: its log says why."
+		}
+		all = append(all, reason{
+			Code: "no_owner", State: stuck, lasting: settling, quiet: true,
+			what:   wait(waiting) + ", and no worker of any process publishes them",
+			remedy: "`waybill partitions {only}` says who did. " + remedy,
+		})
+	}
+	if oldest > oldWarning {
+		all = append(all, reason{
+			Code: limit("rows_late", oldest > oldCritical), State: degraded,
+			what:   fmt.Sprintf("the oldest row waits for %v", brief(oldest)),
+			remedy: "`waybill outbox list {only}` says which, and `waybill outbox show` of one what it waits for; `waybill outbox stats` who publishes and what the broker said.",
+		})
+	}
+	if stored > storedWarning {
+		all = append(all, reason{
+			Code: limit("rows_many", stored > storedCritical), State: degraded,
+			what:   fmt.Sprintf("%d rows are stored", stored),
+			remedy: "Publishing is slower than writing, or has stopped. `waybill outbox stats`, twice, says which.",
+		})
+	}
+	if n := count[outbox.Failed]; n > 0 {
+		all = append(all, reason{
+			Code: "rows_failed", State: degraded,
+			what:   number(n, "row") + " failed" + because(l.stats.LastError) + ", to be tried again",
+			remedy: "`waybill outbox list {only} --status failed` says which; `waybill outbox retry {only} --status failed` tries them at once, `waybill outbox abandon {only} --status failed` gives them up.",
+		})
+	}
+	if n := count[outbox.Abandoned]; n > 0 {
+		all = append(all, reason{
+			Code: "rows_abandoned", State: degraded,
+			what:   number(n, "row") + " abandoned" + because(l.stats.LastError) + ", never to arrive",
+			remedy: "`waybill outbox list {only} --status abandoned` says which; `waybill outbox retry {only} --status abandoned` puts them back when the reason is gone.",
+		})
+	}
+	if n := l.held.Keys; n > 0 {
+		all = append(all, reason{
+			Code: "keys_held", State: degraded,
+			what:   fmt.Sprintf("%s held by an abandoned row, with %s behind", number(n, "key"), number(l.held.Behind, "row")),
+			remedy: "`waybill outbox list {only} --held` says which; `waybill outbox retry {only} --held` publishes them after all, `waybill outbox skip {only} --held` goes on without them.",
+		})
+	}
+	return all
+}
+
+// limit is the code of what is over its lower, or its upper limit.
+func limit(code string, upper bool) string {
+	if upper {
+		return code + "_critical"
+	}
+	return code
+}
+
+func wait(rows int64) string {
+	if rows == 1 {
+		return "1 row waits"
+	}
+	return fmt.Sprintf("%d rows wait", rows)
+}
+
+// brief is a time for people.
+func brief(d time.Duration) time.Duration { return d.Round(time.Second) }
+
+// reasons are those of one subscription.
+func (c subscriptionSight) reasons() []reason {
+	failure := &c.status.LastError
+	waits := c.lag != nil && c.lag.Messages > 0
+	switch {
+	case !c.status.Running:
+		return []reason{{
+			Code: "subscription_down", State: degraded, lasting: settling,
+			what:   "it doesn't run in this process" + because(failure),
+			remedy: "Its broker doesn't answer, or refuses it. Messages wait there, and it goes on by itself.",
+		}}
+	case c.status.Paused:
+		return []reason{{
+			Code: "subscription_paused", State: degraded,
+			what: "somebody has paused it in this process", remedy: "Engine.Resume ends that.",
+		}}
+	case c.status.Open:
+		return []reason{{
+			Code: "subscription_failing", State: degraded,
+			what:   "one message after the other fails" + because(failure) + "; they are tried one at a time",
+			remedy: "See to what its handlers need. It goes on when one succeeds.",
+		}}
+	case waits && c.still >= stillAfter:
+		return []reason{{
+			Code: "subscription_still", State: stuck, quiet: true,
+			what:   fmt.Sprintf("it has handled nothing for %v although %s wait%s", brief(c.still), number(c.lag.Messages, "message"), because(failure)),
+			remedy: "A handler does not end, or a message is tried again and again: the log says so. `waybill dead-letters list {only}` shows what was given up.",
+		}}
+	case c.lag != nil && c.lag.Age > farBehind:
+		return []reason{{
+			Code: "subscription_behind", State: degraded,
+			what:   fmt.Sprintf("the oldest message in its hand is %v old%s", brief(c.lag.Age), because(failure)),
+			remedy: "Its handlers are slower than what comes, or one is tried again and again: give it more lanes or processes, or see to its handlers.",
+		}}
+	}
+	return nil
+}

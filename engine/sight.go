@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+// sight is what an engine sees of itself at one moment.
+type sight struct {
+	status        string // of /readyz
+	parts         components
+	outboxes      map[string]outboxSight // by provider
+	subscriptions map[string]subscriptionSight
+	letters       map[lane]int64 // open dead letters, by provider and subscription
+}
+
+type outboxSight struct {
+	err   string // why its rows can't be counted; "": they were
+	lanes map[string]laneSight
+}
+
+type laneSight struct {
+	stats  *outbox.Stats // nil: not known
+	held   outbox.Held
+	status *outbox.LaneStatus // nil: this process does not publish for it
+	still  time.Duration      // since when nobody has published anything
+	crash  *time.Duration     // since a worker of this process crashed
+}
+
+type subscriptionSight struct {
+	provider string
+	status   subscription.Status
+	lag      *subscription.Lag // nil: not known
+	still    time.Duration     // since when it has neither handled nor caught up anything
+}
+
+// lane is a target broker of a provider, or a subscription of one.
+type lane struct{ provider, name string }
+
+// look asks what the caches have, for a second at most.
+func (e *Engine) look(ctx context.Context) sight {
+	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	all.Go(func() {
+		h := e.health(ctx)
+		s.status, s.parts = h.Status, h.Components
+	})
+	for _, d := range e.databases {
+		name := d.provider.Name()
+		all.Go(func() {
+			if !d.hasOutbox() {
+				return
+			}
+			o := d.look(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			s.outboxes[name] = o
+		})
+		all.Go(func() {
+			if !e.consumes(name) && !d.observed {
+				return // there may be no table
+			}
+			letters, _ := d.dead.recent(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			for subscription, n := range letters.value {
+				s.letters[lane{name, subscription}] = n
+			}
+		})
+	}
+	for _, stream := range e.streams {
+		all.Go(func() {
+			o := subscriptionSight{provider: stream.provider, status: stream.runner.Status()}
+			if lag, known := stream.lag.recent(ctx); known && lag.err == nil {
+				o.lag = &lag.value
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			s.subscriptions[stream.name] = o
+		})
+	}
+	all.Wait()
+	return s
+}
+
+// consumes says whether a subscription of this engine has its inbox there.
+func (e *Engine) consumes(provider string) bool {
+	return slices.ContainsFunc(e.streams, func(s stream) bool { return s.provider == provider })
+}
+
+// look sees the outbox of a database.
+func (d *database) look(ctx context.Context) outboxSight {
+	o := outboxSight{lanes: map[string]laneSight{}}
+	counted, known := d.stats.recent(ctx)
+	switch {
+	case !known:
+		o.err = noAnswer
+	case counted.err != nil:
+		o.err = counted.err.Error()
+	}
+	status := d.status()
+	for _, l := range d.lanes {
+		var seen laneSight
+		if s, ok := status[l.Target]; ok {
+			seen.status = &s
+		}
+		o.lanes[l.Target] = seen
+	}
+	if o.err != "" {
+		return o
+	}
+	held, _ := d.heldRows(ctx, counted.value)
+	for target, stats := range counted.value {
+		seen := o.lanes[target]
+		seen.stats, seen.held = &stats, held[target]
+		o.lanes[target] = seen
+	}
+	return o
+}
+
+// heldRows asks for them only if there can be any.
+func (d *database) heldRows(ctx context.Context, stats map[string]outbox.Stats) (held map[string]outbox.Held, known bool) {
+	for _, s := range stats {
+		if s.Counts[outbox.Abandoned] > 0 {
+			f, ok := d.held.recent(ctx)
+			return f.value, ok && f.err == nil
+		}
+	}
+	return nil, true
+}

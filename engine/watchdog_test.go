@@ -1,0 +1,371 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+// well is what a healthy engine sees: one database, two brokers, one subscription.
+func well() sight {
+	stats := func() laneSight {
+		s := outbox.NoStats()
+		s.LeaseOwners = []string{"host-1-a-1"}
+		return laneSight{stats: &s, status: &outbox.LaneStatus{Running: true, Breaker: "closed"}}
+	}
+	return sight{
+		status: "ready",
+		parts: components{
+			Providers: map[string]component{"default": newComponent(true, "")},
+			Brokers:   map[string]component{"default": newComponent(true, ""), "partner": newComponent(true, "")},
+		},
+		outboxes: map[string]outboxSight{"default": {lanes: map[string]laneSight{"default": stats(), "partner": stats()}}},
+		subscriptions: map[string]subscriptionSight{
+			"parcels": {provider: "default", status: subscription.Status{Running: true}, lag: &subscription.Lag{}},
+		},
+		letters: map[lane]int64{{"default", "parcels"}: 0},
+	}
+}
+
+// partner changes what is seen of its lane.
+func (s sight) partner(change func(*laneSight)) {
+	l := s.outboxes["default"].lanes["partner"]
+	change(&l)
+	s.outboxes["default"].lanes["partner"] = l
+}
+
+func (s sight) parcels(change func(*subscriptionSight)) {
+	c := s.subscriptions["parcels"]
+	change(&c)
+	s.subscriptions["parcels"] = c
+}
+
+func waits(n int64, oldest time.Duration) func(*laneSight) {
+	return func(l *laneSight) {
+		l.stats.Counts[outbox.Pending] = n
+		l.stats.OldestPending = &oldest
+	}
+}
+
+// S2-23, F-21: every cause has its code, its state and its place, at its limit and
+// not before, and says what to do.
+func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
+	words := "no leader"
+	hours := func(l *laneSight) { l.still = time.Hour }
+	for name, c := range map[string]struct {
+		see  func(sight) sight
+		want []string // "code state place"
+		says []string
+	}{
+		"nothing": {func(s sight) sight { return s }, nil, nil},
+		"rows wait for a moment": {func(s sight) sight {
+			s.partner(waits(1000, time.Minute))
+			s.partner(hours)
+			return s
+		}, nil, nil},
+		"starting": {func(s sight) sight { s.status = "starting"; return s }, []string{"not_running degraded the engine"}, []string{"it starts"}},
+		"stopping": {func(s sight) sight { s.status = "draining"; return s }, []string{"not_running degraded the engine"}, []string{"it stops"}},
+		"stopped":  {func(s sight) sight { s.status = "stopped"; return s }, []string{"not_running degraded the engine"}, []string{"it has stopped"}},
+		"a database that is down, and nothing of what it said before": {func(s sight) sight {
+			s.parts.Providers["default"] = newComponent(false, "connection refused")
+			s.partner(waits(20000, time.Hour))
+			s.parcels(func(c *subscriptionSight) { c.status.Running = false })
+			return s
+		}, []string{"database_down stuck database default"}, []string{"(connection refused)", "`waybill outbox stats`"}},
+		"a database of which nothing is known": {func(s sight) sight {
+			text := "no answer in time"
+			s.parts.Providers["default"] = component{Error: &text}
+			return s
+		}, []string{"database_down stuck database default"}, []string{"(no answer in time)"}},
+		"counting takes too long": {func(s sight) sight {
+			lanes := s.outboxes["default"].lanes
+			for target := range lanes {
+				lanes[target] = laneSight{status: lanes[target].status}
+			}
+			s.outboxes["default"] = outboxSight{err: noAnswer, lanes: lanes}
+			return s
+		}, []string{"not_counted degraded database default"}, []string{noAnswer}},
+		"an open breaker, which is why nothing moves": {func(s sight) sight {
+			s.parts.Brokers["partner"] = newComponent(false, "dial tcp: refused")
+			s.partner(waits(3, time.Minute))
+			s.partner(hours)
+			s.partner(func(l *laneSight) { l.status.Breaker, l.status.LastError = "half-open", "dial tcp: refused\nat once" })
+			return s
+		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner doesn't answer (dial tcp: refused); rows wait, unspent"}},
+		"topics that can't be made": {func(s sight) sight {
+			s.parts.Brokers["partner"] = newComponent(false, words)
+			return s
+		}, []string{"broker_down degraded broker partner"}, []string{"(no leader)"}},
+		"topics that don't answer": {func(s sight) sight {
+			s.partner(func(l *laneSight) { l.status.OpenTopics = []string{"sales.sale"} })
+			return s
+		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"]`}},
+		"not moving": {
+			func(s sight) sight {
+				s.partner(waits(2, stillAfter))
+				s.partner(func(l *laneSight) { l.still = stillAfter })
+				return s
+			},
+			[]string{"not_moving stuck outbox default to partner", "rows_late degraded outbox default to partner"},
+			[]string{"nobody has published anything for 5m0s although 2 rows wait, the oldest for 5m0s", "host-1-a-1", "`waybill partitions {only}`"},
+		},
+		"it moved a little while ago": {func(s sight) sight {
+			s.partner(waits(2, stillAfter))
+			s.partner(func(l *laneSight) { l.still = stillAfter - 1 })
+			return s
+		}, []string{"rows_late degraded outbox default to partner"}, nil},
+		"not moving, behind a row that fails": {func(s sight) sight {
+			s.partner(waits(2, stillAfter))
+			s.partner(func(l *laneSight) {
+				l.still, l.stats.Counts[outbox.Failed], l.stats.LastError = stillAfter, 1, &words
+			})
+			return s
+		}, []string{
+			"not_moving stuck outbox default to partner", "rows_failed degraded outbox default to partner", "rows_late degraded outbox default to partner",
+		}, []string{"1 row failed (no leader)", "`waybill outbox retry {only} --status failed`"}},
+		"all that waits is held": {
+			func(s sight) sight {
+				s.partner(waits(2, time.Minute))
+				s.partner(func(l *laneSight) {
+					l.still, l.stats.Counts[outbox.Abandoned], l.held = time.Hour, 1, outbox.Held{Keys: 1, Behind: 2}
+				})
+				return s
+			},
+			[]string{"keys_held degraded outbox default to partner", "rows_abandoned degraded outbox default to partner"},
+			[]string{"1 key held by an abandoned row, with 2 rows behind", "`waybill outbox skip {only} --held`"},
+		},
+		"nobody publishes": {func(s sight) sight {
+			s.partner(waits(1, time.Second))
+			s.partner(func(l *laneSight) { l.stats.LeaseOwners, l.status = nil, nil })
+			return s
+		}, []string{"no_owner stuck outbox default to partner"}, []string{"1 row waits, and no worker of any process publishes them", "Start an engine with this broker"}},
+		"nobody publishes, though this engine could": {func(s sight) sight {
+			s.partner(func(l *laneSight) { l.stats.LeaseOwners, l.stats.Counts[outbox.Failed] = nil, 2 })
+			return s
+		}, []string{"no_owner stuck outbox default to partner", "rows_failed degraded outbox default to partner"}, []string{"its log says why"}},
+		"above the first limits": {func(s sight) sight {
+			s.partner(waits(1001, time.Minute+1))
+			return s
+		}, []string{"rows_late degraded outbox default to partner", "rows_many degraded outbox default to partner"}, []string{"1001 rows"}},
+		"at the second limits": {func(s sight) sight {
+			s.partner(waits(10000, 10*time.Minute))
+			return s
+		}, []string{"rows_late degraded outbox default to partner", "rows_many degraded outbox default to partner"}, nil},
+		"above the second limits": {func(s sight) sight {
+			s.partner(waits(10001, 10*time.Minute+1))
+			return s
+		}, []string{"rows_late_critical degraded outbox default to partner", "rows_many_critical degraded outbox default to partner"}, nil},
+		"a worker that crashed": {func(s sight) sight {
+			ago := time.Second
+			s.partner(func(l *laneSight) { l.crash, l.status.Crashes, l.status.LastError = &ago, 3, "nil map\ngoroutine 1" })
+			return s
+		}, []string{"worker_crashed degraded outbox default to partner"}, []string{"3 times since the start, and starts again (nil map)"}},
+		"a worker that crashed long ago": {func(s sight) sight {
+			s.partner(func(l *laneSight) { ago := recentCrash; l.crash = &ago })
+			return s
+		}, nil, nil},
+		"a subscription that doesn't run": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) { c.status, c.lag = subscription.Status{LastError: words}, nil })
+			return s
+		}, []string{"subscription_down degraded subscription parcels"}, []string{"(no leader)"}},
+		"a subscription that is paused, and so still": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) {
+				c.status.Paused, c.still, c.lag = true, time.Hour, &subscription.Lag{Messages: 9}
+			})
+			return s
+		}, []string{"subscription_paused degraded subscription parcels"}, []string{"Engine.Resume"}},
+		"a subscription whose breaker is open": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) { c.status.Open, c.status.LastError = true, words })
+			return s
+		}, []string{"subscription_failing degraded subscription parcels"}, []string{"one message after the other fails (no leader)"}},
+		"a subscription that is still": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) { c.still, c.lag = stillAfter, &subscription.Lag{Messages: 1} })
+			return s
+		}, []string{"subscription_still stuck subscription parcels"}, []string{"handled nothing for 5m0s although 1 message wait"}},
+		"a subscription without anything to do": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) { c.still = time.Hour })
+			return s
+		}, nil, nil},
+		"a subscription that is behind": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) { c.lag = &subscription.Lag{Messages: -1, Age: farBehind + 1} })
+			return s
+		}, []string{"subscription_behind degraded subscription parcels"}, []string{"10m0s old"}},
+		"dead letters, also of one that runs elsewhere": {
+			func(s sight) sight {
+				s.letters[lane{"default", "parcels"}], s.letters[lane{"default", "other"}] = 1, 2
+				return s
+			},
+			[]string{"dead_letters degraded subscription other", "dead_letters degraded subscription parcels"},
+			[]string{"1 dead letter of it", "`waybill dead-letters list {only}`"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.see(well())
+			var got []string
+			text := ""
+			for _, r := range s.reasons() {
+				require.NotEmpty(t, r.remedy, r.Code)
+				text += r.what + ". " + r.remedy + "\n"
+				got = append(got, fmt.Sprintf("%s %s %s", r.Code, r.State, r.where()))
+			}
+			require.ElementsMatch(t, c.want, got)
+			for _, word := range c.says {
+				require.Contains(t, text, word)
+			}
+		})
+	}
+}
+
+// The guide has every code and every alert, and no other.
+func TestWatchdog_TheGuideHasAll(t *testing.T) {
+	read := func(path, pattern string) (found []string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			found = append(found, m[1])
+		}
+		slices.Sort(found)
+		return slices.Compact(found)
+	}
+	const guide = "../docs/guides/alerts-and-health.md"
+	want := read("reasons.go", `(?:Code: "|limit\(")(\w+)"`)
+	for _, limited := range read("reasons.go", `limit\("(\w+)"`) {
+		want = append(want, limited+"_critical")
+	}
+	slices.Sort(want)
+	got := read(guide, "(?m)^\\| `(\\w+)`")
+	got = slices.DeleteFunc(append(got, read(guide, "(?m)^\\| `\\w+`, `(\\w+)` \\| degraded")...), func(name string) bool { return strings.HasPrefix(name, "Waybill") })
+	slices.Sort(got)
+	require.Equal(t, want, got)
+	require.Equal(t, read(alerts+".yaml", `- alert: (\w+)`), read(guide, "`(Waybill\\w+)`"))
+}
+
+// timed is a watchdog whose clock stands until it is moved.
+func timed() (*watchdog, *logs, func(time.Duration)) {
+	l := &logs{}
+	w := newWatchdog(slog.New(slog.NewTextHandler(l, nil)))
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	w.now = func() time.Time { return now }
+	return w, l, func(d time.Duration) { now = now.Add(d) }
+}
+
+func codes(d diagnosis) (all []string) {
+	for _, r := range d.Reasons {
+		all = append(all, r.Code)
+	}
+	return all
+}
+
+// F-21: the oldest row gets older and nothing is published: that is not healthy,
+// and the log says so, once when it begins and once when it is over.
+func TestWatchdog_F_21_NotMoving(t *testing.T) {
+	w, l, pass := timed()
+	look := func(published int64, oldest time.Duration) diagnosis {
+		s := well()
+		s.partner(waits(2, oldest))
+		s.partner(func(l *laneSight) { l.stats.Counts[outbox.Published] = published })
+		return w.judge(s)
+	}
+	require.Equal(t, healthy, look(7, time.Second).State)
+	pass(stillAfter)
+	require.Equal(t, []string{"rows_late"}, codes(look(8, stillAfter)), "one was published meanwhile")
+	for range 4 {
+		pass(stillAfter / 4)
+		look(8, 2*stillAfter)
+	}
+	d := look(8, 2*stillAfter)
+	require.Equal(t, stuck, d.State)
+	require.Equal(t, []string{"not_moving", "rows_late"}, codes(d)[:2], "the worst first")
+	require.Equal(t, "outbox default to partner: nobody has published anything for 5m0s although 2 rows wait, the oldest for 10m0s; and 1 more", d.Summary)
+	require.Contains(t, d.Reasons[0].Text, "; since 2026-01-02T03:14:05Z. `waybill partitions --target partner` says who")
+	require.Len(t, l.with("level=WARN", "doesn't go on", "not_moving"), 1)
+
+	// What is not known is not over.
+	pass(time.Second)
+	s := well()
+	s.parts.Providers["default"] = newComponent(false, "gone")
+	s.outboxes["default"] = outboxSight{err: "gone"}
+	require.Equal(t, []string{"database_down"}, codes(w.judge(s)))
+	require.Empty(t, l.with("goes on again"))
+	pass(time.Second)
+	require.Equal(t, []string{"not_moving", "rows_late"}, codes(look(8, 2*stillAfter)))
+	require.Len(t, l.with("not_moving"), 1)
+
+	pass(time.Second)
+	require.Equal(t, healthy, look(9, time.Second).State)
+	require.Len(t, l.with("goes on again", "not_moving"), 1)
+}
+
+// What is so for a moment when something starts counts only when it lasts, and
+// since is when it was seen first.
+func TestWatchdog_SettlesAndRemembers(t *testing.T) {
+	w, _, pass := timed()
+	down := well()
+	down.parcels(func(c *subscriptionSight) { c.status.Running = false })
+	begin := w.now()
+	require.Equal(t, healthy, w.judge(down).State)
+	pass(settling - 1)
+	require.Equal(t, healthy, w.judge(down).State)
+	pass(1)
+	require.Equal(t, begin, *w.judge(down).Reasons[0].Since)
+	pass(time.Hour)
+	require.Equal(t, begin, *w.judge(down).Reasons[0].Since)
+	require.Equal(t, healthy, w.judge(well()).State)
+	pass(time.Hour)
+	require.Equal(t, healthy, w.judge(down).State, "anew")
+	require.Len(t, w.since, 1, "nothing is kept of what is over")
+}
+
+// A subscription that neither handles nor catches up stands still; one that does
+// either does not.
+func TestWatchdog_ASubscriptionThatStandsStill(t *testing.T) {
+	w, l, pass := timed()
+	look := func(handled, left int64) diagnosis {
+		pass(stillAfter / 2)
+		s := well()
+		s.parcels(func(c *subscriptionSight) { c.status.Handled, c.lag = handled, &subscription.Lag{Messages: left} })
+		return w.judge(s)
+	}
+	for handled := range int64(6) {
+		require.Equal(t, healthy, look(handled, 100).State, "it handles, and as much comes")
+	}
+	for left := range int64(6) {
+		require.Equal(t, healthy, look(6, 50-left).State, "others of its group handle")
+	}
+	look(6, 60)
+	d := look(6, 70)
+	require.Equal(t, stuck, d.State)
+	require.Equal(t, []string{"subscription_still"}, codes(d))
+	require.Equal(t, healthy, look(7, 70).State)
+	require.Len(t, l.with("subscription_still"), 2)
+	look(7, 0)
+	look(7, 0)
+	require.Equal(t, healthy, look(7, 1).State, "it had nothing to do until now")
+}
+
+// A82: a worker that crashes starts again, and shows for a while.
+func TestWatchdog_A82_ACrashShowsForAWhile(t *testing.T) {
+	w, _, pass := timed()
+	look := func(crashes int64) diagnosis {
+		s := well()
+		s.partner(func(l *laneSight) { l.status.Crashes = crashes })
+		return w.judge(s)
+	}
+	require.Equal(t, healthy, look(0).State)
+	require.Equal(t, []string{"worker_crashed"}, codes(look(1)))
+	pass(recentCrash - 1)
+	require.Equal(t, []string{"worker_crashed"}, codes(look(1)))
+	pass(1)
+	require.Equal(t, healthy, look(1).State)
+	require.Equal(t, []string{"worker_crashed"}, codes(look(2)))
+}

@@ -1,0 +1,362 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		stopServer()
+		os.Exit(code)
+	}))
+}
+
+// patient is a database that is examined.
+type patient struct {
+	uow.Provider
+	limits limits
+}
+
+func newPatient(t *testing.T, p uow.Provider) *patient {
+	t.Helper()
+	require.NoError(t, engine.MigrateProvider(t.Context(), p, 0))
+	return &patient{p, usual}
+}
+
+func (p *patient) exec(t *testing.T, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		_, err := p.DB().ExecContext(t.Context(), s)
+		require.NoError(t, err, s)
+	}
+}
+
+// examine returns what is not well.
+func (p *patient) examine(t *testing.T) (wrong []Finding) {
+	t.Helper()
+	ran := map[string]bool{}
+	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+		ran[f.Check] = true
+		require.NotEmpty(t, f.What, "%+v", f)
+		if f.Severity == OK {
+			require.Empty(t, f.Remedy)
+			continue
+		}
+		require.NotEmpty(t, f.Remedy, "%+v", f)
+		wrong = append(wrong, f)
+	}
+	require.Greater(t, len(ran), 5)
+	return wrong
+}
+
+// has expects one finding, and no other.
+func (p *patient) has(t *testing.T, check string, s Severity, where, what, remedy string) {
+	t.Helper()
+	wrong := p.examine(t)
+	require.Len(t, wrong, 1, "%+v", wrong)
+	f := wrong[0]
+	require.Equal(t, check, f.Check, "%+v", f)
+	require.Equal(t, s, f.Severity, "%+v", f)
+	require.Contains(t, f.Where, where)
+	require.Contains(t, f.What, what)
+	require.Contains(t, f.Remedy, remedy)
+}
+
+// each runs a test on a healthy database of each kind, which is examined first.
+func each(t *testing.T, test func(t *testing.T, p *patient)) {
+	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
+		t.Run(name, func(t *testing.T) {
+			p := newPatient(t, open(t))
+			require.Empty(t, p.examine(t))
+			test(t, p)
+		})
+	}
+}
+
+func openSQLite(t *testing.T) uow.Provider {
+	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "a.db")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+type order struct{ domain.Root }
+
+type placed struct{ Note string }
+
+var ordering = domain.MustNew("ordering", domain.Aggregate[*order]("order", domain.Event[placed]()))
+
+// place stores n rows, for the broker default of a context that is known.
+func (p *patient) place(t *testing.T, n int) {
+	t.Helper()
+	units, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{p.Provider}})
+	require.NoError(t, err)
+	require.NoError(t, outbox.InitTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default"}))
+	for range n {
+		o := &order{Root: domain.NewRoot()}
+		o.Raise(placed{})
+		require.NoError(t, repository.New[*order](units).Save(t.Context(), o))
+	}
+}
+
+// processor has a lease on all partitions of the broker default.
+func (p *patient) processor(t *testing.T) {
+	t.Helper()
+	store := outbox.NewStore(p.DB(), p.Reader())
+	_, err := store.EnsurePartitions(t.Context(), "default")
+	require.NoError(t, err)
+	_, _, err = store.Acquire(t.Context(), outbox.Owner{Target: "default", Worker: "w", Lease: time.Hour}, 64)
+	require.NoError(t, err)
+}
+
+// claimed lets a worker have all rows in hand.
+const claimed = "UPDATE outbox SET status = 'processing', attempts = 1, locked_by = 'w', fence = 1, claim_id = 1"
+
+const published = "UPDATE outbox SET status = 'published', locked_by = NULL, fence = NULL, claim_id = NULL, published_at = created_at, finished_at = created_at"
+
+func (p *patient) ago(d time.Duration) string {
+	return (&exam{provider: p.Provider}).ago(d)
+}
+
+func TestHealthy(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 3)
+		p.processor(t)
+		p.exec(t, claimed)
+		require.Empty(t, p.examine(t), "rows are being published")
+		p.exec(t, published+", expires_at = "+p.ago(-time.Hour))
+		require.Empty(t, p.examine(t), "rows were published")
+		require.Equal(t, OK, Worst(Examine(t.Context(), p.Provider)))
+	})
+}
+
+func TestSchema(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', 1000, '2026-01-01')")
+		p.has(t, "schema", Critical, "feature subscription", "at version 1000, and this build knows only", "newer build")
+		p.exec(t, "DELETE FROM waybill_migrations WHERE feature = 'subscription'")
+		p.has(t, "schema", Critical, "feature subscription", "its tables are missing", "waybill migrate")
+		p.exec(t, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', -1, '2026-01-01')")
+		p.has(t, "schema", Critical, "feature subscription", "at version -1, and this build needs", "waybill migrate")
+	})
+}
+
+func TestSchema_NoTables(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
+		t.Run(name, func(t *testing.T) {
+			wrong := (&patient{open(t), usual}).examine(t)
+			require.Len(t, wrong, 3, "%+v", wrong)
+			for _, f := range wrong {
+				require.Equal(t, "schema", f.Check)
+				require.Contains(t, f.What, "missing")
+			}
+		})
+	}
+}
+
+func TestSchema_Partitions(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "DELETE FROM outbox_settings WHERE name = 'partitions'")
+		p.has(t, "schema", Critical, "outbox_settings", "partition count is missing", "waybill migrate")
+	})
+}
+
+// What the migrations make is read out of them; the database has just that.
+func TestObjects_AreAllThatIsThere(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		e := &exam{provider: p.Provider}
+		var want []object
+		for _, s := range features() {
+			of, err := expected(s, p.DB().Dialect())
+			require.NoError(t, err)
+			want = append(want, of...)
+		}
+		have, unique, err := e.catalog(t.Context(), p.Reader(), want)
+		require.NoError(t, err)
+		for _, o := range want {
+			require.Contains(t, have, o.kind+" "+o.name)
+			delete(have, o.kind+" "+o.name)
+			if o.kind == "table" && e.postgres() {
+				require.Equal(t, o.keys, unique[o.name], o.name)
+			}
+		}
+		for name := range have {
+			require.Regexp(t, "_pkey$|_key$|^index sqlite_autoindex|^table (waybill_migrations|sqlite_sequence)$", name, "the migrations make it, and expected doesn't know it")
+		}
+	})
+}
+
+func TestObjects_Missing(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "DROP INDEX outbox_held")
+		p.has(t, "objects", Critical, "index outbox_held", "missing", "CREATE INDEX ")
+		wrong := p.examine(t)
+		p.exec(t, wrong[0].Remedy)
+		require.Empty(t, p.examine(t), "the remedy helps")
+
+		on := ""
+		if p.Reader().Dialect().Name().String() == "pg" {
+			on = " ON outbox"
+		}
+		p.exec(t, "DROP TRIGGER outbox_life_cycle"+on)
+		p.has(t, "objects", Critical, "trigger outbox_life_cycle", "missing", "waybill migrate --print")
+	})
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "DROP TABLE inbox_marks")
+		p.has(t, "objects", Critical, "table inbox_marks", "missing", "waybill migrate --print")
+	})
+}
+
+func TestLanes(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 2)
+		p.has(t, "lanes", Warning, "target broker default", "2 rows wait, the oldest for 0s, and no processor holds a lease", "start an engine")
+		p.exec(t, "UPDATE outbox SET created_at = "+p.ago(time.Hour))
+		p.has(t, "lanes", Critical, "target broker default", "2 rows wait, the oldest for 1h0m0s", "start an engine")
+		p.processor(t)
+		require.Empty(t, p.examine(t))
+		p.exec(t, "UPDATE outbox_partitions SET locked_until = "+p.ago(time.Second))
+		p.has(t, "lanes", Critical, "target broker default", "no processor holds a lease", "start an engine")
+	})
+}
+
+func TestTargets(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		require.NoError(t, outbox.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "other"}))
+		p.has(t, "targets", Warning, "target broker default", "no context of this database sends to it", "waybill outbox abandon --target default")
+		require.NoError(t, outbox.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+		p.has(t, "targets", Warning, "target broker partner", "joining the brokers of context ordering", "waybill outbox backfill partner")
+	})
+}
+
+func TestLeases(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		p.exec(t, claimed, "UPDATE outbox_partitions SET locked_until = "+p.ago(time.Minute)+" WHERE partition = (SELECT partition FROM outbox)")
+		p.has(t, "leases", Warning, "target broker default", "1 row still in the hand of workers whose lease ran out up to 1m0s ago, such as w", "takes them over")
+	})
+}
+
+func TestHeld(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		p.exec(t, "UPDATE outbox SET status = 'abandoned', held = TRUE")
+		p.has(t, "held", Warning, "target broker default", "1 row given up and held", "waybill outbox list --held")
+	})
+}
+
+func TestQuarantine(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		p.exec(t, "UPDATE outbox SET losses = 3")
+		p.has(t, "quarantine", Warning, "target broker default", "up to 3 processes in a row ended with it in hand", "what ended these processes")
+	})
+}
+
+func TestRetention(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 2)
+		p.exec(t, claimed, published)
+		p.has(t, "retention", Warning, "table outbox", "2 are published and never expire", "UPDATE outbox SET expires_at")
+		p.exec(t, "UPDATE outbox SET expires_at = "+p.ago(48*time.Hour))
+		p.has(t, "retention", Warning, "table outbox", "2 expired more than 24h0m0s ago", "outbox.retention.every")
+	})
+}
+
+// A database that doesn't answer is one finding, at once.
+func TestConnection(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
+		t.Run(name, func(t *testing.T) {
+			p := open(t)
+			require.NoError(t, p.Close())
+			all := Examine(t.Context(), p)
+			require.Len(t, all, 1)
+			require.Equal(t, Critical, all[0].Severity)
+			require.Contains(t, all[0].What, "can't be read")
+			require.Equal(t, Critical, Worst(all))
+		})
+	}
+}
+
+// with is a provider whose connections are others.
+type with struct {
+	uow.Provider
+	db, reader *bun.DB
+}
+
+func (w with) DB() *bun.DB     { return w.db }
+func (w with) Reader() *bun.DB { return w.reader }
+
+// A check that can't be made is said, and the others are made all the same.
+func TestChecks_OneThatFails(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		failing := errors.New("no such luck")
+		p.place(t, 1)
+		p.processor(t)
+		broken := p.Reader().WithQueryHook(hook(func(ctx context.Context, query string) context.Context {
+			if strings.Contains(query, "losses >= 2") {
+				ctx, cancel := context.WithCancelCause(ctx)
+				cancel(failing)
+				return ctx
+			}
+			return ctx
+		}))
+		p.Provider = with{p.Provider, p.DB(), broken}
+		p.has(t, "quarantine", Warning, "", "this could not be checked", "run it again")
+	})
+}
+
+type hook func(ctx context.Context, query string) context.Context
+
+func (h hook) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
+	return h(ctx, e.Query)
+}
+
+func (hook) AfterQuery(context.Context, *bun.QueryEvent) {}
+
+// The guide has every check, and no other.
+func TestGuide_HasEveryCheck(t *testing.T) {
+	text, err := os.ReadFile("../../docs/guides/production.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(text), "| check | critical | warning |\n")
+	require.True(t, ok)
+	var told []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(table, -1) {
+		for name := range strings.SplitSeq(row[1], ", ") {
+			told = append(told, strings.Trim(name, "`"))
+		}
+	}
+	var made []string
+	for _, open := range []func(*testing.T) uow.Provider{openSQLite, openPostgres} {
+		for _, c := range (&exam{provider: open(t)}).checks() {
+			made = append(made, c.name)
+		}
+	}
+	slices.Sort(made)
+	slices.Sort(told)
+	require.Equal(t, slices.Compact(made), told)
+}

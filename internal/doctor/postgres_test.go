@@ -1,0 +1,327 @@
+package doctor
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+// healthyPostgres is a database that was examined.
+func healthyPostgres(t *testing.T) *patient {
+	t.Helper()
+	p := newPatient(t, openPostgres(t))
+	require.Empty(t, p.examine(t))
+	return p
+}
+
+// again is the same database for new connections, which have its new settings.
+func (p *patient) again(t *testing.T) *patient {
+	t.Helper()
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	return &patient{open(t, name), p.limits}
+}
+
+// system changes a setting of the server until the test ends.
+func (p *patient) system(t *testing.T, setting, value string) {
+	t.Helper()
+	before := ""
+	shows := func() (now string) {
+		require.NoError(t, p.Reader().NewRaw("SELECT setting FROM pg_settings WHERE name = ?", setting).Scan(context.Background(), &now))
+		return now
+	}
+	before = shows()
+	alter := func(set string) {
+		for _, s := range []string{"ALTER SYSTEM " + set, "SELECT pg_reload_conf()"} {
+			_, err := p.DB().ExecContext(context.Background(), s)
+			require.NoError(t, err)
+		}
+	}
+	alter("SET " + setting + " = " + value)
+	t.Cleanup(func() {
+		alter("RESET " + setting)
+		require.Eventually(t, func() bool { return shows() == before }, 10*time.Second, 10*time.Millisecond)
+	})
+	require.Eventually(t, func() bool { return shows() != before }, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestVersion(t *testing.T) {
+	p := healthyPostgres(t)
+	p.limits.version = 990000
+	p.has(t, "connection", Critical, "", "is older than", "upgrade to 99")
+}
+
+func TestClock(t *testing.T) {
+	p := healthyPostgres(t)
+	for _, off := range []time.Duration{2 * time.Second, -time.Hour} {
+		p.limits.now = func() time.Time { return time.Now().Add(off) }
+		p.has(t, "clock", Warning, "", "off this machine's", "NTP")
+	}
+	p.limits.now = func() time.Time { return time.Now().Add(500 * time.Millisecond) }
+	require.Empty(t, p.examine(t))
+}
+
+func TestSettings(t *testing.T) {
+	p := healthyPostgres(t)
+	for setting, what := range map[string]string{"fsync": "destroy the database", "full_page_writes": "half written"} {
+		t.Run(setting, func(t *testing.T) {
+			p.system(t, setting, "off")
+			p.has(t, "settings", Critical, setting, what, "ALTER SYSTEM SET "+setting+" = on")
+		})
+	}
+	for setting, to := range map[string]string{"synchronous_commit": "off", "idle_in_transaction_session_timeout": "0"} {
+		t.Run(setting, func(t *testing.T) {
+			var name string
+			require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+			p.exec(t, "ALTER DATABASE "+name+" SET "+setting+" = "+to)
+			p.again(t).has(t, "settings", Warning, setting, "it is", setting)
+			p.exec(t, "ALTER DATABASE "+name+" RESET "+setting)
+		})
+	}
+}
+
+func TestCheckpoints(t *testing.T) {
+	p := healthyPostgres(t)
+	for range 12 {
+		p.exec(t, "CHECKPOINT")
+	}
+	require.Eventually(t, func() bool { return len(p.examine(t)) > 0 }, 20*time.Second, 100*time.Millisecond)
+	p.has(t, "checkpoints", Warning, "max_wal_size", "did not come by checkpoint_timeout", "raise max_wal_size")
+	p.exec(t, p.examine(t)[0].Remedy[strings.Index(p.examine(t)[0].Remedy, "SELECT pg_stat_reset_shared"):])
+	require.Empty(t, p.examine(t))
+}
+
+func TestVacuum(t *testing.T) {
+	p := healthyPostgres(t)
+	p.exec(t, "ALTER TABLE inbox SET (autovacuum_enabled = false)")
+	p.has(t, "vacuum", Critical, "table inbox", "autovacuum is off for it", "ALTER TABLE inbox RESET (autovacuum_enabled)")
+	p.exec(t, "INSERT INTO inbox (subscription, message_id) SELECT 's', n::text FROM generate_series(1, 20000) AS n", "DELETE FROM inbox")
+	var wrong []Finding
+	require.Eventually(t, func() bool { wrong = p.examine(t); return len(wrong) == 2 }, 30*time.Second, 100*time.Millisecond)
+	require.Equal(t, Warning, wrong[1].Severity)
+	require.Contains(t, wrong[1].What, "dead rows beside")
+	require.Contains(t, wrong[1].What, "vacuumed never")
+	p.exec(t, "VACUUM inbox", "ALTER TABLE inbox RESET (autovacuum_enabled)")
+	require.Eventually(t, func() bool { return len(p.examine(t)) == 0 }, 30*time.Second, 100*time.Millisecond)
+	p.system(t, "autovacuum", "off")
+	p.has(t, "vacuum", Critical, "autovacuum", "autovacuum is off", "ALTER SYSTEM SET autovacuum = on")
+}
+
+func TestObjects_OfPostgreSQL(t *testing.T) {
+	p := healthyPostgres(t)
+	t.Run("invalid index", func(t *testing.T) {
+		p.place(t, 2)
+		p.processor(t)
+		p.exec(t, "UPDATE outbox SET status = 'abandoned', held = TRUE", "DROP INDEX outbox_held")
+		// It ends half way, as one does whose connection is lost.
+		_, err := p.DB().ExecContext(t.Context(), "CREATE UNIQUE INDEX CONCURRENTLY outbox_held ON outbox (target_broker) WHERE held")
+		require.ErrorContains(t, err, "could not create unique index")
+		p.exec(t, "UPDATE outbox SET held = FALSE, finished_at = clock_timestamp()")
+		p.has(t, "objects", Critical, "index outbox_held", "it is invalid", "REINDEX INDEX CONCURRENTLY outbox_held")
+		p.exec(t, "DROP INDEX outbox_held", "CREATE INDEX outbox_held ON outbox (target_broker) WHERE held")
+	})
+	t.Run("disabled trigger", func(t *testing.T) {
+		p.exec(t, "ALTER TABLE outbox DISABLE TRIGGER outbox_life_cycle")
+		p.has(t, "objects", Critical, "trigger outbox_life_cycle", "disabled", "ALTER TABLE outbox ENABLE TRIGGER outbox_life_cycle")
+		p.exec(t, p.examine(t)[0].Remedy)
+		require.Empty(t, p.examine(t))
+	})
+	t.Run("constraint", func(t *testing.T) {
+		p.exec(t, "ALTER TABLE outbox DROP CONSTRAINT outbox_message_id_target_broker_key")
+		p.has(t, "objects", Critical, "table outbox", "of its 2 primary keys and unique constraints there are 1", "waybill migrate --print")
+	})
+}
+
+func TestTransactions(t *testing.T) {
+	p := healthyPostgres(t)
+	usual := p.limits
+	p.limits.transaction = time.Microsecond
+	require.Empty(t, p.examine(t))
+
+	t.Run("idle", func(t *testing.T) {
+		tx, err := p.again(t).DB().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "DELETE FROM inbox")
+		require.NoError(t, err)
+		var pid int
+		require.NoError(t, tx.NewRaw("SELECT pg_backend_pid()").Scan(t.Context(), &pid))
+		p.has(t, "transactions", Critical, fmt.Sprintf("pid %d", pid), `application "the doctor", user doctor, from 127.0.0.1, has been open since 20`, fmt.Sprintf("pg_terminate_backend(%d)", pid))
+		p.limits.transaction = time.Hour
+		require.Empty(t, p.examine(t), "it is young")
+		p.limits.transaction = time.Microsecond
+		require.NoError(t, tx.Rollback())
+	})
+	t.Run("running", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		q := p.again(t)
+		go func() {
+			_, err := q.DB().ExecContext(ctx, "SELECT count(*) FROM inbox, pg_sleep(60)")
+			ended <- err
+		}()
+		require.Eventually(t, func() bool { return len(p.examine(t)) == 1 }, 10*time.Second, 20*time.Millisecond)
+		p.has(t, "transactions", Critical, "pid ", "is active: no row that has died since then can be removed", "statement_timeout")
+		cancel()
+		require.Error(t, <-ended)
+		require.Eventually(t, func() bool { return len(p.examine(t)) == 0 }, 10*time.Second, 20*time.Millisecond)
+	})
+	t.Run("prepared", func(t *testing.T) {
+		p.exec(t, "BEGIN; DELETE FROM inbox; PREPARE TRANSACTION 'of nobody''s'")
+		p.has(t, "transactions", Critical, "prepared transaction of nobody's", "user doctor prepared it at 20", "ROLLBACK PREPARED 'of nobody''s'")
+		p.exec(t, "ROLLBACK PREPARED 'of nobody''s'")
+		require.Empty(t, p.examine(t))
+	})
+	t.Run("standby", func(t *testing.T) {
+		p.limits = usual
+		p.exec(t, "SELECT pg_create_physical_replication_slot('away')")
+		require.Empty(t, p.examine(t), "it keeps no rows")
+		standby := newStandby(t, p, "away")
+		p.limits.horizon = -1
+		p.has(t, "transactions", Warning, "replication slot away", "its standby is connected, and it keeps the state of", "pg_drop_replication_slot('away')")
+		p.limits = usual
+		require.Empty(t, p.examine(t), "it keeps little")
+		require.NoError(t, standby.Close(t.Context()))
+		require.Eventually(t, func() bool { return len(p.examine(t)) == 1 }, 10*time.Second, 20*time.Millisecond)
+		p.has(t, "transactions", Warning, "replication slot away", "nobody is connected to it", "pg_drop_replication_slot('away')")
+		p.exec(t, "SELECT pg_drop_replication_slot('away')")
+
+		standby = newStandby(t, p, "")
+		p.limits.horizon = -1
+		p.has(t, "transactions", Warning, "standby the doctor, pid", "by hot_standby_feedback it keeps", "hot_standby_feedback off")
+		require.NoError(t, standby.Close(t.Context()))
+	})
+}
+
+// newStandby follows the server as one with hot_standby_feedback does, by a slot
+// if there is one.
+func newStandby(t *testing.T, p *patient, slot string) *pgconn.PgConn {
+	t.Helper()
+	conn, err := pgconn.Connect(t.Context(), dsn("postgres")+"&replication=true")
+	require.NoError(t, err)
+	var at string
+	require.NoError(t, p.Reader().NewRaw("SELECT pg_current_wal_flush_lsn()::text").Scan(t.Context(), &at))
+	var xid int64
+	require.NoError(t, p.Reader().NewRaw("SELECT pg_current_xact_id()::text::bigint").Scan(t.Context(), &xid))
+	if slot != "" {
+		slot = "SLOT " + slot
+	}
+	f := conn.Frontend()
+	f.Send(&pgproto3.Query{String: "START_REPLICATION " + slot + " PHYSICAL " + at})
+	require.NoError(t, f.Flush())
+	for {
+		m, err := conn.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		if _, ok := m.(*pgproto3.CopyBothResponse); ok {
+			break
+		}
+	}
+	feedback := make([]byte, 25)
+	feedback[0] = 'h'
+	binary.BigEndian.PutUint32(feedback[9:], uint32(xid)) // xmin; the epoch behind it is 0
+	f.Send(&pgproto3.CopyData{Data: feedback})
+	require.NoError(t, f.Flush())
+	require.Eventually(t, func() bool {
+		var n int
+		err := p.Reader().NewRaw("SELECT (SELECT count(*) FROM pg_replication_slots WHERE xmin IS NOT NULL) + (SELECT count(*) FROM pg_stat_replication WHERE backend_xmin IS NOT NULL)").Scan(t.Context(), &n)
+		return err == nil && n > 0
+	}, 10*time.Second, 10*time.Millisecond)
+	return conn
+}
+
+// A role without rights sees its own sessions only, and is told so.
+func TestTransactions_OfARoleThatSeesLittle(t *testing.T) {
+	p := healthyPostgres(t)
+	p.exec(t, "CREATE ROLE little LOGIN", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO little")
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP OWNED BY little; DROP ROLE little")
+		require.NoError(t, err)
+	})
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	little, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", "little@", 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, little.Close()) }()
+	told := false
+	for _, f := range Examine(t.Context(), little) {
+		require.Equal(t, OK, f.Severity, "%+v", f)
+		told = told || strings.Contains(f.What, "GRANT pg_monitor TO little")
+	}
+	require.True(t, told)
+}
+
+func TestConnections(t *testing.T) {
+	p := healthyPostgres(t)
+	for range 20 {
+		conn, err := pgconn.Connect(t.Context(), dsn("postgres"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	}
+	p.has(t, "connections", Warning, "", "of 27 connections are in use", "max_conns")
+	for range 4 {
+		conn, err := pgconn.Connect(t.Context(), dsn("postgres"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	}
+	p.has(t, "connections", Critical, "", "of 27 connections are in use", "max_conns")
+}
+
+// Through a pooler an engine hears nothing; past it, it does.
+func TestPooler(t *testing.T) {
+	through, past := os.Getenv("WAYBILL_PGBOUNCER"), os.Getenv("WAYBILL_POSTGRES")
+	require.NotEmpty(t, through, "run scripts/test, or eval \"$(scripts/services up pgbouncer)\"")
+	direct, err := postgres.Open(t.Context(), postgres.Config{DSN: past})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, direct.Close()) })
+	name := fmt.Sprintf("doctor_pooled_%d", os.Getpid())
+	_, err = direct.DB().ExecContext(t.Context(), "CREATE DATABASE "+name)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := direct.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
+		require.NoError(t, err)
+	})
+	to := func(dsn string) string {
+		u, err := url.Parse(dsn)
+		require.NoError(t, err)
+		u.Path = "/" + name
+		return u.String()
+	}
+	for listen, want := range map[string]Severity{"": Warning, to(past): OK} {
+		p, err := postgres.Open(t.Context(), postgres.Config{DSN: to(through), ListenDSN: listen})
+		require.NoError(t, err)
+		require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+		seen := 0
+		for _, f := range Examine(t.Context(), p) { // other findings are of the server, which is others', too
+			if f.Check == "pooler" {
+				seen++
+				require.Equal(t, want, f.Severity, "%+v", f)
+				require.Equal(t, want == Warning, strings.Contains(f.Remedy, "listen_dsn"))
+			}
+		}
+		require.Equal(t, 1, seen)
+		require.NoError(t, p.Close())
+	}
+}
+
+// A check is ended by the server itself, and the others are made.
+func TestChecks_AreBounded(t *testing.T) {
+	p := healthyPostgres(t)
+	p.limits.statement = time.Second
+	tx, err := p.again(t).DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE outbox_partitions IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	p.has(t, "leases", Warning, "", "this could not be checked: ", "less busy")
+	require.NoError(t, tx.Rollback())
+}

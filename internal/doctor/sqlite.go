@@ -1,0 +1,83 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+)
+
+func (e *exam) file(ctx context.Context, db bun.IDB) (string, error) {
+	var version string
+	err := db.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version)
+	return "SQLite " + version, err
+}
+
+// pragmas holds the connections of this process to what uow/sqlite asks for.
+func (e *exam) pragmas(ctx context.Context, db bun.IDB) (string, error) {
+	var mode string
+	if err := db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return "", err
+	}
+	if mode != "wal" {
+		e.add(Critical, "journal_mode", "it is "+mode+": readers and the writer wait for each other, and other processes are locked out", "PRAGMA journal_mode = WAL, on a local disk")
+	}
+	var synchronous int // of a connection that writes
+	if err := e.provider.DB().QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return "", err
+	}
+	if synchronous < 2 {
+		e.add(Critical, "synchronous", fmt.Sprintf("it is %d, below FULL (2): a power cut can undo commits whose events were published", synchronous), "PRAGMA synchronous = FULL on every connection that writes")
+	}
+	return "WAL, synchronous = FULL", nil
+}
+
+// wal looks at the log's size: it grows while a reader keeps it from being written
+// back.
+func (e *exam) wal(ctx context.Context, db bun.IDB) (string, error) {
+	var path string
+	if err := db.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path); err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path + "-wal")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no log at the moment", nil
+	case err != nil:
+		return "", err
+	case info.Size() > e.limits.wal:
+		e.add(Warning, path+"-wal", fmt.Sprintf("it has %d MB: a transaction that reads for long keeps it from being written back, and every read passes it", info.Size()>>20),
+			"end what reads for long, then PRAGMA wal_checkpoint(TRUNCATE)")
+	}
+	return fmt.Sprintf("the log has %d KB", info.Size()>>10), nil
+}
+
+// integrity reads the whole file, as far as the time lets it.
+func (e *exam) integrity(ctx context.Context, db bun.IDB) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, e.limits.integrity)
+	defer cancel()
+	damaged := func(how string) {
+		e.add(Critical, "", "the file is damaged: "+how, "stop all processes, keep a copy of the file and its -wal, and restore a backup, or save what can be read with sqlite3's .recover")
+	}
+	err := dbrows.Each(limited, db, "PRAGMA quick_check(5)", func(scan func(...any) error) error {
+		var text string
+		err := scan(&text)
+		if err == nil && text != "ok" {
+			damaged(text)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return "quick_check finds nothing", nil
+	case limited.Err() != nil:
+		return fmt.Sprintf("quick_check takes longer than %v, and was ended: run it by hand, sqlite3 FILE 'PRAGMA quick_check'", e.limits.integrity), ctx.Err()
+	}
+	damaged(err.Error())
+	return "", nil
+}

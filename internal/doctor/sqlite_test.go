@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+func (p *patient) path(t *testing.T) (path string) {
+	t.Helper()
+	require.NoError(t, p.Reader().NewRaw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(t.Context(), &path))
+	return path
+}
+
+func healthySQLite(t *testing.T) *patient {
+	p := newPatient(t, openSQLite(t))
+	require.Empty(t, p.examine(t))
+	return p
+}
+
+// A program that opens the file in its own way.
+func TestPragmas(t *testing.T) {
+	for setting, test := range map[string]struct{ pragmas, what string }{
+		"journal_mode": {"_pragma=journal_mode(DELETE)&_pragma=synchronous(FULL)", "it is delete"},
+		"synchronous":  {"_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)", "it is 1, below FULL"},
+	} {
+		t.Run(setting, func(t *testing.T) {
+			p, err := sqlite.Open(t.Context(), sqlite.Config{Path: t.TempDir() + "/a.db"})
+			require.NoError(t, err)
+			sick := newPatient(t, p)
+			path := sick.path(t)
+			require.NoError(t, p.Close())
+			raw, err := sql.Open("sqlite", "file:"+path+"?"+test.pragmas)
+			require.NoError(t, err)
+			db := bun.NewDB(raw, sqlitedialect.New())
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			sick.Provider = with{p, db, db}
+			sick.has(t, "settings", Critical, setting, test.what, "PRAGMA "+setting)
+		})
+	}
+}
+
+func TestWAL(t *testing.T) {
+	p := healthySQLite(t)
+	p.limits.wal = 1 << 20
+	reading, err := p.Reader().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, reading.QueryRowContext(t.Context(), "SELECT count(*) FROM inbox").Scan(&n))
+	for range 40 {
+		p.exec(t, "INSERT INTO inbox (subscription, message_id) SELECT 's', hex(randomblob(64)) FROM (WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 500) SELECT n FROM n)")
+	}
+	p.has(t, "wal", Warning, p.path(t)+"-wal", "keeps it from being written back", "wal_checkpoint(TRUNCATE)")
+	require.NoError(t, reading.Rollback())
+}
+
+func TestIntegrity(t *testing.T) {
+	sick := newPatient(t, openSQLite(t))
+	sick.exec(t, "INSERT INTO inbox (subscription, message_id) SELECT 's', hex(randomblob(64)) FROM (WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000) SELECT n FROM n)",
+		"PRAGMA wal_checkpoint(TRUNCATE)")
+	path := sick.path(t)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	copied := t.TempDir() + "/b.db"
+	for i := len(text) - 40*4096; i < len(text)-20*4096; i++ {
+		text[i] = 0xa5
+	}
+	require.NoError(t, os.WriteFile(copied, text, 0o600))
+	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: copied})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	found := false
+	for _, f := range Examine(t.Context(), p) {
+		if f.Check == "integrity" {
+			found = true
+			require.Equal(t, Critical, f.Severity)
+			require.Contains(t, f.What, "damaged")
+		}
+	}
+	require.True(t, found)
+}
+
+// A large file is looked at for some seconds only, and that is said.
+func TestIntegrity_TakesItsTimeOnly(t *testing.T) {
+	p := newPatient(t, openSQLite(t))
+	p.limits.integrity = time.Nanosecond
+	require.Empty(t, p.examine(t))
+	told := false
+	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+		told = told || f.Check == "integrity" && strings.Contains(f.What, "run it by hand")
+	}
+	require.True(t, told)
+}

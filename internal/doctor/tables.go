@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+func features() []migrate.Set {
+	return []migrate.Set{outbox.Migrations(), repository.Migrations(), subscription.Migrations()}
+}
+
+// schema holds the version of every feature to this build's.
+func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
+	var fine []string
+	for _, s := range features() {
+		err := s.Check(ctx, db)
+		wrong, ok := errors.AsType[*migrate.SchemaError](err)
+		switch {
+		case ok && wrong.Have > wrong.Need:
+			e.add(Critical, "feature "+s.Feature, fmt.Sprintf("its tables are at version %d, and this build knows only %d", wrong.Have, wrong.Need), "use a newer build of waybill, and of the programs that are refused")
+		case ok:
+			e.add(Critical, "feature "+s.Feature, cmp.Or(map[bool]string{true: "its tables are missing"}[wrong.Have == 0],
+				fmt.Sprintf("its tables are at version %d, and this build needs %d", wrong.Have, wrong.Need)), "run `waybill migrate`, or what `waybill migrate --print` writes")
+		case err != nil:
+			return "", err
+		default:
+			e.current[s.Feature] = true
+			steps, err := s.Steps(db.Dialect())
+			if err != nil {
+				return "", err
+			}
+			fine = append(fine, fmt.Sprintf("%s %d", s.Feature, len(steps)))
+		}
+	}
+	if e.current["outbox"] {
+		if _, err := outbox.Partitions(ctx, db); err != nil {
+			e.add(Critical, "table outbox_settings", err.Error(), "run `waybill migrate`, or restore the number that the first migration wrote")
+		}
+	}
+	return "versions: " + strings.Join(fine, ", "), nil
+}
+
+// object is a table, index or trigger that a migration makes.
+type object struct {
+	kind, name string
+	sql        string // of an index
+	keys       int    // of a table: its primary key and unique constraints
+}
+
+var (
+	statements = regexp.MustCompile(`(?m)^(CREATE|DROP) (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (?:IF EXISTS )?(\w+)`)
+	comments   = regexp.MustCompile(`--.*`)
+	keys       = regexp.MustCompile(`PRIMARY KEY|\bUNIQUE\b`)
+)
+
+// expected is what the migrations of a feature make, by kind and name.
+func expected(s migrate.Set, d schema.Dialect) (all []object, err error) {
+	steps, err := s.Steps(d)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range steps {
+		text := comments.ReplaceAllString(step.SQL, "")
+		for _, m := range statements.FindAllStringSubmatchIndex(text, -1) {
+			o := object{kind: strings.ToLower(text[m[4]:m[5]]), name: text[m[6]:m[7]]}
+			all = slices.DeleteFunc(all, func(have object) bool { return have.kind == o.kind && have.name == o.name })
+			if text[m[2]:m[3]] == "DROP" {
+				continue
+			}
+			statement, _, _ := strings.Cut(text[m[0]:], ";")
+			switch o.kind {
+			case "table":
+				o.keys = len(keys.FindAllString(statement, -1))
+			case "index":
+				o.sql = strings.Join(strings.Fields(statement), " ")
+			}
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+// existing is an object as the database has it.
+type existing struct {
+	table   string
+	invalid bool // index
+	off     bool // trigger
+}
+
+// objects looks for what the migrations made and somebody removed or turned off
+// since, and for what PostgreSQL could not complete.
+func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
+	var want []object
+	for _, s := range features() {
+		if e.current[s.Feature] {
+			of, err := expected(s, db.Dialect())
+			if err != nil {
+				return "", err
+			}
+			want = append(want, of...)
+		}
+	}
+	have, unique, err := e.catalog(ctx, db, want)
+	if err != nil {
+		return "", err
+	}
+	n := map[string]int64{}
+	for _, o := range want {
+		n[o.kind]++
+		got, ok := have[o.kind+" "+o.name]
+		switch {
+		case !ok && o.kind == "index":
+			create := o.sql
+			if e.postgres() {
+				create = strings.Replace(create, "INDEX ", "INDEX CONCURRENTLY ", 1)
+			}
+			e.add(Critical, "index "+o.name, "it is missing: what needs it reads whole tables", create)
+		case !ok:
+			e.add(Critical, o.kind+" "+o.name, "it is missing", "make it again as `waybill migrate --print` shows it for an empty database")
+		case got.off:
+			e.add(Critical, "trigger "+o.name, "it is disabled", fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", got.table, o.name))
+		case o.kind == "table" && e.postgres() && unique[o.name] < o.keys:
+			e.add(Critical, "table "+o.name, fmt.Sprintf("of its %d primary keys and unique constraints there are %d", o.keys, unique[o.name]), "make them again as `waybill migrate --print` shows them for an empty database")
+		}
+	}
+	for name, o := range have {
+		if o.invalid {
+			index := strings.TrimPrefix(name, "index ")
+			e.add(Critical, name, "it is invalid: PostgreSQL could not complete it, and doesn't use it", "REINDEX INDEX CONCURRENTLY "+index+"; if it is none of Waybill's, DROP INDEX CONCURRENTLY "+index)
+		}
+	}
+	return fmt.Sprintf("%s, %s and %s are there", count(n["table"], "table"), cmp.Or(map[bool]string{true: "1 index"}[n["index"] == 1], fmt.Sprintf("%d indexes", n["index"])), count(n["trigger"], "trigger")), nil
+}
+
+// catalog is what there is, by kind and name, and how many valid unique indexes
+// each table has.
+func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[string]existing, map[string]int, error) {
+	have, unique := map[string]existing{}, map[string]int{}
+	query := "SELECT type, name, tbl_name, TRUE, FALSE FROM sqlite_master WHERE type IN ('table', 'index', 'trigger')"
+	if e.postgres() {
+		var tables []string
+		for _, o := range want {
+			if o.kind == "table" {
+				tables = append(tables, "to_regclass("+migrate.Quote(o.name)+")")
+			}
+		}
+		if len(tables) == 0 {
+			return have, unique, nil
+		}
+		query = "WITH t AS (SELECT oid, relname FROM pg_class WHERE oid IN (" + strings.Join(tables, ", ") + "))" +
+			" SELECT 'table', relname, relname, TRUE, FALSE FROM t" +
+			" UNION ALL SELECT 'index', c.relname, t.relname, i.indisvalid AND i.indisready, i.indisunique FROM t JOIN pg_index AS i ON i.indrelid = t.oid JOIN pg_class AS c ON c.oid = i.indexrelid" +
+			" UNION ALL SELECT 'trigger', g.tgname, t.relname, g.tgenabled IN ('O', 'A'), FALSE FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid WHERE NOT g.tgisinternal"
+	}
+	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
+		var kind, name, table string
+		var good, isUnique bool
+		err := scan(&kind, &name, &table, &good, &isUnique)
+		have[kind+" "+name] = existing{table: table, invalid: kind == "index" && !good, off: kind == "trigger" && !good}
+		if isUnique && good {
+			unique[table]++
+		}
+		return err
+	})
+	return have, unique, err
+}

@@ -1,0 +1,114 @@
+package deduptest_test
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/subscription/dedup"
+	"github.com/waybill-go/waybill/subscription/dedup/deduptest"
+)
+
+func TestMemory_C_35_C_36_S0_15_S0_16(t *testing.T) {
+	var s deduptest.Memory
+	t.Run("Documents", func(t *testing.T) { deduptest.RunDocuments(t, func(*testing.T) dedup.Documents { return &s }) })
+	t.Run("Processed", func(t *testing.T) { deduptest.RunProcessed(t, func(*testing.T) dedup.Processed { return &s }) })
+}
+
+// caching remembers a no until it adds the id itself.
+type caching struct {
+	*deduptest.Memory
+	mu sync.Mutex
+	no map[string]bool
+}
+
+func (c *caching) Has(ctx context.Context, id string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.no[id] {
+		return false, nil
+	}
+	has, err := c.Memory.Has(ctx, id)
+	c.no[id] = err == nil && !has
+	return has, err
+}
+
+// forgiving forgets the no of what it adds itself, as caches do that are one
+// client's.
+type forgiving struct{ caching }
+
+func (c *forgiving) Add(ctx context.Context, id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.no, id)
+	return c.Memory.Add(ctx, id)
+}
+
+// replica answers from what the store had before the last id was added.
+type replica struct {
+	*deduptest.Memory
+	mu     sync.Mutex
+	behind map[string]bool
+	last   string
+}
+
+func (r *replica) Add(ctx context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last != "" {
+		r.behind[r.last] = true
+	}
+	r.last = id
+	return r.Memory.Add(ctx, id)
+}
+
+func (r *replica) Has(_ context.Context, id string) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.behind[id], nil
+}
+
+// lossy has no place for what isn't plain.
+type lossy struct{ *deduptest.Memory }
+
+var plain = regexp.MustCompile(`[^a-z0-9-]`)
+
+func (l lossy) Add(ctx context.Context, id string) error {
+	return l.Memory.Add(ctx, plain.ReplaceAllString(strings.ToLower(id), "_"))
+}
+
+func (l lossy) Has(ctx context.Context, id string) (bool, error) {
+	return l.Memory.Has(ctx, plain.ReplaceAllString(strings.ToLower(id), "_"))
+}
+
+// S0-15, C-35: what isn't read as it was written is refused, by what is wrong.
+func TestCheckProcessed_S0_15_C_35_RefusesCachedNegativeReads(t *testing.T) {
+	for name, open := range map[string]func() (one, other dedup.Processed, want string){
+		"negative reads cached": func() (one, other dedup.Processed, want string) {
+			s := &caching{Memory: &deduptest.Memory{}, no: map[string]bool{}}
+			return s, s, "negative read"
+		},
+		"negative reads cached by client": func() (one, other dedup.Processed, want string) {
+			s := &deduptest.Memory{}
+			return &forgiving{caching{Memory: s, no: map[string]bool{}}}, &forgiving{caching{Memory: s, no: map[string]bool{}}}, "was told no before another added it"
+		},
+		"replica": func() (one, other dedup.Processed, want string) {
+			s := &replica{Memory: &deduptest.Memory{}, behind: map[string]bool{}}
+			return s, s, "negative read"
+		},
+		"ids taken for others": func() (one, other dedup.Processed, want string) {
+			s := lossy{&deduptest.Memory{}}
+			return s, s, "looks for names"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, other, want := open()
+			require.ErrorContains(t, deduptest.CheckProcessed(t.Context(), one, other), want)
+		})
+	}
+	require.Error(t, deduptest.CheckProcessed(t.Context(), &deduptest.Memory{}, &deduptest.Memory{}), "two stores")
+}
