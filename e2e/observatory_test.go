@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// An operator sees that something is wrong, finds the message that the partner
+// refused and the one that shipping could not handle, and brings both to their end.
+func TestObservatory_RetryAndReplay(t *testing.T) {
+	s := start(t)
+	for _, number := range []string{"order-1", "order-2", refusedOrder, failingOrder, "order-3"} {
+		s.place(number)
+	}
+	b := open(t)
+	b.open(s, "")
+	b.shows(`[data-card="abandoned"] dd`, "1")
+	b.shows(`[data-card="dead"] dd`, "1")
+	b.holds(`document.querySelectorAll('.chart canvas').length === 5`)
+
+	b.click(`[data-card="abandoned"] a`)
+	b.holds(`document.querySelectorAll('tbody tr').length === 1`)
+	require.Contains(t, b.text("tbody"), "the partner refuses this message")
+	b.click(`tbody a[href^="#/messages/"]`)
+	b.holds(`document.querySelector('.step[data-state="abandoned"]')`)
+	b.shows("main", "payloads are shown to those only")
+	b.picture("observatory-message")
+
+	// Without the token nothing is changed; the page asks for it.
+	s.heal()
+	b.click(`button[data-action="retry"]`)
+	b.fill("#token-input", token)
+	b.press("\r")
+	b.shows(".outcome", "1 row would be due again.")
+	require.Empty(t, s.published(refusedOrder), "that was a look only")
+	b.fill("#actor", "operator")
+	b.picture("observatory-retry")
+	b.click("#confirm")
+	b.shows(".outcome", "1 row was due again.")
+	b.click("#cancel")
+	b.holds(`document.querySelectorAll('.journey .step[data-state="abandoned"]').length === 0`)
+	b.shows(".journey", "Handled by shipping")
+	require.Len(t, s.published(refusedOrder), 1)
+	b.shows("#payload", `"order_id": "`+refusedOrder+`"`)
+
+	b.press("4") // dead letters
+	b.shows("#total", "1 message found.")
+	require.Contains(t, b.text("tbody"), "<img src=x", "text stays text")
+	b.click(`tbody a[href^="#/dead-letters/"]`)
+	b.shows("#letter-status", "parked")
+	b.click(`button[data-action="replay"]`)
+	b.shows(".outcome", "1 message would be marked for replay.")
+	b.click("#confirm")
+	b.shows(".outcome", "On record as action")
+	b.press("\x1b")
+	b.shows("#letter-status", "replayed")
+	require.EqualValues(t, 1, s.handled.Load())
+
+	b.press("1")
+	b.shows(`[data-card="abandoned"] dd`, "0")
+	b.shows(`[data-card="dead"] dd`, "0")
+	b.well()
+}
+
+// Whoever looks sees that the connection is lost, and needs to do nothing when it
+// is back.
+func TestObservatory_ConnectionIsLostAndComesBack(t *testing.T) {
+	s := start(t)
+	b := open(t)
+	b.open(s, "#/lanes")
+	b.shows("tbody", "default / partner")
+	s.stop()
+	b.shows("#line", "no connection")
+	s.listen(s.addr)
+	b.holds(`document.getElementById('line').dataset.state !== 'lost'`)
+	b.shows("#connection", "by stream")
+	b.well()
+}
+
+// Where a proxy lets no stream through, the page asks again and again.
+func TestObservatory_PollsWhereNothingStreams(t *testing.T) {
+	s := start(t)
+	s.stop()
+	engine := s.handler
+	s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/stream" {
+			http.Error(w, "no streams here", http.StatusBadGateway)
+			return
+		}
+		engine.ServeHTTP(w, r)
+	})
+	s.listen(s.addr)
+	b := open(t)
+	b.open(s, "")
+	b.shows("#connection", "by polling")
+	b.shows("#line", "healthy")
+	s.place(refusedOrder)
+	b.shows(`[data-card="abandoned"] dd`, "1")
+	b.well()
+}
+
+func TestObservatory_Keyboard(t *testing.T) {
+	s := start(t)
+	b := open(t)
+	b.open(s, "")
+	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and workers", "1": "Overview"} {
+		b.press(key)
+		b.shows("h1", title)
+	}
+	b.press("3")
+	b.shows("h1", "Messages")
+	b.press("/")
+	b.holds(`document.activeElement.id === 'field-message'`)
+	b.press("2")
+	b.holds(`document.activeElement.value.endsWith('2')`)
+	b.holds(`location.hash === '#/messages'`)
+	b.do(blur)
+	b.press("?")
+	b.shows("dialog", "Keyboard shortcuts")
+	b.press("\x1b")
+	b.holds(`!document.querySelector('dialog')`)
+	b.press("t")
+	b.holds(`document.documentElement.dataset.theme === 'dark'`)
+	b.well()
+}
+
+// Pictures for the guide: light, dark, and as wide as a phone.
+func TestObservatory_Pictures(t *testing.T) {
+	s := start(t)
+	b := open(t)
+	b.scheme("light")
+	b.open(s, "")
+	s.place(refusedOrder)
+	s.place(failingOrder)
+	s.load(14 * time.Second)
+	s.partner.SetOutage(true)
+	s.load(8 * time.Second)
+	b.shows(`[data-card="dead"] dd`, "1")
+	b.shows("#line", "degraded")
+	b.picture("observatory-overview")
+	wide(b)
+	b.scheme("dark")
+	b.press("2")
+	b.shows("tbody", "default / partner")
+	b.picture("observatory-lanes-dark")
+	b.press("5")
+	b.shows("main", "default / partner")
+	wide(b)
+	b.size(390, 780)
+	b.scheme("light")
+	b.press("4")
+	b.shows("#total", "1 message found.")
+	wide(b)
+	b.picture("observatory-phone")
+	for _, key := range []string{"1", "2", "3", "5"} {
+		b.press(key)
+		wide(b)
+	}
+	b.well()
+}
+
+// wide holds that nothing is wider than the window.
+func wide(b *browser) {
+	b.t.Helper()
+	b.holds(`document.documentElement.scrollWidth <= innerWidth`)
+}
