@@ -14,21 +14,20 @@ import (
 )
 
 // byHand is what a program without a framework would do: four round trips with
-// prepared statements. It writes the columns that Waybill writes, in bodies of
-// Waybill's size, but encodes nothing: the bodies are a sample's.
+// prepared statements. It writes the columns that Waybill writes, and a body of
+// Waybill's size, but encodes nothing: the body is a sample's.
 type byHand struct {
 	c          *pgx.Conn
 	partitions int
-	bodies     [2][]byte // internal, external
+	body       []byte
 }
 
 const (
-	insertDocument = "INSERT INTO documents (category, id, version, state) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
-	insertRows     = `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, topic, partition_key, partition,
+	insertDocument = "INSERT INTO documents (category, id, version, state, unit) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
+	insertRow      = `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, topic, partition_key, partition,
 		message_type, aggregate_type, aggregate_id, aggregate_version, payload, content_type,
 		correlation_id, causation_id, tenant_id, traceparent, priority, occurred_at) VALUES
-		($1, $3, $4, $6, $7, NULL, $8, $9, $10, $11, $8, $12, $13, $15, $16, NULL, NULL, NULL, $17, $18),
-		($2, $3, $5, $6, $7, NULL, $8, $9, $10, $11, $8, $12, $14, $15, $16, NULL, NULL, NULL, $17, $18)`
+		($1, $2, $3, $4, $5, NULL, $6, $7, $8, $9, $6, $10, $11, $12, $13, NULL, NULL, NULL, $14, $15)`
 )
 
 func newByHand(ctx context.Context, w *world, c *pgx.Conn) (*byHand, error) {
@@ -41,8 +40,8 @@ func newByHand(ctx context.Context, w *world, c *pgx.Conn) (*byHand, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.bodies = [2][]byte{rows[0].Payload, rows[1].Payload}
-	for _, s := range []string{insertDocument, insertRows} {
+	h.body = rows[0].Payload
+	for _, s := range []string{insertDocument, insertRow} {
 		if _, err := c.Prepare(ctx, s, s); err != nil {
 			return nil, err
 		}
@@ -61,7 +60,7 @@ func (h *byHand) save(ctx context.Context, f filed) error {
 		return err
 	}
 	state := `{"Text":"` + f.text + `"}`
-	tag, err := tx.Exec(ctx, insertDocument, category, f.id, int64(1), state)
+	tag, err := tx.Exec(ctx, insertDocument, category, f.id, int64(1), state, uuid.Must(uuid.NewV7()).String())
 	if err != nil {
 		return err
 	}
@@ -69,8 +68,8 @@ func (h *byHand) save(ctx context.Context, f filed) error {
 		return fmt.Errorf("paper %s exists", f.id)
 	}
 	id := func() [16]byte { return uuid.Must(uuid.NewV7()) }
-	_, err = tx.Exec(ctx, insertRows, id(), id(), id(), internal, external, category+"-"+f.id, category,
-		f.id, outbox.PartitionOf(f.id, h.partitions), "Desk.PaperFiled.v1", "paper", int64(1), h.bodies[0], h.bodies[1],
+	_, err = tx.Exec(ctx, insertRow, id(), id(), internal, category+"-"+f.id, category,
+		f.id, outbox.PartitionOf(f.id, h.partitions), "Desk.PaperFiled.v1", "paper", int64(1), h.body,
 		"application/json", uuid.Must(uuid.NewV7()).String(), 0, time.Now())
 	if err != nil {
 		return err
@@ -78,10 +77,9 @@ func (h *byHand) save(ctx context.Context, f filed) error {
 	return tx.Commit(ctx)
 }
 
-// sample makes the rows of n events on a number of keys, as Waybill does: for
-// each event the internal one and then the external one.
+// sample makes the rows of n events on a number of keys, as Waybill does.
 func sample(partitions, n, keys int) ([]outbox.Row, error) {
-	w := outbox.Writer{Domain: desk, Internal: internal, External: []outbox.Target{{Broker: external}}}
+	w := outbox.Writer{Domain: desk, Internal: internal}
 	events := make([]outbox.Event, n)
 	versions := make([]int64, keys)
 	for i := range events {

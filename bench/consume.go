@@ -31,7 +31,7 @@ const (
 // one row of a projection, from its start to the last effect.
 func consume(batch int) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (map[string]float64, error) {
-		brokers, end, err := w.brokers(ctx)
+		b, end, err := w.broker(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +47,7 @@ func consume(batch int) func(context.Context, *world) (map[string]float64, error
 					return uow.Exec(ctx, project, m.AggregateID)
 				})},
 			},
-			Broker: brokers[internal],
+			Broker: b,
 			Logger: slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		})
 		if err != nil {
@@ -108,12 +108,10 @@ func (w *world) produce(ctx context.Context) error {
 	defer client.Close()
 	var records []*kgo.Record
 	for _, r := range rows {
-		if r.TargetBroker == internal {
-			records = append(records, &kgo.Record{
-				Topic: w.prefix(internal) + topic, Key: []byte(r.PartitionKey), Value: r.Payload,
-				Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(r.MessageID)}, {Key: "type", Value: []byte(r.MessageType)}},
-			})
-		}
+		records = append(records, &kgo.Record{
+			Topic: w.prefix() + topic, Key: []byte(r.PartitionKey), Value: r.Payload,
+			Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(r.MessageID)}, {Key: "type", Value: []byte(r.MessageType)}},
+		})
 	}
 	return client.ProduceSync(ctx, records...).FirstErr()
 }
@@ -138,7 +136,7 @@ func (w *world) projected(ctx context.Context, failed error) error {
 // across its own restarts.
 func consumeByHand(batch int) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (_ map[string]float64, err error) {
-		_, end, err := w.brokers(ctx) // for the topics
+		_, end, err := w.broker(ctx) // for the topic
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +144,7 @@ func consumeByHand(batch int) func(context.Context, *world) (map[string]float64,
 		if err := w.produce(ctx); err != nil {
 			return nil, err
 		}
-		client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ConsumerGroup("by-hand"), kgo.ConsumeTopics(w.prefix(internal)+topic),
+		client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ConsumerGroup("by-hand"), kgo.ConsumeTopics(w.prefix()+topic),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 		if err != nil {
 			return nil, err

@@ -1,48 +1,96 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// backlog is how many events wait for the internal broker when a drain begins.
-const backlog = 100_000
+// drainage is a backlog of rows that wait for the internal broker, and the
+// circumstances of its publication.
+type drainage struct {
+	events, keys int
+	// history is how many rows are in the table that are published already.
+	history int
+	// snapshot is how long, at most, another transaction keeps what it sees.
+	snapshot time.Duration
+	// delete removes rows as they are published.
+	delete bool
+	// workers of each engine; 0 is the default.
+	workers int
+	// engines beside the first one, each with connections of its own.
+	others int
+}
 
-// drain is events per second from the start of an engine with default settings
-// to the last row being published, in the table too.
-func drain(keys int) func(context.Context, *world) (map[string]float64, error) {
-	return func(ctx context.Context, w *world) (map[string]float64, error) {
-		brokers, end, err := w.brokers(ctx)
+// waybill is events per second from the start of an engine to the last row being
+// published, in the table too.
+func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, err error) {
+	b, end, err := w.broker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	filled, err := w.fill(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if d.snapshot > 0 {
+		release, err := w.snapshot(ctx, d.snapshot)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
+	cfg := outbox.Config{Workers: d.workers, Retention: outbox.Retention{Delete: d.delete}}
+	work := w.drained
+	for range d.others {
+		other, end, err := w.apart(ctx, w.dsn)
 		if err != nil {
 			return nil, err
 		}
 		defer end()
-		filled, err := w.fill(ctx, keys)
-		if err != nil {
-			return nil, err
+		alone := work
+		work = func(ctx context.Context) error { return other.running(ctx, b, cfg, alone) }
+	}
+	begin := time.Now()
+	var took time.Duration
+	err = w.running(ctx, b, cfg, func(ctx context.Context) error {
+		defer func() { took = time.Since(begin) }()
+		return work(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.verify(ctx, d, filled)
+}
+
+// numbers are drains one after the other with several numbers of workers; run is
+// whose.
+func numbers(d drainage, run func(drainage) work) work {
+	return func(ctx context.Context, w *world) (map[string]float64, error) {
+		got := map[string]float64{}
+		for i, metric := range numberMetrics {
+			d.workers, d.others = 1<<i, 0
+			if i == len(numberMetrics)-1 {
+				d.workers, d.others = 2, 1
+			}
+			one, err := run(d)(ctx, w)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", metric, err)
+			}
+			got[metric] = one["rate"]
 		}
-		begin := time.Now()
-		var took time.Duration
-		err = w.running(ctx, brokers, func() error {
-			defer func() { took = time.Since(begin) }()
-			return w.drained(ctx)
-		})
-		if err != nil {
-			return nil, err
-		}
-		return map[string]float64{"rate": backlog / took.Seconds()}, w.verify(ctx, filled)
+		return got, nil
 	}
 }
+
+// numberMetrics are doublings but for the last.
+var numberMetrics = []string{"1 worker", "2 workers", "4 workers", "2 engines of 2"}
 
 // drained waits until no row is unfinished.
 func (w *world) drained(ctx context.Context) error {
@@ -69,20 +117,26 @@ func (w *world) drained(ctx context.Context) error {
 
 // fill puts a backlog into the outbox, rows as the library makes them, and
 // returns them in their order.
-func (w *world) fill(ctx context.Context, keys int) ([]outbox.Row, error) {
+func (w *world) fill(ctx context.Context, d drainage) ([]outbox.Row, error) {
 	if err := w.empty(ctx); err != nil {
 		return nil, err
 	}
-	partitions, err := outbox.Partitions(ctx, w.provider.Reader())
+	if err := w.past(ctx, d.history, time.Hour); err != nil {
+		return nil, err
+	}
+	rows, err := w.backlog(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := sample(partitions, backlog, keys)
-	if err != nil {
+	if err := w.insert(ctx, rows); err != nil {
 		return nil, err
 	}
-	rows = slices.DeleteFunc(rows, func(r outbox.Row) bool { return r.TargetBroker != internal })
-	_, err = w.sql.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{
+	return rows, w.tidy(ctx)
+}
+
+// insert adds rows to the outbox as they are.
+func (w *world) insert(ctx context.Context, rows []outbox.Row) error {
+	_, err := w.sql.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{
 		"id", "message_id", "target_broker", "stream", "stream_category", "partition_key", "partition",
 		"message_type", "aggregate_type", "aggregate_id", "aggregate_version", "payload", "content_type", "correlation_id", "occurred_at",
 	}, pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
@@ -92,134 +146,72 @@ func (w *world) fill(ctx context.Context, keys int) ([]outbox.Row, error) {
 			r.MessageType, r.AggregateType, r.AggregateID, r.AggregateVersion, r.Payload, r.ContentType, r.CorrelationID, r.OccurredAt,
 		}, nil
 	}))
+	return err
+}
+
+// tidy is for what was inserted, so that nobody else pays for it.
+func (w *world) tidy(ctx context.Context) error {
+	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "CHECKPOINT"} {
+		if _, err := w.sql.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// backlog is the rows of a drainage, in their order.
+func (w *world) backlog(ctx context.Context, d drainage) ([]outbox.Row, error) {
+	partitions, err := outbox.Partitions(ctx, w.provider.Reader())
 	if err != nil {
 		return nil, err
 	}
-	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "CHECKPOINT"} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return nil, err
-		}
-	}
-	return rows, nil
+	return sample(partitions, d.events, d.keys)
 }
 
-// verify says whether all rows are published, and the topic has each of them
-// once, those of a key in their order.
-func (w *world) verify(ctx context.Context, filled []outbox.Row) error {
-	var published int
-	if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status = 'published'").Scan(&published); err != nil {
+// verify says whether all rows are published, or gone if they were to be, and the
+// topic has each of them once, those of a key in their order.
+func (w *world) verify(ctx context.Context, d drainage, filled []outbox.Row) error {
+	stay := d.history
+	if !d.delete {
+		stay += len(filled)
+	}
+	if err := w.finished(ctx, stay); err != nil {
 		return err
 	}
-	if published != len(filled) {
-		return fmt.Errorf("%d of %d rows are published", published, len(filled))
+	return w.published(ctx, filled)
+}
+
+// finished says whether the table has so many published rows, and no others.
+func (w *world) finished(ctx context.Context, want int) error {
+	var published, others int
+	err := w.sql.QueryRow(ctx, "SELECT count(*) FILTER (WHERE status = 'published'), count(*) FILTER (WHERE status <> 'published') FROM outbox").Scan(&published, &others)
+	if err == nil && (published != want || others != 0) {
+		return fmt.Errorf("%d rows are published and %d are not, instead of %d and 0", published, others, want)
 	}
-	records, err := w.read(ctx, w.prefix(internal)+topic)
+	return err
+}
+
+// published says whether the topic has each of these rows once, those of a key in
+// their order, and nothing else.
+func (w *world) published(ctx context.Context, rows []outbox.Row) error {
+	records, err := w.read(ctx, w.prefix()+topic)
 	if err != nil {
 		return err
 	}
-	return check(filled, records)
+	return check(rows, records)
 }
 
-// relay is a program of the same shape as Waybill's processor, for this case
-// only: four workers, each with a part of the keys, claim 500 rows, produce them
-// and mark them. It knows no leases, no failures and no other process, and
-// relies on nobody writing meanwhile.
-type relay struct {
-	c      *pgx.Conn
-	client *kgo.Client
-	topic  string
-	part   int
-	after  int64
-}
-
-const (
-	relayWorkers = 4
-	relayBatch   = 500
-
-	relayClaim = `UPDATE outbox SET status = 'processing', locked_by = 'relay', claim_id = 1, attempts = attempts + 1, last_attempt_at = now()
-		WHERE seq IN (SELECT seq FROM outbox WHERE target_broker = $1 AND partition % $2 = $3 AND finished_at IS NULL AND seq > $4 ORDER BY seq LIMIT $5)
-		RETURNING seq, message_id::text, partition_key, message_type, content_type, correlation_id, occurred_at, payload`
-	relayMark = `UPDATE outbox SET status = 'published', published_at = now(), finished_at = now(), expires_at = now() + interval '168 hours',
-		locked_by = NULL, claim_id = NULL WHERE seq = ANY ($1)`
-)
-
-// drainByHand lets a relay do what drain does.
-func drainByHand(keys int) func(context.Context, *world) (map[string]float64, error) {
-	return func(ctx context.Context, w *world) (map[string]float64, error) {
-		_, end, err := w.brokers(ctx) // for the topics
-		if err != nil {
-			return nil, err
-		}
-		end()
-		filled, err := w.fill(ctx, keys)
-		if err != nil {
-			return nil, err
-		}
-		client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
-		if err != nil {
-			return nil, err
-		}
-		defer client.Close()
-		relays := make([]*relay, relayWorkers)
-		for i := range relays {
-			c, err := pgx.Connect(ctx, w.dsn)
-			if err != nil {
-				return nil, err
-			}
-			defer c.Close(context.WithoutCancel(ctx))
-			relays[i] = &relay{c: c, client: client, topic: w.prefix(internal) + topic, part: i}
-		}
-		begin := time.Now()
-		errs := make([]error, len(relays))
-		var working sync.WaitGroup
-		for i, r := range relays {
-			working.Go(func() {
-				for more := true; more && errs[i] == nil; {
-					more, errs[i] = r.round(ctx)
-				}
-			})
-		}
-		working.Wait()
-		took := time.Since(begin)
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
-		}
-		return map[string]float64{"rate": backlog / took.Seconds()}, w.verify(ctx, filled)
-	}
-}
-
-func (r *relay) round(ctx context.Context) (more bool, err error) {
-	type row struct {
-		Seq                                   int64
-		ID, Key, Type, Content, CorrelationID string
-		Time                                  time.Time
-		Payload                               []byte
-	}
-	found, err := r.c.Query(ctx, relayClaim, internal, relayWorkers, r.part, r.after, relayBatch)
+// snapshot opens a transaction that keeps seeing what is there now, until it is
+// released or has lasted so long.
+func (w *world) snapshot(ctx context.Context, lasts time.Duration) (release func(), err error) {
+	c, err := pgx.Connect(ctx, w.dsn)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	rows, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
-	if err != nil || len(rows) == 0 {
-		return false, err
+	_, err = c.Exec(ctx, fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SET LOCAL idle_in_transaction_session_timeout = %d; SELECT FROM outbox LIMIT 1`, lasts.Milliseconds()))
+	if err != nil {
+		return nil, errors.Join(err, c.Close(ctx))
 	}
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.Seq, b.Seq) })
-	seqs := make([]int64, len(rows))
-	records := make([]*kgo.Record, len(rows))
-	for i, row := range rows {
-		seqs[i] = row.Seq
-		records[i] = &kgo.Record{Topic: r.topic, Key: []byte(row.Key), Value: row.Payload, Headers: []kgo.RecordHeader{
-			{Key: "id", Value: []byte(row.ID)},
-			{Key: "type", Value: []byte(row.Type)},
-			{Key: "time", Value: []byte(row.Time.Format(time.RFC3339Nano))},
-			{Key: "content-type", Value: []byte(row.Content)},
-			{Key: "correlation-id", Value: []byte(row.CorrelationID)},
-		}}
-	}
-	if err := r.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return false, err
-	}
-	r.after = seqs[len(seqs)-1]
-	_, err = r.c.Exec(ctx, relayMark, seqs)
-	return true, err
+	return func() { _ = c.Close(context.WithoutCancel(ctx)) }, nil
 }

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -26,7 +28,7 @@ var percentiles = []string{"p50", "p99", "max", "units/s"}
 type stopwatch struct {
 	mu        sync.Mutex
 	committed map[string]time.Time
-	answered  map[string]time.Time // by target and key
+	answered  map[string]time.Time
 	twice     int
 }
 
@@ -40,23 +42,23 @@ func (s *stopwatch) commit(key string, at time.Time) {
 	s.committed[key] = at
 }
 
-func (s *stopwatch) answer(target string, messages []broker.Message, at time.Time) {
+func (s *stopwatch) answer(at time.Time, messages ...broker.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range messages {
-		if _, again := s.answered[target+m.Key]; again {
+		if _, again := s.answered[m.Key]; again {
 			s.twice++
 		}
-		s.answered[target+m.Key] = at
+		s.answered[m.Key] = at
 	}
 }
 
 // percentiles of what was committed in the given time, in milliseconds. Every
-// commit must have been answered, once by each target.
+// commit must have been answered once.
 func (s *stopwatch) percentiles(from, to time.Time) (map[string]float64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.twice > 0 || len(s.answered) != 2*len(s.committed) {
+	if s.twice > 0 || len(s.answered) != len(s.committed) {
 		return nil, fmt.Errorf("%d units had %d answers, %d of them for the second time", len(s.committed), len(s.answered), s.twice)
 	}
 	var took []float64
@@ -64,46 +66,43 @@ func (s *stopwatch) percentiles(from, to time.Time) (map[string]float64, error) 
 		if begin.Before(from) || !begin.Before(to) {
 			continue
 		}
-		for _, target := range []string{internal, external} {
-			// The wake-up is given before the commit returns to the caller: the
-			// answer can be there first.
-			took = append(took, max(0, s.answered[target+key].Sub(begin).Seconds()*1000))
-		}
+		// The wake-up is given before the commit returns to the caller: the
+		// answer can be there first.
+		took = append(took, max(0, s.answered[key].Sub(begin).Seconds()*1000))
 	}
 	if len(took) == 0 {
 		return nil, errors.New("nothing was committed")
 	}
 	slices.Sort(took)
 	at := func(p float64) float64 { return took[int(p*float64(len(took)-1))] }
-	return map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)/2) / to.Sub(from).Seconds()}, nil
+	return map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / to.Sub(from).Seconds()}, nil
 }
 
 func (s *stopwatch) missing() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return 2*len(s.committed) - len(s.answered)
+	return len(s.committed) - len(s.answered)
 }
 
 // watched is a broker whose answers are noted.
 type watched struct {
 	broker.Broker
-	target string
-	watch  *stopwatch
+	watch *stopwatch
 }
 
 func (b watched) Publish(ctx context.Context, messages []broker.Message) error {
 	err := b.Broker.Publish(ctx, messages)
 	if err == nil {
-		b.watch.answer(b.target, messages, time.Now())
+		b.watch.answer(time.Now(), messages...)
 	}
 	return err
 }
 
 // latency is the time from the return of a commit to Kafka's acknowledgement of
-// each of its two messages, at a fixed rate of units per second.
+// its message, at a fixed rate of units per second.
 func latency(perSecond int) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
-		brokers, end, err := w.brokers(ctx)
+		b, end, err := w.broker(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -112,9 +111,6 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 			return nil, err
 		}
 		watch := newStopwatch()
-		for target, b := range brokers {
-			brokers[target] = watched{b, target, watch}
-		}
 		writer := func() error {
 			p := newPaper()
 			if err := w.papers.Save(ctx, p); err != nil {
@@ -123,7 +119,7 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 			watch.commit(p.ID(), time.Now())
 			return nil
 		}
-		err = w.running(ctx, brokers, func() error {
+		err = w.running(ctx, watched{b, watch}, outbox.Config{}, func(ctx context.Context) error {
 			got, err = paced(ctx, watch, perSecond, slices.Repeat([]func() error{writer}, latencyWriters))
 			return err
 		})
@@ -134,19 +130,34 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 	}
 }
 
-// latencyByHand publishes right after the commit, without an outbox: the least
-// that any relay could take, at the price of losing messages in a crash.
+// latencyByHand is the same with writers and a relay that are written by hand.
 func latencyByHand(perSecond int) func(context.Context, *world) (map[string]float64, error) {
-	return func(ctx context.Context, w *world) (map[string]float64, error) {
-		brokers, end, err := w.brokers(ctx)
+	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
+		if err := w.anew(ctx); err != nil {
+			return nil, err
+		}
+		alive, err := w.withoutLifeCycle(ctx)
 		if err != nil {
 			return nil, err
 		}
-		defer end()
-		if err := w.empty(ctx); err != nil {
+		defer func() { err = errors.Join(err, alive()) }()
+		client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.ProducerLinger(0))
+		if err != nil {
 			return nil, err
 		}
+		defer client.Close()
 		watch := newStopwatch()
+		relaying, stop := context.WithCancel(ctx)
+		p := &prompt{
+			dsn: w.dsn, topic: w.prefix() + topic, client: client, watch: watch,
+			woken: make(chan struct{}, 1), landed: make(chan struct{}, 1), out: map[int64]bool{},
+		}
+		relayed := make(chan error, 1)
+		go func() { relayed <- p.run(relaying) }()
+		defer func() {
+			stop()
+			err = errors.Join(<-relayed, err)
+		}()
 		var writers []func() error
 		for range latencyWriters {
 			c, err := pgx.Connect(ctx, w.dsn)
@@ -164,22 +175,11 @@ func latencyByHand(perSecond int) func(context.Context, *world) (map[string]floa
 					return err
 				}
 				watch.commit(f.id, time.Now())
-				var both sync.WaitGroup
-				errs := make([]error, 2)
-				for i, target := range []string{internal, external} {
-					both.Go(func() {
-						m := []broker.Message{{ID: f.id, Topic: topic, Key: f.id, Body: h.bodies[i]}}
-						if errs[i] = brokers[target].Publish(ctx, m); errs[i] == nil {
-							watch.answer(target, m, time.Now())
-						}
-					})
-				}
-				both.Wait()
-				return errors.Join(errs...)
+				p.wake()
+				return nil
 			})
 		}
-		got, err := paced(ctx, watch, perSecond, writers)
-		if err != nil {
+		if got, err = paced(ctx, watch, perSecond, writers); err != nil {
 			return nil, err
 		}
 		return got, w.delivered(ctx, len(watch.committed), false)
@@ -224,21 +224,19 @@ func paced(ctx context.Context, watch *stopwatch, perSecond int, writers []func(
 	return watch.percentiles(from, to)
 }
 
-// delivered says whether both topics hold the message of every unit, none twice
+// delivered says whether the topic holds the message of every unit, none twice
 // unless it may be.
 func (w *world) delivered(ctx context.Context, units int, twice bool) error {
-	for _, target := range []string{internal, external} {
-		records, err := w.read(ctx, w.prefix(target)+topic)
-		if err != nil {
-			return err
-		}
-		keys := map[string]bool{}
-		for _, r := range records {
-			keys[string(r.Key)] = true
-		}
-		if len(keys) != units || len(records) != units && !twice {
-			return fmt.Errorf("%d units gave %d messages of %d keys to %s", units, len(records), len(keys), target)
-		}
+	records, err := w.read(ctx, w.prefix()+topic)
+	if err != nil {
+		return err
+	}
+	keys := map[string]bool{}
+	for _, r := range records {
+		keys[string(r.Key)] = true
+	}
+	if len(keys) != units || len(records) != units && !twice {
+		return fmt.Errorf("%d units gave %d messages of %d keys", units, len(records), len(keys))
 	}
 	return nil
 }

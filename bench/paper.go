@@ -4,14 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	mathrand "math/rand/v2"
+	"sync"
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// desk is a context with one aggregate, whose event also goes to a partner.
+// desk is a context with one aggregate and one event.
 var desk = domain.MustNew("desk",
-	domain.Aggregate[*Paper]("paper", domain.Event[PaperFiled](domain.Published())),
+	domain.Aggregate[*Paper]("paper", domain.Event[PaperFiled]()),
 )
 
 const category = "desk::paper"
@@ -36,15 +37,16 @@ func newPaper() *Paper {
 	return p
 }
 
-// noise doesn't compress to nothing, as a repeated letter would.
-var noise = func() string {
+// noise doesn't compress to nothing, as a repeated letter would. It is made when it
+// is needed: scenario memory measures this program.
+var noise = sync.OnceValue(func() string {
 	b := make([]byte, 1<<19)
 	_, _ = rand.Read(b)
 	return hex.EncodeToString(b)
-}()
+})
 
 func text() string {
 	const length = payload - len(`{"Text":""}`)
-	from := mathrand.IntN(len(noise) - length)
-	return noise[from : from+length]
+	from := mathrand.IntN(len(noise()) - length)
+	return noise()[from : from+length]
 }

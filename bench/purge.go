@@ -4,101 +4,147 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/uptrace/bun"
+	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/repository"
-	"github.com/waybill-go/waybill/uow"
 )
 
 const (
-	purgeRate      = 1000 // units per second meanwhile
-	purgeWriters   = 8
-	purgePatience  = 30 * time.Minute
-	fillAtOnce     = 50_000
-	purgeStatement = "purge"
-	otherStatement = "worker"
-	unitStatement  = "unit"
+	purgeRate     = 1000 // units per second meanwhile
+	purgeWriters  = 8
+	purgePatience = 30 * time.Minute
+	fillAtOnce    = 50_000
+	sampleEvery   = 10 * time.Millisecond
+
+	unitKind   = "unit"
+	workerKind = "worker"
+	purgeKind  = "purge"
 )
 
-// purgeMetrics are in milliseconds, as far as nothing else is said. Statements of
-// workers are those of claims, write-backs and leases, commits included; a unit is
-// one round trip that is a whole transaction.
-var purgeMetrics = []string{"unit p99", "unit max", "worker p99", "worker max", "purge p99", "purge max", "units/s", "rows/s removed", "unit stalls/min", "worker stalls/min", "purge stalls/min"}
+// purgeMetrics are in milliseconds, as far as nothing else is said, and about whole
+// transactions. A unit is one round trip, timed where it is waited for. Those of
+// workers are claims, write-backs, leases and signals, those of the purge its
+// steps; the server is asked for both.
+var purgeMetrics = []string{"unit p99", "unit max", "worker max", "purge max", "units/s", "rows/s removed", "unit stalls/min", "worker stalls/min", "purge stalls/min"}
 
-// stall is what no statement should take.
+// stall is what no transaction should take.
 const stall = 200.0
 
-// timings are how long statements took, by kind.
+// timings are how long transactions took, by kind.
 type timings struct {
 	mu   sync.Mutex
-	from time.Time
+	from time.Time // when the warm-up is over
 	took map[string][]float64
-	// ended is how many statements of the purge the server has ended early.
-	ended atomic.Int64
 }
 
-func (t *timings) add(kind string, begin time.Time) {
+func (t *timings) unit(begin time.Time) {
 	took := time.Since(begin).Seconds() * 1000
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if begin.After(t.from) {
-		t.took[kind] = append(t.took[kind], took)
+		t.took[unitKind] = append(t.took[unitKind], took)
 	}
 }
 
-func (t *timings) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (t *timings) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	kind := otherStatement
-	if strings.Contains(e.Query, "expires_at <= ") || strings.Contains(e.Query, "statement_timeout") {
-		kind = purgeStatement
-	}
-	if kind == purgeStatement && e.Err != nil {
-		t.ended.Add(1)
-	}
-	t.add(kind, e.StartTime)
-}
-
-// metrics are those of what began since the warm-up.
+// metrics are those since the warm-up.
 func (t *timings) metrics() map[string]float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := map[string]float64{}
-	for _, kind := range []string{unitStatement, otherStatement, purgeStatement} {
+	for _, kind := range []string{unitKind, workerKind, purgeKind} {
 		took := slices.Sorted(slices.Values(t.took[kind]))
 		if len(took) == 0 {
 			took = []float64{0}
 		}
-		m[kind+" p99"], m[kind+" max"] = took[len(took)*99/100], took[len(took)-1]
-		after, _ := slices.BinarySearch(took, stall)
+		limit := stall
+		if kind == unitKind {
+			m["unit p99"] = took[len(took)*99/100]
+		} else {
+			limit -= float64(sampleEvery.Milliseconds()) // it may have become that old unseen
+		}
+		m[kind+" max"] = took[len(took)-1]
+		after, _ := slices.BinarySearch(took, limit)
 		m[kind+" stalls/min"] = float64(len(took)-after) / time.Since(t.from).Minutes()
 	}
 	return m
 }
 
-// timedProvider is a provider whose statements are timed.
-type timedProvider struct {
-	uow.Provider
-	db *bun.DB
+// activeNow leaves out units of work and the bench itself. The server shows the
+// statement that a transaction is at, and only the first 1 kB of its text.
+const activeNow = `SELECT concat_ws(' ', pid, xact_start), query ~ 'statement_timeout|expires_at <= |^DELETE FROM outbox WHERE ctid',
+		(extract(epoch FROM clock_timestamp() - xact_start) * 1000)::float8
+	FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND xact_start IS NOT NULL
+		AND pid NOT IN (pg_backend_pid(), $1) AND query !~ 'INSERT INTO (documents|outbox) '`
+
+// aged is a transaction as it was last seen.
+type aged struct {
+	purge bool
+	age   float64
 }
 
-func (p timedProvider) DB() *bun.DB     { return p.db }
-func (p timedProvider) Reader() *bun.DB { return p.db }
+// sample asks the server again and again how old transactions are, until it is
+// ended: in the program, nothing that could time them sees all that workers send.
+// Ages are by the server's clock and exact to the sampling interval; most of what
+// is shorter is not seen at all.
+func (t *timings) sample(ctx context.Context, w *world) (end func() error, err error) {
+	c, err := pgx.Connect(ctx, w.dsn)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	seen := map[string]aged{}
+	ended := make(chan error, 1)
+	go func() {
+		pause(ctx, time.Until(t.from))
+		var err error
+		for ticks := time.Tick(sampleEvery); err == nil && ctx.Err() == nil; {
+			err = look(context.WithoutCancel(ctx), c, w.sql.PgConn().PID(), seen)
+			select {
+			case <-ticks:
+			case <-ctx.Done():
+			}
+		}
+		ended <- err
+	}()
+	return func() error {
+		cancel()
+		err := errors.Join(<-ended, c.Close(context.WithoutCancel(ctx)))
+		for _, tx := range seen {
+			kind := workerKind
+			if tx.purge {
+				kind = purgeKind
+			}
+			t.took[kind] = append(t.took[kind], tx.age)
+		}
+		return err
+	}, nil
+}
+
+// look notes the transactions of the moment. COMMIT doesn't say whose it is: what
+// was seen before it does, and if nothing was, it counts as a worker's.
+func look(ctx context.Context, c *pgx.Conn, except uint32, seen map[string]aged) error {
+	found, err := c.Query(ctx, activeNow, except)
+	if err != nil {
+		return err
+	}
+	var id string
+	var tx aged
+	_, err = pgx.ForEachRow(found, []any{&id, &tx.purge, &tx.age}, func() error {
+		tx.purge = tx.purge || seen[id].purge
+		seen[id] = tx
+		return nil
+	})
+	return err
+}
 
 // purges are the two sides of a scenario: orders while an engine with default
 // settings removes what has expired, beside orders over the same table while
 // nothing is removed. Both are measured in the first, so that the table is filled
-// once. It gets so many rows for the internal broker, published and past their
-// retention.
+// once. It gets so many rows, published and past their retention.
 func purges(expired int, quietTime time.Duration) (with, without func(context.Context, *world) (map[string]float64, error)) {
 	var quiet map[string]float64
 	with = func(ctx context.Context, w *world) (got map[string]float64, err error) {
@@ -144,19 +190,27 @@ func (w *world) fillExpired(ctx context.Context, expired int) error {
 			return err
 		}
 	}
-	for n := 0; n < expired; n += fillAtOnce {
+	if err := w.past(ctx, expired, 8*24*time.Hour); err != nil {
+		return err
+	}
+	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)", "CHECKPOINT"} {
+		if _, err := w.sql.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// past adds rows for the internal broker that were published so long ago.
+func (w *world) past(ctx context.Context, rows int, ago time.Duration) error {
+	for n := 0; n < rows; n += fillAtOnce {
 		_, err := w.sql.Exec(ctx, `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, partition_key, partition, message_type, aggregate_type, aggregate_id,
 				aggregate_version, payload, content_type, occurred_at, status, attempts, last_attempt_at, published_at, finished_at, expires_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), $1, 'desk::paper-' || n, $2, n, n % 64, 'Desk.PaperFiled.v1', 'paper', n,
 				1, substr($3::bytea, 1 + n % 1000, 1200), 'application/json', at, 'published', 1, at, at, at, at + interval '7 days'
-			FROM generate_series($4::int + 1, $4 + $5) AS n, (SELECT now() - interval '8 days' AS at) AS past`,
-			internal, category, []byte(noise[:3000]), n, fillAtOnce)
+			FROM generate_series($4::int + 1, $5::int) AS n, (SELECT now() - $6::interval AS at) AS past`,
+			internal, category, []byte(noise()[:3000]), n, min(n+fillAtOnce, rows), ago)
 		if err != nil {
-			return err
-		}
-	}
-	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)", "CHECKPOINT"} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
 			return err
 		}
 	}
@@ -181,57 +235,42 @@ func (w *world) purged(ctx context.Context, expired int) error {
 
 // orders commits units at a fixed rate while an engine publishes them, until do
 // returns, and says whether each was delivered once.
-func (w *world) orders(ctx context.Context, retention outbox.Retention, do func(context.Context) error) (_ map[string]float64, err error) {
-	brokers, end, err := w.brokers(ctx)
+func (w *world) orders(ctx context.Context, retention outbox.Retention, do func(context.Context) error) (map[string]float64, error) {
+	b, end, err := w.broker(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	t := &timings{from: time.Now().Add(2 * warmUp), took: map[string][]float64{}}
-	units, err := uow.New(uow.Config{
-		Domain:    desk,
-		Providers: []uow.Provider{timedProvider{w.provider, w.provider.DB().WithQueryHook(t)}},
-		External:  []outbox.Target{{Broker: external}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	papers := repository.New[*Paper](units)
 	watch := newStopwatch()
-	for target, b := range brokers {
-		brokers[target] = watched{b, target, watch}
-	}
-	e, err := engine.New(engine.Config{
-		Units: []*uow.Manager{units}, Brokers: brokers, Outbox: outbox.Config{Retention: retention},
-		Logger: slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := e.Start(ctx); err != nil {
-		return nil, err
-	}
-	committed, took, err := atRate(ctx, purgeRate, purgeWriters, func(ctx context.Context) error {
+	unit := func(ctx context.Context) error {
 		p, begin := newPaper(), time.Now()
-		err := papers.Save(ctx, p)
-		t.add(unitStatement, begin)
+		err := w.papers.Save(ctx, p)
+		t.unit(begin)
 		if err == nil {
 			watch.commit(p.ID(), time.Now())
 		}
 		return err
-	}, do)
-	for deadline := time.Now().Add(time.Minute); err == nil && watch.missing() > 0 && ctx.Err() == nil && time.Now().Before(deadline); {
-		pause(ctx, 10*time.Millisecond)
 	}
-	if err := errors.Join(err, e.Stop(context.WithoutCancel(ctx))); err != nil {
+	var committed int
+	var took time.Duration
+	err = w.running(ctx, watched{b, watch}, outbox.Config{Retention: retention}, func(ctx context.Context) error {
+		sampled, err := t.sample(ctx, w)
+		if err != nil {
+			return err
+		}
+		committed, took, err = atRate(ctx, purgeRate, purgeWriters, unit, do)
+		for deadline := time.Now().Add(time.Minute); err == nil && watch.missing() > 0 && ctx.Err() == nil && time.Now().Before(deadline); {
+			pause(ctx, 10*time.Millisecond)
+		}
+		return errors.Join(err, sampled())
+	})
+	if err != nil {
 		return nil, err
 	}
 	got := t.metrics()
 	got["units/s"] = float64(committed) / took.Seconds()
 	got["rows/s removed"] = 0
-	if n := t.ended.Load(); n > 0 {
-		w.log("%d statements of the purge took too long and were ended", n)
-	}
 	return got, w.delivered(ctx, committed, false)
 }
 

@@ -29,41 +29,38 @@ func spreadOf(values []float64) spread {
 	return spread{Min: sorted[0], Median: median, Max: sorted[len(sorted)-1]}
 }
 
-// result has, by metric, one number per run.
+// measured has, by metric, one number per run.
+type measured map[string][]float64
+
 type result struct {
 	scenario
-	waybill, limit map[string][]float64
-}
-
-func (result) add(into map[string][]float64, got map[string]float64) {
-	for metric, v := range got {
-		into[metric] = append(into[metric], v)
-	}
+	waybill, limit measured
+	theirs         []measured // one for each of the scenario's
 }
 
 // ratio compares medians. For a rate more is better, for a latency less.
-func (r result) ratio(metric string) float64 {
-	limit := spreadOf(r.limit[metric]).Median
-	if limit == 0 {
+func (r result) ratio(metric string, other measured) float64 {
+	against := spreadOf(other[metric]).Median
+	if against == 0 {
 		return 0
 	}
-	return spreadOf(r.waybill[metric]).Median / limit
+	return spreadOf(r.waybill[metric]).Median / against
 }
 
-// pair is one metric of both.
+// pair is one metric of both, or of Waybill alone where the limit has none.
 type pair struct {
 	Waybill spread  `json:"waybill"`
-	Limit   spread  `json:"limit"`
-	Ratio   float64 `json:"ratio"`
+	Limit   *spread `json:"limit,omitempty"`
+	Ratio   float64 `json:"ratio,omitempty"`
 }
 
 // line is the form of --json. Waybill, Limit and Ratios are those of the first
-// metric; Metrics has all where there are several.
+// metric, as far as there is a limit; Metrics has all where there are several.
 type line struct {
 	Scenario string             `json:"scenario"`
 	Unit     string             `json:"unit"`
 	Waybill  spread             `json:"waybill"`
-	Limit    spread             `json:"limit"`
+	Limit    *spread            `json:"limit,omitempty"`
 	Peers    map[string]spread  `json:"peers"`
 	Ratios   map[string]float64 `json:"ratios"`
 	Metrics  map[string]pair    `json:"metrics,omitempty"`
@@ -73,14 +70,28 @@ func (r result) json(out io.Writer) error {
 	first := r.metrics[0]
 	l := line{
 		Scenario: r.name, Unit: r.unit,
-		Waybill: spreadOf(r.waybill[first]), Limit: spreadOf(r.limit[first]),
-		Peers: map[string]spread{}, Ratios: map[string]float64{"limit": r.ratio(first)},
+		Waybill: spreadOf(r.waybill[first]),
+		Peers:   map[string]spread{}, Ratios: map[string]float64{},
+	}
+	if r.limit[first] != nil {
+		limit := spreadOf(r.limit[first])
+		l.Limit, l.Ratios["limit"] = &limit, r.ratio(first, r.limit)
+	}
+	for i, p := range r.scenario.peers {
+		l.Peers[p.name] = spreadOf(r.theirs[i][first])
+		if p.unit == "" {
+			l.Ratios[p.name] = r.ratio(first, r.theirs[i])
+		}
 	}
 	if len(r.metrics) > 1 {
 		l.Unit = r.unit + " (" + first + ")"
 		l.Metrics = map[string]pair{}
 		for metric := range maps.Keys(r.waybill) {
-			l.Metrics[metric] = pair{spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)}
+			both := pair{Waybill: spreadOf(r.waybill[metric])}
+			if limit := spreadOf(r.limit[metric]); r.limit[metric] != nil {
+				both.Limit, both.Ratio = &limit, r.ratio(metric, r.limit)
+			}
+			l.Metrics[metric] = both
 		}
 	}
 	b, err := json.Marshal(l)
@@ -98,10 +109,23 @@ func (r result) text(out io.Writer) error {
 		if len(r.metrics) > 1 {
 			name = metric + " "
 		}
-		parts = append(parts, fmt.Sprintf("%s%s against %s, ratio %.2f", name,
-			spreadOf(r.waybill[metric]), spreadOf(r.limit[metric]), r.ratio(metric)))
+		part := name + spreadOf(r.waybill[metric]).String()
+		if r.limit[metric] != nil {
+			part += fmt.Sprintf(" against %s, ratio %.2f", spreadOf(r.limit[metric]), r.ratio(metric, r.limit))
+		}
+		parts = append(parts, part)
 	}
-	_, err := fmt.Fprintf(out, "%-13s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
+	first := r.metrics[0]
+	for i, p := range r.scenario.peers {
+		part := p.name + " " + spreadOf(r.theirs[i][first]).String()
+		if p.unit == "" {
+			part += fmt.Sprintf(", ratio %.2f", r.ratio(first, r.theirs[i]))
+		} else {
+			part += " " + p.unit
+		}
+		parts = append(parts, part)
+	}
+	_, err := fmt.Fprintf(out, "%-14s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err
 }
 

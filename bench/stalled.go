@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
-
-	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
@@ -26,24 +25,13 @@ const (
 // published.
 func commits(stall bool) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
-		relay, err := netfault.New(ctx, w.kafka)
-		if err != nil {
-			return nil, err
-		}
-		defer relay.Close()
-		brokers, end, err := w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}, Tune: func(c *sarama.Config) {
-			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, through{relay.Address}
-		}})
+		relay, b, end, err := w.relayed(ctx)
 		if err != nil {
 			return nil, err
 		}
 		defer end()
-		defer relay.Mend()
-		if err := w.empty(ctx); err != nil {
-			return nil, err
-		}
 		var units int
-		err = w.running(ctx, brokers, func() error {
+		err = w.running(ctx, b, outbox.Config{}, func(ctx context.Context) error {
 			warm, err := w.commit(ctx, 2*warmUp)
 			if err != nil {
 				return err
@@ -60,13 +48,34 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			slices.Sort(took)
 			at := func(p float64) float64 { return took[int(p*float64(len(took)-1))].Seconds() * 1000 }
 			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / stalledTime.Seconds()}
-			return w.published(ctx, 2*units)
+			return w.settled(ctx, units)
 		})
 		if err != nil {
 			return nil, err
 		}
 		return got, w.delivered(ctx, units, true) // what was out when Kafka fell silent may come again
 	}
+}
+
+// relayed is the broker behind a relay, with empty tables, and the end of both.
+func (w *world) relayed(ctx context.Context) (_ *netfault.Relay, _ broker.Broker, end func(), err error) {
+	if err := w.empty(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	relay, err := netfault.New(ctx, w.kafka)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	b, closing, err := w.brokerOn(ctx, w.behind(relay.Address))
+	if err != nil {
+		relay.Close()
+		return nil, nil, nil, err
+	}
+	return relay, b, func() {
+		relay.Mend()
+		closing()
+		relay.Close()
+	}, nil
 }
 
 // commit saves at the fixed rate for a time, and returns how long each took.
@@ -101,8 +110,8 @@ func (w *world) commit(ctx context.Context, lasts time.Duration) (took []time.Du
 	return took, nil
 }
 
-// published waits until so many rows are.
-func (w *world) published(ctx context.Context, rows int) error {
+// settled waits until so many rows are published.
+func (w *world) settled(ctx context.Context, rows int) error {
 	have := 0
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; pause(ctx, 100*time.Millisecond) {
 		if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status = 'published'").Scan(&have); err != nil || have == rows {

@@ -26,12 +26,8 @@ import (
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
-// The brokers of a unit's two rows. Both are the same Kafka, with topics of
-// their own.
-const (
-	internal = "default"
-	external = "partner"
-)
+// internal is the broker of a unit's row.
+const internal = "default"
 
 // world is what scenarios share: a database of its own and a Kafka.
 type world struct {
@@ -73,19 +69,35 @@ func open(ctx context.Context, log io.Writer) (_ *world, err error) {
 	if w.sql, err = pgx.Connect(ctx, w.dsn); err != nil {
 		return nil, err
 	}
-	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: w.dsn}); err != nil {
+	if err := w.connect(ctx, w.dsn); err != nil {
 		return nil, err
+	}
+	return w, engine.Migrate(ctx, w.units)
+}
+
+func (w *world) connect(ctx context.Context, dsn string) (err error) {
+	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: dsn}); err != nil {
+		return err
 	}
 	w.units, err = uow.New(uow.Config{
 		Domain:    desk,
 		Providers: []uow.Provider{w.provider},
-		External:  []outbox.Target{{Broker: external}},
 	})
 	if err != nil {
-		return nil, err
+		return errors.Join(err, w.provider.Close())
 	}
 	w.papers = repository.New[*Paper](w.units)
-	return w, engine.Migrate(ctx, w.units)
+	return nil
+}
+
+// apart is w with connections to the database of its own, and their end. Topics
+// are made by w.
+func (w *world) apart(ctx context.Context, dsn string) (*world, func(), error) {
+	other := *w
+	if err := other.connect(ctx, dsn); err != nil {
+		return nil, nil, err
+	}
+	return &other, func() { _ = other.provider.Close() }, nil
 }
 
 func (w *world) close(ctx context.Context) error {
@@ -150,38 +162,45 @@ func (w *world) empty(ctx context.Context) error {
 	return nil
 }
 
-// brokers are the internal and the external one, under new topics, and the end
-// of the connection that they share.
-func (w *world) brokers(ctx context.Context) (map[string]broker.Broker, func(), error) {
-	return w.brokersOn(ctx, kafka.Config{Addresses: []string{w.kafka}})
+// broker is the internal one, under a new topic, and the end of its connection.
+func (w *world) broker(ctx context.Context) (broker.Broker, func(), error) {
+	return w.brokerOn(ctx, kafka.Config{Addresses: []string{w.kafka}})
 }
 
-func (w *world) brokersOn(ctx context.Context, cfg kafka.Config) (map[string]broker.Broker, func(), error) {
+func (w *world) brokerOn(ctx context.Context, cfg kafka.Config) (broker.Broker, func(), error) {
 	k, err := kafka.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	w.topics++
-	all := map[string]broker.Broker{}
-	for _, target := range []string{internal, external} {
-		all[target] = broker.Prefixed(k, w.prefix(target))
-		if err := all[target].EnsureTopics(ctx, topic); err != nil {
-			return nil, nil, errors.Join(err, k.Close(ctx))
-		}
+	b := broker.Prefixed(k, w.prefix())
+	if err := b.EnsureTopics(ctx, topic); err != nil {
+		return nil, nil, errors.Join(err, k.Close(ctx))
 	}
-	return all, func() { _ = k.Close(context.WithoutCancel(ctx)) }, nil
+	return b, func() { _ = k.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// prefix of the topics of this run.
-func (w *world) prefix(target string) string {
-	return fmt.Sprintf("%s.%d.%s.", w.name, w.topics, target)
+// anew empties the tables and makes a new topic.
+func (w *world) anew(ctx context.Context) error {
+	_, end, err := w.broker(ctx)
+	if err != nil {
+		return err
+	}
+	end()
+	return w.empty(ctx)
 }
 
-// running runs an engine with its default settings while do works.
-func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, do func() error) (err error) {
+// prefix of the topic of this run.
+func (w *world) prefix() string {
+	return fmt.Sprintf("%s.%d.", w.name, w.topics)
+}
+
+// running runs an engine while do works.
+func (w *world) running(ctx context.Context, b broker.Broker, cfg outbox.Config, do func(context.Context) error) (err error) {
 	e, err := engine.New(engine.Config{
 		Units:   []*uow.Manager{w.units},
-		Brokers: brokers,
+		Brokers: map[string]broker.Broker{internal: b},
+		Outbox:  cfg,
 		Logger:  slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -191,7 +210,7 @@ func (w *world) running(ctx context.Context, brokers map[string]broker.Broker, d
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Stop(context.WithoutCancel(ctx))) }()
-	return do()
+	return do(ctx)
 }
 
 func (w *world) deleteTopics(ctx context.Context) error {
@@ -205,7 +224,7 @@ func (w *world) deleteTopics(ctx context.Context) error {
 	defer c.Close()
 	var names []string
 	for w.topics > 0 {
-		names = append(names, w.prefix(internal)+topic, w.prefix(external)+topic)
+		names = append(names, w.prefix()+topic)
 		w.topics--
 	}
 	_, err = kadm.NewClient(c).DeleteTopics(ctx, names...)
