@@ -367,6 +367,16 @@ func TestClaim_A26_D8_ReadsTheSameWithALongHistory(t *testing.T) {
 		require.Zero(t, r.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Pending, Unspent: true})...))
 		return buffers
 	}
+	// Transactions that run meanwhile, elsewhere on this server, keep versions of rows
+	// that are read too.
+	within := func(read func() int, most int) {
+		t.Helper()
+		buffers := read()
+		for end := time.Now().Add(time.Minute); buffers > most && time.Now().Before(end); buffers = read() {
+			b.Exec("VACUUM outbox")
+		}
+		require.LessOrEqual(t, buffers, most)
+	}
 	pending := func() { b.Insert(outboxtest.Numbered("k", 100)...) }
 	pending()
 	b.Exec("ANALYZE outbox")
@@ -380,8 +390,8 @@ func TestClaim_A26_D8_ReadsTheSameWithALongHistory(t *testing.T) {
 	fill(1_000_000, "'k' || n, n % 8", ", status, finished_at, published_at", ", 'published', now(), now()")
 	pending()
 	b.Exec("VACUUM ANALYZE outbox")
-	require.LessOrEqual(t, look(), 2*empty)
-	require.LessOrEqual(t, claim(), 2*emptyClaim)
+	within(look, 2*empty)
+	within(claim, 2*emptyClaim)
 
 	b.Exec("TRUNCATE outbox")
 	bad := fmt.Sprintf("'bad', %d", outbox.PartitionOf("bad", outboxtest.Partitions))
@@ -390,7 +400,6 @@ func TestClaim_A26_D8_ReadsTheSameWithALongHistory(t *testing.T) {
 	b.Exec("VACUUM ANALYZE outbox")
 	require.False(t, r.peek())
 	pending()
-	// Transactions that run meanwhile, elsewhere on this server, put it off.
-	require.Eventually(t, func() bool { return look() <= 2*empty }, 30*time.Second, 10*time.Millisecond)
-	require.LessOrEqual(t, claim(), 2*emptyClaim)
+	within(look, 2*empty)
+	within(claim, 2*emptyClaim)
 }
