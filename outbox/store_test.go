@@ -56,7 +56,10 @@ func openPostgres(t testing.TB) outboxtest.Database {
 
 func each(t *testing.T, f func(t *testing.T, b *outboxtest.Bench)) {
 	for name, open := range map[string]func(testing.TB) outboxtest.Database{"SQLite": openSQLite, "PostgreSQL": openPostgres} {
-		t.Run(name, func(t *testing.T) { f(t, outboxtest.Open(t, open(t))) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, outboxtest.Open(t, open(t)))
+		})
 	}
 }
 
