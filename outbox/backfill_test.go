@@ -204,6 +204,7 @@ func TestBackfill_OrderPerKey(t *testing.T) {
 // A70: a row that commits late, below those that were copied already, is found.
 // Nothing goes live meanwhile, and others aren't kept from writing for long.
 func TestBackfill_A70_HoleBehindANewerRow(t *testing.T) {
+	t.Parallel()
 	p := newPast(outboxtest.Open(t, openPostgres(t)))
 	p.happen(3, 3)
 	p.join()
@@ -224,6 +225,7 @@ func TestBackfill_A70_HoleBehindANewerRow(t *testing.T) {
 // The lock of the last transaction waits for a unit that has read that the target
 // is joining, and has written.
 func TestBackfill_AUnitIsOpenDuringTheFlip(t *testing.T) {
+	t.Parallel()
 	p := newPast(outboxtest.Open(t, openPostgres(t)))
 	p.join()
 	tx, err := p.DB.BeginTx(t.Context(), nil)

@@ -42,8 +42,10 @@ func (c *choking) Publish(ctx context.Context, messages []broker.Message) error 
 // go one by one, and the one that is then not answered pays until it is abandoned
 // as unknown.
 func TestProcessor_UnansweredRowPaysAlone(t *testing.T) {
+	t.Parallel()
 	for name, workers := range map[string]int{"one worker": 1, "several": 3} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := outboxtest.Open(t, openPostgres(t))
 			rows := b.Insert(append(outboxtest.Numbered("k", 20), "choke", "choke")...)
 			m := memory.New(memory.Config{})
@@ -79,6 +81,7 @@ func TestProcessor_UnansweredRowPaysAlone(t *testing.T) {
 // Also if it is the oldest of all, and everybody was in its call: probes go on
 // to others, and don't come to it again and again.
 func TestProcessor_ProbesGoPastTheRowThatIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	rows := b.Insert(append([]string{"choke"}, outboxtest.Numbered("k", 10)...)...)
 	m := memory.New(memory.Config{})
@@ -94,6 +97,7 @@ func TestProcessor_ProbesGoPastTheRowThatIsNotAnswered(t *testing.T) {
 // With nobody else to ask there is no telling a broker that is away from a row
 // that it can't stand: nobody pays, and it goes on when it is answered.
 func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("choke")
 	m := memory.New(memory.Config{})
@@ -116,6 +120,7 @@ func TestProcessor_UnansweredRowAloneInItsLaneDoesNotPay(t *testing.T) {
 // Who was in a call that was not answered gets its turn again however its own
 // call ends, also if the broker was away just then.
 func TestProcessor_SuspectGoesOnAfterAnOutage(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	rows := b.Insert(append(outboxtest.Numbered("k", 5), "choke")...)
 	m := memory.New(memory.Config{})
@@ -174,8 +179,10 @@ func insertHalfAway(b *outboxtest.Bench, n int) {
 // C-58: a topic that fails alone opens its own breaker: the others of the lane go on
 // at full speed, nobody pays, and it goes on by itself.
 func TestProcessor_TopicFailsAlone(t *testing.T) {
+	t.Parallel()
 	for _, class := range []broker.Class{broker.Unavailable, broker.Unknown} {
 		t.Run(class.String(), func(t *testing.T) {
+			t.Parallel()
 			b := outboxtest.Open(t, openPostgres(t))
 			insertHalfAway(b, 40)
 			m := memory.New(memory.Config{})
@@ -214,6 +221,7 @@ func TestProcessor_TopicFailsAlone(t *testing.T) {
 
 // S2-43: one line when an outage begins and one when it ends, however many calls fail.
 func TestProcessor_OutageIsTwoLines(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert(outboxtest.Numbered("k", 50)...)
 	m := memory.New(memory.Config{})
@@ -283,11 +291,13 @@ func TestProcessor_FollowerOfACallThatIsOutIsNotForgotten(t *testing.T) {
 // When a topic or the broker answers again, what waited for it leaves without a
 // poll.
 func TestProcessor_RecoveryNeedsNoPoll(t *testing.T) {
+	t.Parallel()
 	for name, fails := range map[string]func(m broker.Message) bool{
 		"the broker": func(broker.Message) bool { return true },
 		"a topic":    func(m broker.Message) bool { return m.Topic == "away" },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := outboxtest.Open(t, openSQLite(t))
 			insertHalfAway(b, 20)
 			m := memory.New(memory.Config{})

@@ -34,6 +34,7 @@ func (*crashing) AfterQuery(context.Context, *bun.QueryEvent) {}
 // A82, A83: the poll, the keeping of leases and the workers outlive a panic of
 // theirs: each starts again, and the lane says how often.
 func TestProcessor_A82_A83_PartsOutliveTheirPanics(t *testing.T) {
+	t.Parallel()
 	for name, word := range map[string]string{
 		"poll":   "WITH v(target_broker, partition, after, changes)",
 		"leases": "outbox_workers",

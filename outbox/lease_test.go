@@ -97,6 +97,7 @@ func TestProcessor_F_13_LateWriteBackIsCounted(t *testing.T) {
 // again and again while a processor works, and nothing is lost, published twice
 // or out of order.
 func TestProcessor_F_18_LostConnectionsCostNothing(t *testing.T) {
+	t.Parallel()
 	home := openPostgres(t)
 	admin := outboxtest.Open(t, home)
 	var schema string

@@ -241,6 +241,7 @@ func TestMembers_S2_33_C_41_TakenForDead(t *testing.T) {
 // connections break, again and again, keep their partitions, and no key is ever
 // in two hands.
 func TestMembers_C_44_ConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	dsn, err := url.Parse(os.Getenv("WAYBILL_POSTGRES"))
 	require.NoError(t, err)
 	admin := outboxtest.Open(t, openPostgres(t))

@@ -79,6 +79,7 @@ var (
 // What stands behind a head that can't go on is remembered, and nothing of it
 // is lost: neither when the head's time has come nor when an operator decides.
 func TestMemory_FollowersGoOnWhenTheirHeadDoes(t *testing.T) {
+	t.Parallel()
 	const followers = 700
 	for name, c := range map[string]struct {
 		head  outbox.Outcome
@@ -166,6 +167,7 @@ func passing(t *testing.T, b *outboxtest.Bench) *remembering {
 
 // What is in hand is not read again, and found when it leaves the hand unpublished.
 func TestMemory_WhatLeavesTheHandIsFound(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openPostgres(t))
 	r := passing(t, b)
 	behind := int64(0)

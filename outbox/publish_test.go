@@ -288,6 +288,7 @@ func TestProcessor_C_60_TheCallFails(t *testing.T) {
 // attempt. The log has one line at the beginning and one at the end, in the next
 // outage again.
 func TestProcessor_S2_43_C_61_NotReady(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	m := memory.New(memory.Config{})
 	p, log := logged(t, b, quick(), lane(m))

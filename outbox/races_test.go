@@ -90,6 +90,7 @@ func TestRace_ClaimWaitsForALockedHead(t *testing.T) {
 // the hand of a worker that has no lease: nobody ever takes them, or two publish
 // them.
 func TestRace_TakeoverInTheMiddleOfAClaim(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openPostgres(t))
 	b.Insert("k", "k", "k")
 	// Long enough for the claim to find it running, however slow the machine is.

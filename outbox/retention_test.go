@@ -251,6 +251,7 @@ func TestPurge_F_47_AFailureCostsNothing(t *testing.T) {
 // F-47: on a server on which each row takes 5 ms, a purge makes its statements so
 // small that they stay below their limit, and so gets to its end.
 func TestPurge_F_47_MakesItselfSmall(t *testing.T) {
+	t.Parallel()
 	b, sent := watched(outboxtest.Open(t, openPostgres(t)))
 	fillPublished(b, 200, eightDays)
 	b.Exec(`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$`)

@@ -158,7 +158,8 @@ func TestRetry_F_16_ZonesAndDaylightSaving(t *testing.T) {
 	time.Local = zone
 	t.Cleanup(func() { time.Local = local })
 	t.Setenv("PGTZ", zone.String())
-	each(t, func(t *testing.T, b *outboxtest.Bench) {
+	inTurn(t, func(t *testing.T, open func() *outboxtest.Bench) {
+		b := open()
 		first := time.Date(2026, 11, 1, 5, 30, 0, 0, time.UTC) // 01:30, and one hour later again
 		rows := []outbox.Row{outboxtest.Row("a"), outboxtest.Row("b")}
 		rows[0].OccurredAt, rows[1].OccurredAt = first.In(zone), first.Add(time.Hour).In(zone)
@@ -228,6 +229,7 @@ func TestRetry_A47_D3_MaxAttemptsIsHonoured(t *testing.T) {
 // F-32: while the broker is down nobody pays an attempt, so that an outage of any
 // length leaves every row all of its max_attempts.
 func TestRetry_F_32_AnOutageCostsNoAttempt(t *testing.T) {
+	t.Parallel()
 	b := outboxtest.Open(t, openSQLite(t))
 	b.Insert("a", "b")
 	m := memory.New(memory.Config{})

@@ -35,6 +35,7 @@ func TestSettings_LeaseAndPublishTimeout(t *testing.T) {
 // poll_interval, max_poll_interval: an idle processor looks less and less often,
 // down to the longest interval.
 func TestSettings_PollIntervals(t *testing.T) {
+	t.Parallel()
 	// How often a processor without work has looked for some.
 	idle := func(interval, longest time.Duration) (looks func() int) {
 		b := outboxtest.Open(t, openSQLite(t))

@@ -54,12 +54,19 @@ func openPostgres(t testing.TB) outboxtest.Database {
 	return p
 }
 
+// each runs a test on every database, beside others.
 func each(t *testing.T, f func(t *testing.T, b *outboxtest.Bench)) {
+	t.Parallel()
+	inTurn(t, func(t *testing.T, open func() *outboxtest.Bench) {
+		t.Parallel()
+		f(t, open())
+	})
+}
+
+// inTurn is for what concerns all of the process.
+func inTurn(t *testing.T, f func(t *testing.T, open func() *outboxtest.Bench)) {
 	for name, open := range map[string]func(testing.TB) outboxtest.Database{"SQLite": openSQLite, "PostgreSQL": openPostgres} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, outboxtest.Open(t, open(t)))
-		})
+		t.Run(name, func(t *testing.T) { f(t, func() *outboxtest.Bench { return outboxtest.Open(t, open(t)) }) })
 	}
 }
 
