@@ -326,7 +326,8 @@ func TestSettle_S4_13_OneStatement(t *testing.T) {
 			Claim: c.ID, Target: "default", Outcomes: outboxtest.All(c, outbox.Outcome{Status: outbox.Published}),
 		})
 		require.NoError(t, err)
-		require.Len(t, sent.Take(), 1)
+		writes := slices.DeleteFunc(sent.Take(), func(query string) bool { return !strings.Contains(query, "UPDATE") })
+		require.Len(t, writes, 1)
 		for _, e := range b.Entries() {
 			require.Equal(t, outbox.Published, e.Status)
 			require.NotNil(t, e.PublishedAt)
