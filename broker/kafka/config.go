@@ -39,7 +39,9 @@ type Config struct {
 	// slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 	// Tune changes what the fields above don't reach, such as TLS, SASL or the
-	// protocol version. It is called last, and what it sets is checked again.
+	// protocol version. It is called last, and what it sets is checked again. Open calls
+	// it, and so does each Consume, as a consumer has a configuration of its own: what
+	// has a state, such as a strategy of balancing, is to be made anew each time.
 	// Producer.Retry.Max and Producer.Flush have no effect: a call of Publish is a
 	// batch, and is tried again until it is answered or PublishTimeout is over.
 	Tune func(*sarama.Config) `yaml:"-"`

@@ -64,6 +64,11 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 	if topic == "" || group == "" {
 		return nil, fmt.Errorf("kafka: Consume needs a topic and a group, got %q and %q", topic, group)
 	}
+	// Of its own: a strategy of balancing remembers the generation of one member.
+	conf, err := b.conf.sarama()
+	if err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -73,11 +78,11 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		broker: b,
 		topic:  topic,
 		logger: b.conf.Logger.With("topic", topic, "group", group),
-		cutter: newCutter(b.sarama),
+		cutter: newCutter(conf),
 		done:   make(chan struct{}),
 		wake:   make(chan struct{}, 1),
 	}
-	c.conf = c.cutter.config(b.sarama)
+	c.conf = c.cutter.config(conf)
 	// The answer to a join comes when every member has joined.
 	c.conf.Net.ReadTimeout = max(c.conf.Net.ReadTimeout, c.conf.Consumer.Group.Rebalance.Timeout+leaveIn)
 	backoff := c.conf.Metadata.Retry.BackoffFunc

@@ -32,6 +32,23 @@ func brisk(partitions int) func(*kafka.Config) {
 	}
 }
 
+// A strategy of balancing knows one member of one group: consumers that shared one
+// would tell of each other's generations, and write to it at once.
+func TestConsume_EachHasItsOwnStrategy(t *testing.T) {
+	t.Parallel()
+	var strategies []sarama.BalanceStrategy
+	b := open(t, func(c *kafka.Config) {
+		c.Tune = func(s *sarama.Config) { strategies = append(strategies, s.Consumer.Group.Rebalance.GroupStrategies...) }
+	})
+	topic := topic(t, b)
+	for range 2 {
+		join(t, b, topic)
+	}
+	require.Len(t, strategies, 3, "of the broker and of each consumer")
+	require.NotSame(t, strategies[1], strategies[2])
+	require.NotSame(t, strategies[0], strategies[1])
+}
+
 func admin(t testing.TB) sarama.ClusterAdmin {
 	t.Helper()
 	a, err := sarama.NewClusterAdmin([]string{server(t)}, sarama.NewConfig())
