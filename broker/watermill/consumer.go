@@ -121,8 +121,12 @@ func merge(channels []<-chan *message.Message) <-chan *message.Message {
 // Receive waits for the first message only: a subscriber may have no second one
 // until the first is settled.
 func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	select { // before there is a choice
+	case <-c.closing:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	default:
 	}
 	var all []broker.Delivery
 	select {

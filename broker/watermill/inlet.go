@@ -129,8 +129,14 @@ type taker struct {
 }
 
 func (t *taker) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	select { // before there is a choice
+	case <-t.closed:
+		return nil, ErrClosed
+	case <-t.inlet:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	default:
 	}
 	var all []broker.Delivery
 	select {
