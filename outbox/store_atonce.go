@@ -303,15 +303,15 @@ func (v *sight) inHand() (partitions []int) {
 }
 
 const (
-	// lasting is for what follows in a transaction. It is planned once for a connection,
+	// lastingPlans is for what follows in a transaction. It is planned once for a connection,
 	// also while the table is small: what reads all of it would be the best plan then,
 	// and stay.
-	lasting = `set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true) || set_config('enable_bitmapscan', 'off', true)`
+	lastingPlans = `set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true) || set_config('enable_bitmapscan', 'off', true)`
 
 	// lockOwn keeps the partitions that are the worker's.
 	lockOwn = `SELECT p.partition, p.changes, p.claimed_below, (SELECT last_value FROM outbox_seq_seq), (SELECT set_config('lock_timeout', COALESCE($5::text, current_setting('lock_timeout')), true)
 	|| set_config('idle_in_transaction_session_timeout', COALESCE($6::text, current_setting('idle_in_transaction_session_timeout')), true)
-	|| ` + lasting + `)
+	|| ` + lastingPlans + `)
 FROM unnest((SELECT $3::integer[])::integer[], (SELECT $4::bigint[])::bigint[]) AS v(partition, fence)
 JOIN outbox_partitions AS p ON p.target_broker = $1::text AND p.partition = v.partition AND p.fence = v.fence
 WHERE p.locked_by = $2::text AND p.locked_until > clock_timestamp()
@@ -358,7 +358,7 @@ RETURNING o.claim_id, o.seq, o.partition, o.message_id, o.topic, o.stream_catego
 // false.
 func (s *Store) settleAtOnce(ctx context.Context, w Settlement, seqs []int64) (n int64, ok bool, err error) {
 	settled := func(query string, more ...any) (n int64, ok bool, err error) {
-		ok, err = s.atOnce(ctx, nil, pipeline.Statement{Query: "SELECT " + lasting}, pipeline.Statement{
+		ok, err = s.atOnce(ctx, nil, pipeline.Statement{Query: "SELECT " + lastingPlans}, pipeline.Statement{
 			Query: query, Values: append([]any{w.Target, strconv.FormatInt(w.Claim%publishedSlots, 10), pipeline.Numbers(seqs), strconv.FormatInt(w.Claim, 10)}, more...),
 			Row: func(columns [][]byte) error {
 				n = toInt(columns[0])
