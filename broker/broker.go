@@ -155,5 +155,7 @@ type Settings interface {
 }
 
 // Opener opens a broker from its settings. Each adapter exports one, such as
-// kafka.FromSettings.
+// kafka.FromSettings. It fails where the settings are wrong or the server refuses
+// them, and not because the server is away: what is opened then reaches it when it
+// can, answers [Unavailable] until it does, and lets Consume fail.
 type Opener func(ctx context.Context, s Settings) (Broker, error)

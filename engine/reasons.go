@@ -48,8 +48,8 @@ func (s sight) reasons() []reason {
 		if (b.OK == nil || !*b.OK) && !silent[name] {
 			all = append(all, reason{
 				Code: "broker_down", State: degraded, Broker: name,
-				what:   "its topics can't be made" + because(b.Error),
-				remedy: "Rows and messages wait, and go on by themselves. See its address and its rights.",
+				what:   "it doesn't answer, or its topics can't be made" + because(b.Error),
+				remedy: "Rows and messages wait, and go on by themselves. See that it runs, its address, and its rights.",
 			})
 		}
 	}

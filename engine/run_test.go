@@ -200,6 +200,34 @@ func TestStart_ABrokerThatIsDownIsWaitedFor(t *testing.T) {
 	require.NotEmpty(t, b.logs.with("level=WARN", "the broker doesn't answer", "broker=partner"))
 }
 
+// B11: a broker that is away at the start is a reason that names it, also where
+// only a subscription needs it, which joins when the broker comes.
+func TestStart_B11_HealthNamesABrokerThatIsAway(t *testing.T) {
+	b := setup(t)
+	supplier := memory.New(memory.Config{})
+	supplier.SetOutage(true)
+	cfg := b.config()
+	cfg.Brokers["supplier"] = supplier
+	handled := make(chan struct{}, 1)
+	s := b.orders(func(context.Context, Sold) error { handled <- struct{}{}; return nil })
+	s.Broker = "supplier"
+	cfg.Subscriptions = []subscription.Stream{s}
+	e := b.start(cfg)
+	d := diagnosed(t, e, "broker_down")
+	require.Equal(t, degraded, d.State)
+	require.Equal(t, "supplier", d.Reasons[0].Broker)
+	require.NotNil(t, d.Reasons[0].Since)
+	require.Contains(t, d.Reasons[0].Text, "broker supplier: it doesn't answer")
+	require.Contains(t, d.Reasons[0].Text, "go on by themselves")
+	b.sell(1)
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 1 })
+
+	supplier.SetOutage(false)
+	diagnosed(t, e)
+	require.NoError(t, supplier.Publish(t.Context(), b.main.Messages("sales.sale")))
+	<-handled
+}
+
 // bare is a broker without topics until somebody creates them.
 type bare struct {
 	*memory.Broker

@@ -30,8 +30,10 @@ var (
 )
 
 const (
-	// openIn is how long Open tries to reach a server.
-	openIn = 10 * time.Second
+	// lookIn is how long Open looks for a server.
+	lookIn = 3 * time.Second
+	// adminIn is how long a server may take to answer about topics.
+	adminIn = 10 * time.Second
 	// ensureIn is how long EnsureTopics waits for new topics to be ready.
 	ensureIn = 30 * time.Second
 	// idleProducers is how many producers are kept between calls.
@@ -73,8 +75,9 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 	return b, nil
 }
 
-// Open checks conf, and that a server answers within 10 s. Later no server needs
-// to be up: Publish then says [broker.Unavailable], and consumers wait.
+// Open checks conf, and looks for a server for 3 s at most: one that refuses the
+// login is an error. No server needs to be up, neither now nor later: while none
+// is, Publish says [broker.Unavailable], and consumers wait.
 func Open(ctx context.Context, conf Config) (*Broker, error) {
 	conf = conf.withDefaults()
 	sc, err := conf.sarama()
@@ -82,21 +85,29 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{conf: conf, sarama: sc, cluster: newCluster(sc, conf.Addresses), consumers: map[*consumer]struct{}{}}
-	ctx, cancel := context.WithTimeoutCause(ctx, openIn, fmt.Errorf("no answer within %v", openIn))
-	defer cancel()
 	p := newProducer(b.cluster)
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		if err = p.any(ctx, func(context.Context, *link) error { return nil }); err == nil {
-			break
-		}
-		if late := sleep(ctx, wait); late != nil {
-			p.close()
-			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("%w; is Kafka running there, and does it take plain connections? (addresses: %s)", err, strings.Join(conf.Addresses, ", ")))
-		}
+	if err := look(ctx, p); err != nil {
+		p.close()
+		return nil, err
 	}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	b.idle = append(b.idle, p)
 	return b, nil
+}
+
+// look connects to a server. It fails if one refuses the login, or ctx is done:
+// servers that don't answer may do so later.
+func look(ctx context.Context, p *producer) error {
+	bounded, cancel := context.WithTimeout(ctx, lookIn)
+	defer cancel()
+	err := p.any(bounded, func(context.Context, *link) error { return nil })
+	switch code, answered := errors.AsType[sarama.KError](err); {
+	case err == nil:
+		return nil
+	case answered && (code == sarama.ErrSASLAuthenticationFailed || code == sarama.ErrUnsupportedSASLMechanism):
+		return broker.Classify(broker.Permanent, fmt.Errorf("kafka: %s refuses the login: %w; correct user, password or mechanism", strings.Join(p.cluster.seeds, ", "), code))
+	}
+	return ctx.Err()
 }
 
 // Capabilities declares all but Dedup: what Kafka recognises as sent again is
@@ -194,7 +205,7 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 	conf := cutter.config(b.sarama)
 	conf.Metadata.Full = true // Without it sarama doesn't find the controller.
 	conf.Metadata.Retry.Max = 1
-	conf.Net.ReadTimeout = openIn
+	conf.Net.ReadTimeout = adminIn
 	if err := b.ensure(ctx, conf, topics); err != nil {
 		if ctx.Err() != nil {
 			err = errors.Join(context.Cause(ctx), err)

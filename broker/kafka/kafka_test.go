@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/netfault"
 )
 
 // TestBroker runs the suite of all adapters; its outages are cut connections, so
@@ -71,26 +73,74 @@ func TestOpen_AllMistakesAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "Consumer.Fetch.Min")
 }
 
-// Nobody there, or somebody who never answers: an error that names the addresses,
-// although the caller set no limit.
-func TestOpen_NoServer(t *testing.T) {
+// B11: nobody there, or somebody who never answers: that is an outage, also when
+// it begins before the program does. Once a server is there, everything works.
+func TestOpen_B11_NoServerIsAnOutage(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { silent.Close() })
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	relay, err := netfault.New(t.Context(), server(t))
 	require.NoError(t, err)
-	nobody.Close()
-	for what, l := range map[string]net.Listener{"silent": silent, "nobody": nobody} {
+	t.Cleanup(relay.Close)
+	relay.Cut()
+	for what, address := range map[string]string{"nobody": relay.Address, "silent": silent.Addr().String()} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			_, err := kafka.Open(context.Background(), kafka.Config{Addresses: []string{l.Addr().String()}})
-			require.ErrorContains(t, err, l.Addr().String())
-			require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+			b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{address}})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close(bounded(t))) })
+			err = b.EnsureTopics(deadline(t), "test."+uuid.NewString())
+			require.ErrorContains(t, err, "topics")
+			require.NotEqual(t, broker.Permanent, broker.ClassOf(err))
+			err = b.Publish(bounded(t), []broker.Message{message("test", "key", "body")})
+			failed, ok := errors.AsType[*broker.PublishError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, broker.Unavailable, broker.ClassOf(failed.Failed[0]), "%v", err)
+
+			if what == "silent" {
+				return
+			}
+			relay.Mend()
+			name := topic(t, b)
+			require.NoError(t, b.Publish(bounded(t), []broker.Message{message(name, "key", "body")}))
+			require.Len(t, stored(t, name), 1)
 		})
 	}
-	_, err = kafka.Open(deadline(t), kafka.Config{Addresses: []string{silent.Addr().String()}})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// B11: what a server says is wrong is no outage.
+func TestOpen_B11_ALoginThatIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []map[string]sarama.MockResponse{
+		{"SaslHandshakeRequest": sarama.NewMockSaslHandshakeResponse(t).SetError(sarama.ErrUnsupportedSASLMechanism)},
+		{
+			"SaslHandshakeRequest":    sarama.NewMockSaslHandshakeResponse(t).SetEnabledMechanisms([]string{sarama.SASLTypePlaintext}),
+			"SaslAuthenticateRequest": sarama.NewMockSaslAuthenticateResponse(t).SetError(sarama.ErrSASLAuthenticationFailed),
+		},
+	} {
+		s := script(t, 1)
+		s.servers[0].SetHandlerByMap(answers)
+		_, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{s.servers[0].Addr()}, Tune: func(c *sarama.Config) {
+			c.ApiVersionsRequest = false
+			c.Net.SASL.Enable, c.Net.SASL.User, c.Net.SASL.Password = true, "orders", "wrong"
+		}})
+		require.ErrorContains(t, err, "refuses the login")
+		require.ErrorContains(t, err, s.servers[0].Addr())
+		require.Equal(t, broker.Permanent, broker.ClassOf(err))
+	}
+}
+
+// B11: whoever gives up is told so.
+func TestOpen_B11_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { silent.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = kafka.Open(ctx, kafka.Config{Addresses: []string{silent.Addr().String()}})
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 type settings string

@@ -99,6 +99,34 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	}
 }
 
+// B11: a process starts while a partner's Kafka is away. Its own messages go on,
+// what is for the partner waits unpaid, and follows by itself when the partner comes,
+// whose topic is made then.
+func TestPartner_B11_AwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	kafka := environment(t, "WAYBILL_KAFKA")
+	w := newWorldOn(t, kafka, 20, 1<<20, outbox.Target{Broker: "partner"})
+	relay, err := netfault.New(t.Context(), kafka)
+	require.NoError(t, err)
+	t.Cleanup(relay.Close)
+	relay.Cut()
+	began := w.now()
+	w.engine(func(n *nodeConfig) { n.Partners = relay.Address })
+	eventually(t, func() bool {
+		return w.count("outbox WHERE target_broker = 'default' AND status <> 'published'") == 0
+	}, "its own messages go on")
+	tried, paid := 0, 0
+	eventually(t, func() bool {
+		tried, paid = w.calls("= 'partner'", began)
+		return tried > 0
+	}, "the partner is tried")
+	require.Zero(t, paid, "nobody pays")
+	require.Equal(t, 20, w.count("outbox WHERE target_broker = 'partner' AND finished_at IS NULL"))
+	relay.Mend()
+	w.drain()
+	require.Zero(t, w.count("outbox WHERE status <> 'published'"))
+}
+
 // inPython starts the partner that is written in Python.
 func inPython(t *testing.T, args ...string) *process {
 	t.Helper()
