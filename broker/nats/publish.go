@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -14,13 +15,20 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-// keyHeader carries Message.Key.
-const keyHeader = "key"
+const (
+	// keyHeader carries Message.Key.
+	keyHeader = "key"
+	// encodedHeader names the headers of a message whose values are percent-encoded,
+	// with commas between. All others are to be read as they are, as are those of
+	// publishers that don't know of it.
+	encodedHeader = "waybill-encoded"
+)
 
-// Publish implements [broker.Publisher]. The native id of a message is
-// Message.ID, its headers are Message.Headers and "key". Nothing is sent again
-// once Publish has returned. It may outlast ctx by 10 s if the server stops
-// reading in the middle.
+// Publish implements [broker.Publisher]. The native id of a message is its topic,
+// a slash, and Message.ID; its headers are Message.Headers and "key". A value that
+// isn't plain text of one line goes percent-encoded, and "waybill-encoded" names it.
+// Nothing is sent again once Publish has returned. It may outlast ctx by 10 s if
+// the server stops reading in the middle.
 func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -121,6 +129,8 @@ func ackError(m *nats.Msg) error {
 	var ack struct {
 		Stream string              `json:"stream"`
 		Error  *jetstream.APIError `json:"error"`
+		// Its flag "duplicate" isn't asked for: it says that the stream has this id
+		// already, which names topic and message, so that the message is stored.
 	}
 	if err := json.Unmarshal(m.Data, &ack); err != nil || (ack.Error == nil && ack.Stream == "") {
 		return broker.Classify(broker.Unknown, errors.New("nats: publish: something other than JetStream answered: give the subject to a stream alone"))
@@ -129,14 +139,18 @@ func ackError(m *nats.Msg) error {
 		return nil
 	}
 	err := fmt.Errorf("nats: publish: %w", ack.Error)
-	if ack.Error.ErrorCode == messageTooLarge {
+	if ack.Error.ErrorCode == messageTooLarge || ack.Error.ErrorCode == headersTooLarge {
 		return broker.Classify(broker.Permanent, err)
 	}
 	return classify(err)
 }
 
-// messageTooLarge is JetStream's code for more than a stream's own limit.
-const messageTooLarge = 10054
+// JetStream's codes for more than a stream's own limit, and more than 64 KiB of
+// headers.
+const (
+	messageTooLarge = 10054
+	headersTooLarge = 10097
+)
 
 // explain finds out why nobody took a message. A stream that is missing is an
 // answer (Transient): somebody has to make it. One that is there but has no
@@ -179,16 +193,25 @@ func encode(m broker.Message) (*nats.Msg, error) {
 		return nil, err
 	}
 	for name, value := range cloudEvent(m) {
-		if err := setHeader(header, cloudEventsPrefix+name, percentEncode(value)); err != nil {
+		if err := checkName(cloudEventsPrefix + name); err != nil {
 			return nil, err
 		}
+		header[cloudEventsPrefix+name] = []string{percentEncode(value)}
 	}
-	if strings.ContainsAny(m.ID, "\r\n") || m.ID != strings.Trim(m.ID, " \t") {
-		return nil, errors.New("the id has a line break, or white space at an end")
+	if !plain(m.ID) {
+		return nil, errors.New("the id isn't plain text of one line")
 	}
-	header[nats.MsgIdHdr] = []string{m.ID}
+	header[nats.MsgIdHdr] = []string{nativeID(m.Topic, m.ID)}
 	return &nats.Msg{Subject: m.Topic, Header: header, Data: m.Body}, nil
 }
+
+// nativeID names the topic, too: a stream that holds several topics deduplicates
+// over all of them, and would drop what goes to a second one. No topic has a slash.
+func nativeID(topic, id string) string { return topic + "/" + id }
+
+// ownID is the reverse. An id of another form is another publisher's, or that of
+// an earlier version, and is taken as it is.
+func ownID(native, topic string) string { return strings.TrimPrefix(native, topic+"/") }
 
 // cloudEventsPrefix is that of the CloudEvents binding for NATS.
 const cloudEventsPrefix = "ce-"
@@ -219,18 +242,39 @@ func percentEncode(value string) string {
 	return b.String()
 }
 
-// setHeader refuses what would arrive as something else, or would give orders to
+// plain says whether a value arrives as it is, whatever client reads it: text of
+// one line, in ASCII, without spaces at its ends.
+func plain(value string) bool {
+	return value == strings.Trim(value, " ") &&
+		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r >= 127 })
+}
+
+// setHeader encodes what would arrive as something else, or would give orders to
 // the server or to a client.
 func setHeader(header nats.Header, name, value string) error {
-	switch {
-	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 127 }):
-		return fmt.Errorf("header %q: the name must be visible ASCII without a colon", name)
-	case name == "Status", len(name) >= 5 && strings.EqualFold(name[:5], "nats-"):
-		return fmt.Errorf("header %q: Status, and names that begin with Nats-, are the server's", name)
-	case strings.ContainsAny(value, "\r\n"), value != strings.Trim(value, " \t"):
-		return fmt.Errorf("header %q: the value has a line break, or white space at an end", name)
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if !plain(value) {
+		encoded := name
+		if others := header.Get(encodedHeader); others != "" {
+			encoded = others + "," + name
+		}
+		header[encodedHeader], value = []string{encoded}, percentEncode(value)
 	}
 	header[name] = []string{value}
+	return nil
+}
+
+func checkName(name string) error {
+	switch {
+	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r == ',' || r >= 127 }):
+		return fmt.Errorf("header %q: the name must be visible ASCII without a colon or a comma", name)
+	case name == "Status", len(name) >= 5 && strings.EqualFold(name[:5], "nats-"):
+		return fmt.Errorf("header %q: Status, and names that begin with Nats-, are the server's", name)
+	case name == encodedHeader:
+		return fmt.Errorf("header %q: the name is the adapter's", name)
+	}
 	return nil
 }
 
@@ -243,7 +287,8 @@ func decode(m jetstream.Msg, meta *jetstream.MsgMetadata) broker.Message {
 			headers[name] = values[0]
 		}
 	}
-	decoded := broker.Message{ID: m.Headers().Get(nats.MsgIdHdr), Topic: m.Subject(), Key: headers[keyHeader], Headers: headers, Body: m.Data()}
+	decodeHeaders(headers)
+	decoded := broker.Message{ID: ownID(m.Headers().Get(nats.MsgIdHdr), m.Subject()), Topic: m.Subject(), Key: headers[keyHeader], Headers: headers, Body: m.Data()}
 	maps.DeleteFunc(headers, func(name, _ string) bool { return name == keyHeader })
 	if decoded.ID == "" {
 		decoded.ID = headers["id"]
@@ -252,4 +297,19 @@ func decode(m jetstream.Msg, meta *jetstream.MsgMetadata) broker.Message {
 		decoded.ID = fmt.Sprintf("%s:%d", meta.Stream, meta.Sequence.Stream)
 	}
 	return decoded
+}
+
+// decodeHeaders decodes the values that are named as encoded. One that isn't
+// encoded after all stays as it is.
+func decodeHeaders(headers map[string]string) {
+	names, some := headers[encodedHeader]
+	if !some {
+		return
+	}
+	delete(headers, encodedHeader)
+	for name := range strings.SplitSeq(names, ",") {
+		if value, err := url.PathUnescape(headers[name]); err == nil && value != "" {
+			headers[name] = value
+		}
+	}
 }

@@ -116,7 +116,7 @@ func TestOrigin_S4_19_S4_20_F_43(t *testing.T) {
 			continue
 		}
 		expected := map[string]string{
-			"Nats-Msg-Id": r.MessageID, "key": r.AggregateID, "id": r.MessageID, "type": r.MessageType, "content-type": "application/json",
+			"Nats-Msg-Id": "partner.shipping.shipment/" + r.MessageID, "key": r.AggregateID, "id": r.MessageID, "type": r.MessageType, "content-type": "application/json",
 			"time": r.OccurredAt.UTC().Format("2006-01-02T15:04:05.000000Z"), "correlation-id": want.CorrelationID,
 			"ce-specversion": "1.0", "ce-id": r.MessageID, "ce-source": "urn:waybill:shipping", "ce-type": r.MessageType,
 			"ce-time": r.OccurredAt.UTC().Format("2006-01-02T15:04:05.000000Z"), "ce-subject": r.AggregateID, "ce-datacontenttype": "application/json",
