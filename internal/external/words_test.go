@@ -22,10 +22,10 @@ func TestWords_F_45_S2_24(t *testing.T) {
 	e := w.engine(map[string]broker.Broker{"partner": w.kafka, "other": broker.Prefixed(w.nats, "other.")}, m)
 	w.run(e)
 	marker := "secret-marker "
-	// Too large for this Kafka; and with a header that NATS can't have.
+	// Too large for this Kafka; and with a header that is too large for NATS.
 	large := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c-large", Extensions: map[string]string{"x": marker}})
 	w.place(large, m, "o-large", strings.Repeat(marker, 500))
-	odd := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c-odd", TenantID: marker})
+	odd := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c-odd", TenantID: strings.Repeat(marker, 5_000)})
 	w.place(odd, m, "o-odd", marker)
 	fine := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c-fine"})
 	w.place(fine, m, "o-fine", marker)
@@ -43,7 +43,7 @@ func TestWords_F_45_S2_24(t *testing.T) {
 		require.LessOrEqual(t, len(row.LastError), 2048)
 	}
 	require.Contains(t, abandoned["o-large to partner"], "the limit is 4096")
-	require.Contains(t, abandoned["o-odd to default"], "white space at an end")
+	require.Contains(t, abandoned["o-odd to default"], "header size exceeds maximum")
 	require.Len(t, abandoned, 2)
 
 	text := w.log.String()
