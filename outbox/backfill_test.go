@@ -510,7 +510,7 @@ func TestBackfill_Refused(t *testing.T) {
 		e.Extensions = map[string]string{"ключ": "x"}
 		p.InsertRows(p.rows(e)...)
 		p.join()
-		b.Target.Envelope = outbox.CloudEvents
+		b.Target.Envelope, b.Target.Extensions = outbox.CloudEvents, []string{"ключ"}
 		_, err = p.Backfill(t.Context(), b)
 		require.ErrorContains(t, err, "goes on from there: row ")
 		require.ErrorContains(t, err, "can't be a CloudEvent for broker partner")

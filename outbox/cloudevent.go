@@ -38,15 +38,15 @@ func attributeOf(extension string) (string, error) {
 	}, extension)
 	switch {
 	case !attributeName.MatchString(name):
-		return "", fmt.Errorf("extension %q can't be an attribute of a CloudEvent: rename it to 1 to 20 ASCII letters and digits ('-', '_' and '.' are left out), or give the target a list of extensions without it", extension)
+		return "", fmt.Errorf("extension %q can't be an attribute of a CloudEvent: rename it to 1 to 20 ASCII letters and digits ('-', '_' and '.' are left out), or take it out of the target's extensions", extension)
 	case slices.Contains(attributesTaken, name), name == tenantAttribute && extension != TenantExtension:
-		return "", fmt.Errorf("extension %q would be the attribute %q of a CloudEvent, which has a meaning already: rename it, or give the target a list of extensions without it", extension, name)
+		return "", fmt.Errorf("extension %q would be the attribute %q of a CloudEvent, which has a meaning already: rename it, or take it out of the target's extensions", extension, name)
 	}
 	return name, nil
 }
 
 func sameAttribute(a, b, attribute string) error {
-	return fmt.Errorf("extensions %q and %q would both be the attribute %q of a CloudEvent: rename one of them, or give the target a list of extensions with one of them", a, b, attribute)
+	return fmt.Errorf("extensions %q and %q would both be the attribute %q of a CloudEvent: rename one of them, or take one out of the target's extensions", a, b, attribute)
 }
 
 // appendAttributes appends the attributes of e's CloudEvent as a JSON object that

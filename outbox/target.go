@@ -18,7 +18,7 @@ type Target struct {
 	Broker     string            // Its name in the engine. Required.
 	Envelope   Envelope          // The form of its messages. Defaults to Stripped.
 	Events     []string          // Names such as "OrderPlaced". Nil: all published ones.
-	Extensions []string          // Extensions that may leave. Nil: those of the user, and not the tenant. Empty: none.
+	Extensions []string          // Extensions that may leave; "tenant_id" is the tenant. Defaults to none.
 	Topics     map[string]string // Stream category to topic, where it is not the broker's rule.
 }
 
@@ -130,10 +130,6 @@ func (t Target) wants(e *domain.EventType) bool {
 
 func (t Target) envelope() Envelope { return cmp.Or(t.Envelope, Stripped) }
 
-// allows says whether an extension may leave for t.
-func (t Target) allows(extension string) bool {
-	if t.Extensions == nil {
-		return extension != TenantExtension
-	}
-	return slices.Contains(t.Extensions, extension)
-}
+// allows says whether an extension may leave for t. What a request brings along is
+// nobody's but ours, unless somebody has named it.
+func (t Target) allows(extension string) bool { return slices.Contains(t.Extensions, extension) }

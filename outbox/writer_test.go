@@ -156,9 +156,9 @@ func TestRows_A7_EventsKeepTheirOrder(t *testing.T) {
 
 func TestRows_EachDistinctEnvelopeIsBuiltOnce(t *testing.T) {
 	w := Writer{Domain: writerDomain, Internal: "default", External: []Target{
-		{Broker: "a"},
-		{Broker: "b", Extensions: []string{"region", "x-user", "zone"}}, // what a gets, said in another way
-		{Broker: "c", Extensions: []string{}},
+		{Broker: "a", Extensions: []string{"zone", "region", "x-user"}},
+		{Broker: "b", Extensions: []string{"region", "x-user", "zone", "unknown"}}, // what a gets, said in another way
+		{Broker: "c"},
 		{Broker: "d", Extensions: []string{"unknown"}},
 	}}
 	rows, err := w.Rows([]Event{orderEvent("OrderPlaced")}, 64)
