@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,8 +23,20 @@ const defaultConfig = "waybill.yaml"
 
 var kinds = config.Kinds{Providers: map[string]config.OpenProvider{
 	"postgres": postgres.FromSettings,
-	"sqlite":   sqlite.FromSettings,
+	"sqlite": func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+		cfg, err := sqlite.ConfigFrom(name, s)
+		if err != nil {
+			return nil, err
+		}
+		return openSQLite(ctx, cfg)
+	},
 }}
+
+// openSQLite tells nobody who may read the file: `waybill doctor` does.
+func openSQLite(ctx context.Context, cfg sqlite.Config) (uow.Provider, error) {
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	return sqlite.Open(ctx, cfg)
+}
 
 // databases are those that the command line names.
 type databases struct {
@@ -73,7 +86,7 @@ func lookers(absent func(name, path string) (uow.Provider, error)) config.Kinds 
 			if noFile(cfg.Path) {
 				return absent(name, cfg.Path)
 			}
-			return sqlite.Open(ctx, cfg)
+			return openSQLite(ctx, cfg)
 		},
 	}}
 }
@@ -191,7 +204,7 @@ func openDSN(ctx context.Context, dsn string, create bool) (uow.Provider, error)
 		return nil, &usageError{fmt.Errorf("--dsn begins with %s://: only postgres:// and the path of a SQLite file are known", scheme)}
 	}
 	if _, err := os.Stat(dsn); err == nil || create && !strings.Contains(dsn, "=") {
-		return sqlite.Open(ctx, sqlite.Config{Path: dsn})
+		return openSQLite(ctx, sqlite.Config{Path: dsn})
 	}
 	if strings.Contains(dsn, "=") { // not quoted: it may hold a password
 		return nil, &usageError{errors.New("--dsn is neither a PostgreSQL URL nor the path of a SQLite file: write key=value pairs as postgres://user@host:5432/database")}

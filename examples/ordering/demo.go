@@ -94,7 +94,7 @@ func (d *demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 // open opens the broker and the database. The broker's directory belongs to one
 // process, and with it all of dir.
 func (d *demo) open(ctx context.Context) (err error) {
-	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return err
 	}
 	if d.nats, err = embedded.Open(ctx, embedded.Config{Dir: filepath.Join(d.dir, "nats")}); err != nil {

@@ -41,6 +41,17 @@ func TestDemo_BalancesAndGoesOnFromItsData(t *testing.T) {
 	require.Contains(t, text, "The books balance")
 }
 
+// S10: nobody else looks into the directory that the demo makes.
+func TestDirectory_S10_IsPrivate(t *testing.T) {
+	dir := t.TempDir()
+	succeed(t, dir, "--orders", "0")
+	for name, want := range map[string]os.FileMode{"waybill-data": 0o700, "waybill-data/ordering.db": 0o600} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, want, info.Mode().Perm(), name)
+	}
+}
+
 // orderCount looks into the database of a demo that runs.
 func orderCount(t *testing.T, dir string) func() int {
 	t.Helper()

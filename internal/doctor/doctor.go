@@ -141,6 +141,7 @@ func (e *exam) checks() []check {
 		{"schema", "", (*exam).schema},
 		{"objects", "", (*exam).objects},
 		{"settings", "", (*exam).pragmas},
+		{"files", "", (*exam).modes},
 		{"wal", "", (*exam).wal},
 		{"integrity", "", (*exam).integrity},
 	}, outbox)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbfile"
 	"github.com/waybill-go/waybill/internal/dbrows"
 )
 
@@ -37,11 +38,28 @@ func (e *exam) pragmas(ctx context.Context, db bun.IDB) (string, error) {
 	return "WAL, synchronous = FULL", nil
 }
 
+func (e *exam) path(ctx context.Context, db bun.IDB) (path string, err error) {
+	err = db.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path)
+	return path, err
+}
+
+// modes looks at who may read the files: whoever may reads every event.
+func (e *exam) modes(ctx context.Context, db bun.IDB) (string, error) {
+	path, err := e.path(ctx, db)
+	if err != nil {
+		return "", err
+	}
+	if open := dbfile.Look(path); len(open) > 0 {
+		e.add(Warning, path, "others than its owner may read the database: "+open.String(), open.Remedy())
+	}
+	return "only their owner may read its files", nil
+}
+
 // wal looks at the log's size: it grows while a reader keeps it from being written
 // back.
 func (e *exam) wal(ctx context.Context, db bun.IDB) (string, error) {
-	var path string
-	if err := db.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path); err != nil {
+	path, err := e.path(ctx, db)
+	if err != nil {
 		return "", err
 	}
 	info, err := os.Stat(path + "-wal")

@@ -48,6 +48,16 @@ func TestPragmas(t *testing.T) {
 	}
 }
 
+// S10: a file that others may read is found, also if only the log is open to them,
+// with the command that closes it.
+func TestModes_S10(t *testing.T) {
+	p := healthySQLite(t)
+	require.NoError(t, os.Chmod(p.path(t)+"-wal", 0o644))
+	p.has(t, "files", Warning, p.path(t), "others than its owner may read the database: "+p.path(t)+"-wal (0644)", "chmod 600 '"+p.path(t)+"-wal'")
+	require.NoError(t, os.Chmod(p.path(t)+"-wal", 0o600))
+	require.Empty(t, p.examine(t))
+}
+
 func TestWAL(t *testing.T) {
 	p := healthySQLite(t)
 	p.limits.wal = 1 << 20

@@ -11,10 +11,13 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -22,6 +25,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbfile"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -38,9 +42,12 @@ const (
 type Config struct {
 	// Name of the provider, shown to operators. Defaults to "default".
 	Name string
-	// Path of the file, which is created if it does not exist; its directory is
-	// not. Required.
+	// Path of the file, which is created if it does not exist, for its owner alone;
+	// its directory is not. Required.
 	Path string
+	// Logger hears if others may read a file that existed. Defaults to
+	// slog.Default().
+	Logger *slog.Logger
 }
 
 // FromSettings opens the provider called name from its part of a configuration
@@ -73,6 +80,9 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	p := &provider{name: cmp.Or(cfg.Name, defaultName)}
 	path, err := cfg.path()
 	if err == nil {
+		err = create(path)
+	}
+	if err == nil {
 		err = p.open(path)
 	}
 	if err == nil {
@@ -83,7 +93,33 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: provider %q: %w", p.name, err)
 	}
+	if open := dbfile.Look(path); len(open) > 0 {
+		cmp.Or(cfg.Logger, slog.Default()).Warn("others than its owner may read the database, which holds all that the service knows; if nobody wants that, close its files",
+			"provider", p.name, "files", open.String(), "remedy", open.Remedy())
+	}
 	return p, nil
+}
+
+// creating is held while a file is made: closing a file takes from the whole process
+// the locks that SQLite has on it, so nobody may open it before it is closed.
+var creating sync.Mutex
+
+// create makes the file if there is none: SQLite would let everybody read it whom
+// the umask doesn't keep from it. What it makes beside a file has the file's mode.
+func create(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return nil // opening it will say what is wrong
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, dbfile.Private)
+	switch {
+	case errors.Is(err, fs.ErrExist): // another process was faster, or it is a link to nowhere
+		return nil
+	case err != nil:
+		return fmt.Errorf("it can't be made; the process needs the right to write its directory: %w", err)
+	}
+	return f.Close()
 }
 
 // path checks cfg and returns the file's absolute path.
