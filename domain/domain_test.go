@@ -321,6 +321,9 @@ func TestNew_RefusesWithTheRemedy(t *testing.T) {
 		"foreign published":       {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.Published())}, "can't be Published"},
 		"foreign named":           {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.Named("X"))}, "can't be Named"},
 		"foreign with version":    {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.Version(2))}, `can't have a Version: it stands in "Inventory.StockReserved.v1"`},
+		"from of one's own":       {[]domain.Element{order(domain.Event[OrderPlaced](domain.From("sales::sale")))}, "event Ordering.OrderPlaced can't have a domain.From: its stream is its aggregate's"},
+		"from nowhere":            {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.From(""))}, `domain.From("") names no stream: write its category, as in "billing::charge"`},
+		"from here":               {[]domain.Element{domain.Foreign[StockReserved]("Inventory.StockReserved.v1", domain.From("ordering::order"))}, "is a stream of this context's own: declare domain.Event[domain_test.StockReserved]()"},
 		"foreign pointer":         {[]domain.Element{domain.Foreign[*StockReserved]("Inventory.StockReserved.v1")}, "is a pointer"},
 		"foreign twice":           {[]domain.Element{domain.Foreign[StockReserved]("Inventory.A.v1"), domain.Foreign[StockReserved]("Inventory.B.v1")}, "domain_test.StockReserved is already declared as Inventory.A:"},
 		"foreign name twice":      {[]domain.Element{domain.Foreign[StockReserved]("Inventory.A.v1"), domain.Foreign[NoteAdded]("Inventory.A.v2", domain.Upcast(1, func(StockReserved) NoteAdded { return NoteAdded{} }))}, "event name Inventory.A is used by"},
@@ -351,6 +354,34 @@ func TestOrderingKey(t *testing.T) {
 	require.NoError(t, err)
 	_, ok = note.OrderingKey(NoteAdded{})
 	require.False(t, ok)
+}
+
+// N: a foreign event comes by the streams of the context in its name, whichever
+// aggregate they are of; by another only if it was declared so.
+func TestComesBy_N_TheContextInTheName(t *testing.T) {
+	d, err := domain.New("shipping",
+		domain.Aggregate[*Order]("shipment", domain.Event[NoteAdded]()),
+		domain.Foreign[OrderPlaced]("OrderBook.OrderPlaced.v1", domain.Alias("Sales.Placed")),
+		domain.Foreign[StockReserved]("com.partner.reserved.v7", domain.From("partner-stock")),
+	)
+	require.NoError(t, err)
+	placed, err := domain.EventTypeFor[OrderPlaced](d)
+	require.NoError(t, err)
+	for _, category := range []string{"order-book::order", "order_book::other", "sales::sale"} {
+		require.True(t, placed.ComesBy(category), category)
+	}
+	for _, category := range []string{"", "order-bok::order", "order-book", "order-book::", "::order", "OrderBook::order", "order-book.order", "shipping::shipment", "salesorder::sale"} {
+		require.False(t, placed.ComesBy(category), category)
+	}
+	reserved, err := domain.EventTypeFor[StockReserved](d)
+	require.NoError(t, err)
+	require.Equal(t, "partner-stock", reserved.Category)
+	require.True(t, reserved.ComesBy("partner-stock"))
+	require.False(t, reserved.ComesBy("partner::stock"))
+	note, err := domain.EventTypeFor[NoteAdded](d)
+	require.NoError(t, err)
+	require.True(t, note.ComesBy("shipping::shipment"))
+	require.False(t, note.ComesBy("order-book::order"))
 }
 
 func TestNew_Accepts(t *testing.T) {

@@ -251,6 +251,7 @@ func (w *wiring) subscriptions() {
 		if s.Units != nil && !slices.Contains(w.cfg.Units, s.Units) {
 			w.fail("%s: its Units, those of context %s, are not among the engine's: add them", what, s.Units.Domain().Name())
 		}
+		w.checkCategory(what, s)
 		cfg := w.cfg.Outbox.WithDefaults()
 		if tried := cfg.Retry.Horizon() + cfg.Lease; s.InboxRetention != -1 && s.RedeliveryHorizon < tried {
 			w.fail("%s: RedeliveryHorizon is %v, but the outbox of this engine tries a message for up to %v (outbox.retry and lease), and would then send it again to an inbox that has forgotten it: raise RedeliveryHorizon and InboxRetention", what, s.RedeliveryHorizon, tried.Round(time.Second))
@@ -267,6 +268,24 @@ func (w *wiring) subscriptions() {
 			continue
 		}
 		w.streams = append(w.streams, stream{name: s.Name, provider: s.Provider, runner: r, started: new(atomic.Bool)})
+	}
+}
+
+// checkCategory finds a stream that no aggregate of a context raises to, where that
+// context is one of the engine's: its runner knows the context's name alone.
+func (w *wiring) checkCategory(what string, s subscription.Stream) {
+	name, _, _ := strings.Cut(s.Category, "::")
+	for _, m := range w.cfg.Units {
+		if m == nil || m.Domain().Name() != name || m.Broker() != s.Broker {
+			continue
+		}
+		var categories []string
+		for _, a := range m.Domain().Aggregates() {
+			categories = append(categories, a.Category)
+		}
+		if !slices.Contains(categories, s.Category) {
+			w.fail("%s: Category is %q, and no aggregate of context %s raises to it: read one of %q", what, s.Category, name, categories)
+		}
 	}
 }
 

@@ -113,6 +113,24 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 			},
 			[]string{"SaleNoted is not declared"},
 		},
+		"a category of another context than the handler's event": { // N
+			func(_ *testing.T, b *bench, cfg *Config) {
+				s := b.orders(ignore)
+				s.Category = "sale::sale"
+				cfg.Subscriptions = []subscription.Stream{s}
+			},
+			[]string{`subscription "parcels": Handlers[0]: engine.Sold is the event Sales.SaleMade.v1, and Category is "sale::sale"`},
+		},
+		"a category that none of the context's aggregates has": { // N
+			func(_ *testing.T, b *bench, cfg *Config) {
+				s := b.orders(ignore)
+				s.Category = "sales::sales"
+				other := b.orders(ignore) // a partner's context may have the same name
+				other.Name, other.Category, other.Broker = "partner", "sales::other", "partner"
+				cfg.Subscriptions = []subscription.Stream{s, other}
+			},
+			[]string{`subscription "parcels": Category is "sales::sales", and no aggregate of context sales raises to it: read one of ["sales::sale"]`},
+		},
 		"an inbox that forgets what may come again": { // F-66
 			func(_ *testing.T, b *bench, cfg *Config) {
 				s := b.orders(ignore)

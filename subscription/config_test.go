@@ -2,13 +2,16 @@ package subscription_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
 )
 
 type neverDeclared struct{}
@@ -65,6 +68,32 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 	s.Category = "shipping::shipment"
 	_, err = subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: memory.New(memory.Config{})})
 	require.NoError(t, err, "a context may subscribe to itself")
+}
+
+// N: a stream whose category has a mistake, or is another context's than a handler's
+// event, would wait for ever for what never comes.
+func TestCategory_N_AnotherContextsThanTheEvents(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	check := func(s subscription.Stream) error {
+		_, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: w.broker})
+		return err
+	}
+	s := w.stream()
+	for _, category := range []string{"orderin::order", "billing::charge", "Ordering::order", "ordering.order", "ordering"} {
+		s.Category = category
+		require.ErrorContains(t, check(s), fmt.Sprintf("Handlers[0]: subscription_test.OrderPlaced is the event Ordering.OrderPlaced.v1, and Category is %q, which is no stream of the context", category))
+		require.ErrorContains(t, check(s), fmt.Sprintf("domain.Foreign[subscription_test.OrderPlaced](\"Ordering.OrderPlaced.v1\", domain.From(%q))", category))
+	}
+	s.Category = "ordering::invoice"
+	require.NoError(t, check(s), "it may be of any aggregate there")
+
+	declared := domain.MustNew("shipping", domain.Foreign[OrderPlaced](placedV1, domain.From("sales::order")))
+	var err error
+	s.Units, err = uow.New(uow.Config{Domain: declared, Providers: []uow.Provider{w.provider}})
+	require.NoError(t, err)
+	require.ErrorContains(t, check(s), `subscription_test.OrderPlaced (Ordering.OrderPlaced.v1) comes from "sales::order", as its domain.From says, and Category is "ordering::invoice"`)
+	s.Category = "sales::order"
+	require.NoError(t, check(s))
 }
 
 func TestDefaults(t *testing.T) {

@@ -170,10 +170,23 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 			fail("Handlers[%d]: %w", i, err)
 			continue
 		}
-		if !t.Foreign && s.Category != "" && t.Category != s.Category {
-			fail("Handlers[%d]: %v is an event of %s and never comes by %s; move its handler to a stream of that Category", i, h.event, t.Category, s.Category)
+		if s.Category != "" && !t.ComesBy(s.Category) {
+			fail("Handlers[%d]: %w", i, s.stray(t, h))
 		}
 		handlers[t] = h
 	}
 	return handlers, errors.Join(errs...)
+}
+
+// stray says why an event doesn't come by the stream. Its handler would never be
+// called, and nobody would notice.
+func (s Stream) stray(t *domain.EventType, h Handler) error {
+	switch {
+	case !t.Foreign:
+		return fmt.Errorf("%v is an event of %s and never comes by %s; move its handler to a stream of that Category", h.event, t.Category, s.Category)
+	case t.Category != "":
+		return fmt.Errorf("%v (%s) comes from %q, as its domain.From says, and Category is %q: correct one of them, or move the handler to a stream of that Category", h.event, t.WireName(), t.Category, s.Category)
+	}
+	return fmt.Errorf("%v is the event %s, and Category is %q, which is no stream of the context that this name begins with: correct the one that is wrong; or, if the event does come there, say so where it is declared: domain.Foreign[%v](%q, domain.From(%q))",
+		h.event, t.WireName(), s.Category, h.event, t.WireName(), s.Category)
 }
