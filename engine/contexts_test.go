@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -146,4 +148,39 @@ func TestContexts_ATopicThatCannotBeCreated(t *testing.T) {
 		return report.Providers["default"]["default"].Counts[outbox.Failed] > 0
 	})
 	require.Contains(t, *report.Providers["default"]["default"].LastError, "no such topic")
+}
+
+// N10: private events are on the context's own broker, too, so that another context
+// can handle them. It is told once that nobody promised it anything; of published
+// ones nothing is said, and partners' messages don't speak of it.
+func TestContexts_AForeignPrivateEventIsWarnedOf(t *testing.T) {
+	type Noted struct{}
+	b := setup(t)
+	curious := units(t, uow.Config{Providers: []uow.Provider{b.db}, Domain: domain.MustNew("curious",
+		domain.Aggregate[*parcel]("copy", domain.Event[ParcelSent]()),
+		domain.Foreign[Sold]("Sales.SaleMade.v1"), domain.Foreign[Noted]("Sales.SaleNoted.v1"),
+	)})
+	require.NoError(t, Migrate(t.Context(), curious))
+	var handled atomic.Int64
+	cfg := b.config()
+	cfg.Units = append(cfg.Units, curious)
+	cfg.Subscriptions = []subscription.Stream{{
+		Name: "curious", Category: "sales::sale", Units: curious,
+		Handlers: []subscription.Handler{
+			subscription.On(func(context.Context, Sold) error { handled.Add(1); return nil }),
+			subscription.On(func(context.Context, Noted) error { handled.Add(1); return nil }),
+		},
+	}}
+	b.start(cfg)
+	for range 3 {
+		s := newSale(1)
+		s.Raise(SaleNoted{})
+		require.NoError(t, b.repo.Save(t.Context(), s))
+	}
+	eventually(t, func() bool { return handled.Load() == 6 && len(b.partner.Messages("sales.sale")) == 3 })
+	require.Len(t, b.logs.with("level=WARN", "doesn't publish", "subscription=curious"), 1)
+	require.Len(t, b.logs.with("level=WARN", "doesn't publish", "type=Sales.SaleNoted.v1"), 1)
+	for _, m := range b.partner.Messages("sales.sale") {
+		require.False(t, outbox.IsPrivate(m.Headers))
+	}
 }

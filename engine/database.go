@@ -26,6 +26,7 @@ type database struct {
 	store     *outbox.Store
 	schema    schema
 	lanes     []outbox.Lane
+	private   []string          // events that their contexts don't publish, by wire name
 	processor *outbox.Processor // nil: no context of it has an outbox, or it is observed
 	observed  bool              // nothing runs on it; it is only looked at
 	log       *slog.Logger
@@ -54,7 +55,10 @@ func newDatabase(p uow.Provider, log *slog.Logger) *database {
 }
 
 // add takes in one more context that uses the database.
-func (d *database) add(m *uow.Manager) error { return d.schema.add(m) }
+func (d *database) add(m *uow.Manager) error {
+	d.private = append(d.private, private(m)...)
+	return d.schema.add(m)
+}
 
 // lane adds a target. It is an external one unless some context publishes to it
 // as its own.

@@ -224,6 +224,17 @@ func published(m *uow.Manager) []string {
 	return names
 }
 
+// private are the wire names of a context's events that aren't published.
+func private(m *uow.Manager) []string {
+	var names []string
+	for _, e := range m.Domain().Events() {
+		if !e.Published && !e.Foreign {
+			names = append(names, e.WireName())
+		}
+	}
+	return names
+}
+
 // homeless are the published events of a context that no external broker gets.
 func homeless(m *uow.Manager) []string {
 	var names []string
@@ -299,6 +310,7 @@ func (w *wiring) processors() {
 		w.checkConnections(d)
 		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
 			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, TracerProvider: w.cfg.TracerProvider, Gate: gate,
+			Private: d.private,
 		})
 		if err != nil {
 			w.errs = append(w.errs, err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
@@ -176,6 +177,14 @@ func (w *worker) sendable(rows []Claimed, errs map[int]error) (indexes []int, de
 	return indexes, deadline
 }
 
+// publishedHeader is "false" in messages whose event is no part of its context's
+// contract with others. Who handles one all the same is to hear of it.
+const publishedHeader = "waybill-published"
+
+// IsPrivate says whether a message's headers say that its event isn't published: its
+// context may change it at any time.
+func IsPrivate(headers map[string]string) bool { return headers[publishedHeader] == "false" }
+
 // call is one call of the broker.
 func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs map[int]error) {
 	if len(indexes) == 0 {
@@ -187,6 +196,9 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 		messages[n] = rows[i].Message
 		if promised != nil {
 			promised.headers(messages[n].Headers)
+		}
+		if !w.lane.External && slices.Contains(w.lane.p.cfg.Private, messages[n].Headers["type"]) {
+			messages[n].Headers[publishedHeader] = "false"
 		}
 	}
 	spans, answered := w.publishing(ctx, rows, indexes, messages), false

@@ -39,6 +39,9 @@ type ProcessorConfig struct {
 	TracerProvider trace.TracerProvider
 	// Gate is shared by the processors of a process. Nil: this one has its own.
 	Gate *Gate
+	// Private are the wire names of events that their context doesn't publish. Their
+	// messages on its own broker say so, see [IsPrivate].
+	Private []string
 }
 
 // Processor publishes the rows of one provider: a lane per target broker, each

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -293,7 +294,18 @@ func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 		}
 		return w, why, err
 	}
+	if t.Foreign && outbox.IsPrivate(m.Headers) {
+		r.warnOfPrivate(m.meta.Type)
+	}
 	return work{m, handler, event}, "", nil
+}
+
+// warnOfPrivate says once that another context doesn't publish an event that is
+// handled here: it comes, as both share a broker, and may change without notice.
+func (r *Runner) warnOfPrivate(messageType string) {
+	if _, told := r.private.LoadOrStore(messageType, true); !told {
+		r.log.Warn("a handler handles an event that its context doesn't publish, and that may change or end without notice: ask for domain.Published() at its declaration there", "type", messageType)
+	}
 }
 
 // version is the version in an event's name, 0 if there is none.

@@ -66,6 +66,7 @@ type Runner struct {
 	inFlight                              atomic.Int64
 	lastError                             atomic.Pointer[string]
 	brokerOutage, databaseOutage          outage
+	private                               sync.Map // Types of private events that the log has told of.
 }
 
 // NewRunner resolves the handlers of a stream against the domain of its units,
