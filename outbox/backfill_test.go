@@ -327,7 +327,7 @@ func TestBackfill_KilledInTheMiddle(t *testing.T) {
 				defer cancel(nil)
 				hook := &stopAt{words: at.words, cancel: func() { cancel(errEnough) }}
 				hook.n.Store(at.n)
-				hooked := p.DB.WithQueryHook(hook)
+				hooked := p.As.WithQueryHook(hook)
 				_, err := outbox.NewStore(hooked, hooked).Backfill(ctx, toPartner)
 				require.ErrorContains(t, err, "back-fill of partner; when it is run again, it goes on from there")
 				require.Equal(t, []string{"partner"}, p.joining())
@@ -376,7 +376,7 @@ func TestBackfill_TwoAtOnce(t *testing.T) {
 			}
 		}}
 		hook.n.Store(2)
-		hooked := p.DB.WithQueryHook(hook)
+		hooked := p.As.WithQueryHook(hook)
 		require.NoError(t, run(outbox.NewStore(hooked, hooked)))
 		second.Wait()
 		require.NoError(t, err)

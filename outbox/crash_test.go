@@ -46,7 +46,7 @@ func TestProcessor_A82_A83_PartsOutliveTheirPanics(t *testing.T) {
 				crash.left.Store(3)
 				m := memory.New(memory.Config{})
 				p := start(t, outbox.ProcessorConfig{
-					Provider: "default", Store: outbox.NewStore(b.DB.WithQueryHook(crash), b.DB.WithQueryHook(crash)),
+					Provider: "default", Store: outbox.NewStore(b.As.WithQueryHook(crash), b.As.WithQueryHook(crash)),
 					Lanes: []outbox.Lane{lane(m)}, Outbox: quick(),
 				})
 				b.Insert("a", "b", "a")

@@ -223,7 +223,7 @@ func TestPurge_F_48_LooksAgain(t *testing.T) {
 	c := w.Claim(2)
 	w.Settle(c, outboxtest.All(c, outbox.Outcome{Status: outbox.Abandoned, Class: "permanent", Error: "x"})...)
 	expireAll(b)
-	hooked := b.DB.WithQueryHook(&between{text: "COALESCE(expires_at", do: func() {
+	hooked := b.As.WithQueryHook(&between{text: "COALESCE(expires_at", do: func() {
 		require.NoError(t, b.Retry(t.Context(), c.Rows[0].Seq))
 	}})
 	n, err := outbox.NewStore(hooked, hooked).Purge(t.Context(), outbox.Retention{})

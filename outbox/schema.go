@@ -35,7 +35,7 @@ func Migrations() migrate.Set {
 	if err != nil {
 		panic(err) // the folder is part of this build
 	}
-	return migrate.Set{Feature: "outbox", Files: files}
+	return migrate.Set{Feature: "outbox", Files: files, Rights: rights}
 }
 
 // Migrate creates or updates the outbox's tables. A new database gets the given
@@ -47,12 +47,7 @@ func Migrate(ctx context.Context, db *bun.DB, partitions int) error {
 	if err := Migrations().Up(ctx, db); err != nil {
 		return err
 	}
-	n := partitions
-	if n == 0 {
-		n = DefaultPartitions
-	}
-	_, err := db.ExecContext(ctx, "INSERT INTO outbox_settings (name, value) VALUES ('partitions', ?) ON CONFLICT (name) DO NOTHING", strconv.Itoa(n))
-	if err != nil {
+	if err := initPartitions(ctx, db, cmp.Or(partitions, DefaultPartitions)); err != nil {
 		return fmt.Errorf("outbox: write partition count: %w", err)
 	}
 	have, err := Partitions(ctx, db)
@@ -63,6 +58,18 @@ func Migrate(ctx context.Context, db *bun.DB, partitions int) error {
 		return &PartitionsError{Have: have, Want: partitions}
 	}
 	return nil
+}
+
+// initPartitions writes nothing where there is a count: who may write none has nothing
+// to write once the tables are there.
+func initPartitions(ctx context.Context, db *bun.DB, n int) error {
+	var there bool
+	err := db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox_settings WHERE name = 'partitions')").Scan(&there)
+	if err != nil || there {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO outbox_settings (name, value) VALUES ('partitions', ?) ON CONFLICT (name) DO NOTHING", strconv.Itoa(n))
+	return err
 }
 
 // PlanMigration is what [Migrate] and, for each context, [InitTargets] would do. It

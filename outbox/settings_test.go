@@ -43,7 +43,7 @@ func TestSettings_PollIntervals(t *testing.T) {
 		cfg := outbox.Config{Workers: 1, PollInterval: interval, MaxPollInterval: longest, Lease: time.Hour, Retention: outbox.Retention{Every: -1}}
 		start(t, outbox.ProcessorConfig{
 			Provider: "default", Outbox: cfg, Lanes: []outbox.Lane{lane(memory.New(memory.Config{}))},
-			Store: outbox.NewStore(b.DB, b.DB.WithQueryHook(sent)),
+			Store: outbox.NewStore(b.As, b.As.WithQueryHook(sent)),
 		})
 		n := 0
 		return func() int {

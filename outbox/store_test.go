@@ -14,8 +14,11 @@ import (
 	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
+	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
@@ -39,19 +42,30 @@ func openSQLite(t testing.TB) outboxtest.Database {
 
 var schemas atomic.Int64
 
+// limited is worked with as an engine's role.
+type limited struct {
+	uow.Provider
+	cfg postgres.Config
+}
+
+func (l limited) Limited(t testing.TB) outboxtest.Database {
+	return rightstest.As(t, l.Provider, l.cfg, migrate.Engine, outbox.Migrations())
+}
+
 // openPostgres gives a test a schema of its own.
 func openPostgres(t testing.TB) outboxtest.Database {
 	dsn := os.Getenv("WAYBILL_POSTGRES")
 	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
 	name := fmt.Sprintf("outbox_%d_%d", os.Getpid(), schemas.Add(1))
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: name})
+	cfg := postgres.Config{DSN: dsn, Schema: name}
+	p, err := postgres.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA IF EXISTS "+name+" CASCADE")
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	})
-	return p
+	return limited{p, cfg}
 }
 
 // each runs a test on every database, beside others.
@@ -140,10 +154,10 @@ func TestClaim_WhatIsLockedIsNoMore(t *testing.T) {
 // watched is a bench whose store's queries are kept.
 func watched(b *outboxtest.Bench) (*outboxtest.Bench, *outboxtest.Queries) {
 	q := &outboxtest.Queries{}
-	hooked := b.DB.WithQueryHook(q)
+	hooked := b.As.WithQueryHook(q)
 	store := outbox.NewStore(hooked, hooked)
 	store.Observe(q.Note)
-	return &outboxtest.Bench{Store: store, T: b.T, DB: b.DB}, q
+	return &outboxtest.Bench{Store: store, T: b.T, DB: b.DB, As: b.As}, q
 }
 
 // The table explains itself to whoever looks at it with psql.

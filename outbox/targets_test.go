@@ -52,7 +52,7 @@ func TestTargets_FirstComeAndThenFixed(t *testing.T) {
 func TestTargets_OneOfTwoIsFirst(t *testing.T) {
 	each(t, func(t *testing.T, b *outboxtest.Bench) {
 		first := outbox.Targets{Broker: "first"}
-		second := b.DB.WithQueryHook(onceAfter(func() {
+		second := b.As.WithQueryHook(onceAfter(func() {
 			require.NoError(t, outbox.InitTargets(t.Context(), b.DB, "sales", first))
 		}))
 		var wrong *outbox.TargetsError

@@ -17,5 +17,5 @@ func Migrations() migrate.Set {
 	if err != nil {
 		panic(err) // the folder is part of this build
 	}
-	return migrate.Set{Feature: "repository", Files: files}
+	return migrate.Set{Feature: "repository", Files: files, Rights: rights}
 }

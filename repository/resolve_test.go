@@ -160,7 +160,8 @@ func openThe(t *testing.T, db testDB) testDB {
 	t.Helper()
 	var schema string
 	require.NoError(t, db.provider.DB().NewRaw("SELECT current_schema()").Scan(t.Context(), &schema))
-	return testDB{provider: reopen(t, schema)}
+	p := reopen(t, schema)
+	return testDB{provider: p, owner: p}
 }
 
 func eachWrite[A counter](t *testing.T, s setting, name string, k kind[A], test func(t *testing.T, l lostUnit)) {
@@ -483,7 +484,7 @@ type held struct {
 // holdCommits lets a commit wait for the locks that the table holds names.
 func holdCommits(t *testing.T, db testDB) {
 	t.Helper()
-	_, err := db.provider.DB().DB.ExecContext(t.Context(), `CREATE TABLE holds (key bigint);
+	_, err := db.owner.DB().DB.ExecContext(t.Context(), `CREATE TABLE holds (key bigint);
 		CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(key) FROM holds; RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`)
 	require.NoError(t, err)

@@ -16,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -234,7 +236,8 @@ func brokenIf(broken bool) error {
 
 // testDB is a migrated database.
 type testDB struct {
-	provider uow.Provider
+	provider uow.Provider // with an application's rights
+	owner    uow.Provider // of the tables
 	units    *uow.Manager
 }
 
@@ -254,7 +257,8 @@ func openSQLite(t testing.TB, name string) testDB {
 	t.Helper()
 	p, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: filepath.Join(t.TempDir(), "test.db")})
 	require.NoError(t, err)
-	return prepare(t, p)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return prepare(t, p, func() uow.Provider { return p })
 }
 
 func postgresDSN(t testing.TB) string {
@@ -267,25 +271,29 @@ func postgresDSN(t testing.TB) string {
 func openPostgres(t testing.TB, dsn string) testDB {
 	t.Helper()
 	schema := "repository_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: schema})
+	cfg := postgres.Config{DSN: dsn, Schema: schema}
+	p, err := postgres.Open(t.Context(), cfg)
 	require.NoError(t, err)
-	db := prepare(t, p)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	t.Cleanup(func() {
 		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
 		require.NoError(t, err)
 	})
-	return db
+	return prepare(t, p, func() uow.Provider {
+		return rightstest.As(t, p, cfg, migrate.App, outbox.Migrations(), repository.Migrations())
+	})
 }
 
-func prepare(t testing.TB, p uow.Provider) testDB {
+// prepare makes the tables. Units then work with what as opens.
+func prepare(t testing.TB, owner uow.Provider, as func() uow.Provider) testDB {
 	t.Helper()
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
-	require.NoError(t, outbox.InitTargets(t.Context(), p.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
-	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
-	_, err := p.DB().DB.ExecContext(t.Context(), basketTables[p.DB().Dialect().Name()])
+	require.NoError(t, outbox.Migrate(t.Context(), owner.DB(), 0))
+	require.NoError(t, outbox.InitTargets(t.Context(), owner.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
+	require.NoError(t, repository.Migrations().Up(t.Context(), owner.DB()))
+	p := as()
+	_, err := owner.DB().DB.ExecContext(t.Context(), basketTables[p.DB().Dialect().Name()])
 	require.NoError(t, err)
-	return testDB{provider: p, units: newUnits(t, uow.Config{Providers: []uow.Provider{p}, MaxRetries: 200, MaxMessageBytes: -1})}
+	return testDB{provider: p, owner: owner, units: newUnits(t, uow.Config{Providers: []uow.Provider{p}, MaxRetries: 200, MaxMessageBytes: -1})}
 }
 
 func newUnits(t testing.TB, cfg uow.Config) *uow.Manager {
@@ -326,7 +334,7 @@ func (db testDB) versions(t testing.TB, stream string) (versions []int64) {
 
 func (db testDB) exec(t testing.TB, query string, args ...any) {
 	t.Helper()
-	_, err := db.provider.DB().ExecContext(t.Context(), query, args...)
+	_, err := db.owner.DB().ExecContext(t.Context(), query, args...)
 	require.NoError(t, err)
 }
 

@@ -16,5 +16,5 @@ func Migrations() migrate.Set {
 	if err != nil {
 		panic(err) // the folder is part of this build
 	}
-	return migrate.Set{Feature: "subscription", Files: files}
+	return migrate.Set{Feature: "subscription", Files: files, Rights: rights}
 }

@@ -364,7 +364,7 @@ func TestStartNeedsTheTables(t *testing.T) {
 	p := openSQLite(t)
 	units, err := uow.New(uow.Config{Domain: shipping, Providers: []uow.Provider{p}})
 	require.NoError(t, err)
-	w := &world{t: t, provider: p, units: units}
+	w := &world{t: t, provider: p, owner: p, units: units}
 	r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: w.stream(), Broker: memory.New(memory.Config{})})
 	require.NoError(t, err)
 	require.ErrorContains(t, r.Start(t.Context()), "tables of subscription are missing; run `waybill migrate`")

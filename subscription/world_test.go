@@ -22,6 +22,9 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -83,14 +86,21 @@ func openPostgres(t testing.TB) uow.Provider {
 	dsn := os.Getenv("WAYBILL_POSTGRES")
 	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
 	schema := fmt.Sprintf("subscription_%d_%d", os.Getpid(), schemas.Add(1))
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: schema, MaxConns: 24})
+	cfg := postgres.Config{DSN: dsn, Schema: schema, MaxConns: 24}
+	p, err := postgres.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	})
-	return p
+	return owner{p, cfg}
+}
+
+// owner is PostgreSQL as the role that makes the tables. Streams run as another one.
+type owner struct {
+	uow.Provider
+	cfg postgres.Config
 }
 
 func openSQLite(t testing.TB) uow.Provider {
@@ -104,7 +114,8 @@ func openSQLite(t testing.TB) uow.Provider {
 // world is a database with the tables, a broker, and shipping's units of work.
 type world struct {
 	t        testing.TB
-	provider uow.Provider
+	provider uow.Provider // with an engine's rights
+	owner    uow.Provider // of the tables
 	units    *uow.Manager
 	broker   *memory.Broker
 	logs     *logs
@@ -112,16 +123,19 @@ type world struct {
 
 func newWorld(t testing.TB, p uow.Provider) *world {
 	t.Helper()
-	w := &world{t: t, provider: p, broker: memory.New(memory.Config{}), logs: &logs{}}
+	w := &world{t: t, provider: p, owner: p, broker: memory.New(memory.Config{}), logs: &logs{}}
 	require.NoError(t, subscription.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	if o, ok := p.(owner); ok {
+		w.provider = rightstest.As(t, o.Provider, o.cfg, migrate.Engine, rights.Features()...)
+	}
 	n := "INTEGER PRIMARY KEY"
 	if w.isPostgres() {
 		n = "bigserial"
 	}
 	w.exec("CREATE TABLE effects (n " + n + ", message_id text, key text, note text)")
-	w.units = w.unitsOn(p)
+	w.units = w.unitsOn(w.provider)
 	return w
 }
 
@@ -136,7 +150,7 @@ func (w *world) isPostgres() bool { return w.provider.DB().Dialect().Name() == d
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	_, err := w.provider.DB().ExecContext(w.t.Context(), query, args...)
+	_, err := w.owner.DB().ExecContext(w.t.Context(), query, args...)
 	require.NoError(w.t, err)
 }
 

@@ -18,7 +18,7 @@ func TestExec(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
 		ctx := t.Context()
-		_, err := w.db.DB().ExecContext(ctx, "CREATE TABLE totals (name text PRIMARY KEY, n bigint, big boolean, at timestamptz, raw text)")
+		_, err := w.owner.ExecContext(ctx, "CREATE TABLE totals (name text PRIMARY KEY, n bigint, big boolean, at timestamptz, raw text)")
 		require.NoError(t, err)
 		count := func() (n int) {
 			require.NoError(t, w.db.Reader().QueryRowContext(ctx, "SELECT COALESCE(sum(n), 0) FROM totals").Scan(&n))

@@ -251,9 +251,9 @@ func (w *world) another(t *testing.T) *uow.Manager {
 func TestCommit_A13_Failure(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
-		_, err := w.db.DB().ExecContext(t.Context(), "CREATE TABLE parents (id text PRIMARY KEY)")
+		_, err := w.owner.ExecContext(t.Context(), "CREATE TABLE parents (id text PRIMARY KEY)")
 		require.NoError(t, err)
-		_, err = w.db.DB().ExecContext(t.Context(), "CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+		_, err = w.owner.ExecContext(t.Context(), "CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
 		require.NoError(t, err)
 		for _, first := range []func(context.Context) error{none, uow.Flush} {
 			a := newAccount("a")

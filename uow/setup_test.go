@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -184,14 +186,21 @@ func openPostgres(t *testing.T, name string) uow.Provider {
 	dsn := os.Getenv("WAYBILL_POSTGRES")
 	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
 	schema := fmt.Sprintf("units_%d_%d", os.Getpid(), schemas.Add(1))
-	p, err := postgres.Open(t.Context(), postgres.Config{Name: name, DSN: dsn + "?options=-c%20deadlock_timeout%3D20ms", Schema: schema})
+	cfg := postgres.Config{Name: name, DSN: dsn, Schema: schema}
+	p, err := postgres.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	})
-	return p
+	return owner{p, cfg}
+}
+
+// owner is PostgreSQL as the role that makes the tables. Units work as another one.
+type owner struct {
+	uow.Provider
+	cfg postgres.Config
 }
 
 func openSQLite(t *testing.T, name string) uow.Provider {
@@ -211,6 +220,7 @@ func databases(t *testing.T, test func(t *testing.T, open providers)) {
 type world struct {
 	units *uow.Manager
 	db    *spy
+	owner *bun.DB // of the tables
 	wakes *[]string
 	// retries are those of another manager.
 	retries int
@@ -220,6 +230,7 @@ type world struct {
 // newWorld opens a database with all tables, and units on it.
 func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world {
 	w := &world{db: &spy{Provider: open(t, "default")}, wakes: &[]string{}, retries: 100}
+	w.owner = w.db.DB()
 	w.create(t, w.db)
 	cfg := uow.Config{Domain: bank, Providers: []uow.Provider{w.db}, External: []outbox.Target{{Broker: "partner"}}}
 	for _, c := range change {
@@ -239,11 +250,16 @@ func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world 
 	return w
 }
 
-func (w *world) create(t *testing.T, p uow.Provider) {
+// create makes the tables. Units have an application's rights on them.
+func (w *world) create(t *testing.T, p *spy) {
 	t.Helper()
-	_, err := p.DB().ExecContext(t.Context(), tables)
+	db := p.DB()
+	require.NoError(t, outbox.Migrate(t.Context(), db, 0))
+	if o, ok := p.Provider.(owner); ok {
+		p.Provider = rightstest.As(t, o.Provider, o.cfg, migrate.App, outbox.Migrations())
+	}
+	_, err := db.ExecContext(t.Context(), tables)
 	require.NoError(t, err)
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
 }
 
 // saved saves aggregates in a unit of their own.

@@ -32,7 +32,7 @@ func TestTargetsMismatch(t *testing.T) {
 			}
 			require.NoError(t, deposit("before any engine"))
 			other := outbox.Targets{Broker: "default", External: []string{"second", "partner"}}
-			require.NoError(t, outbox.InitTargets(t.Context(), w.db.DB(), "bank", other))
+			require.NoError(t, outbox.InitTargets(t.Context(), w.owner, "bank", other))
 			err := deposit("refused")
 			mismatch, ok := errors.AsType[*outbox.TargetsError](err)
 			require.True(t, ok, "%v", err)
@@ -42,7 +42,7 @@ func TestTargetsMismatch(t *testing.T) {
 			require.Equal(t, []string{"account-before any engine@1"}, w.things(t))
 			require.Len(t, rows(t, w.db), 2)
 
-			require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
+			require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 			require.NoError(t, deposit("accepted"))
 		}
 	})
@@ -52,7 +52,7 @@ func TestTargetsMismatch(t *testing.T) {
 func TestTargets_AreLookedAtAgain(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
-		require.NoError(t, outbox.InitTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
+		require.NoError(t, outbox.InitTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 		n := 0
 		deposit := func() error {
 			n++
@@ -62,14 +62,14 @@ func TestTargets_AreLookedAtAgain(t *testing.T) {
 		}
 		require.NoError(t, deposit())
 		more := outbox.Targets{Broker: "default", External: []string{"partner", "second"}, Joining: []string{"second"}}
-		require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", more))
+		require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", more))
 		require.Eventually(t, func() bool {
 			_, refused := errors.AsType[*outbox.TargetsError](deposit())
 			return refused
 		}, 2*outbox.TargetsFresh, 50*time.Millisecond)
 		_, refused := errors.AsType[*outbox.TargetsError](deposit())
 		require.True(t, refused, "and stays refused")
-		require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", w.units.Targets()))
+		require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 		require.NoError(t, deposit())
 	})
 }
@@ -77,13 +77,13 @@ func TestTargets_AreLookedAtAgain(t *testing.T) {
 // join lets partner join the targets of bank.
 func (w *world) join(t *testing.T) {
 	t.Helper()
-	require.NoError(t, outbox.SetTargets(t.Context(), w.db.DB(), "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 }
 
 // live does to the targets what the last transaction of a back-fill does.
 func (w *world) live(t *testing.T) {
 	t.Helper()
-	_, err := w.db.DB().ExecContext(t.Context(), `UPDATE outbox_settings SET value = '{"broker":"default","external":["partner"]}' WHERE name = 'targets:bank'`)
+	_, err := w.owner.ExecContext(t.Context(), `UPDATE outbox_settings SET value = '{"broker":"default","external":["partner"]}' WHERE name = 'targets:bank'`)
 	require.NoError(t, err)
 }
 
@@ -109,7 +109,7 @@ func TestJoining_S3_09_NoRowsBeforeTheFlip(t *testing.T) {
 		begun := func(ctx context.Context) error { _, err := uow.DB(ctx); return err }
 		require.Equal(t, []string{"default"}, deposit("a", nothing))
 		require.Equal(t, []string{"default"}, deposit("b", begun))
-		done, err := outbox.NewStore(w.db.DB(), w.db.Reader()).Backfill(t.Context(), outbox.Backfill{
+		done, err := outbox.NewStore(w.owner, w.owner).Backfill(t.Context(), outbox.Backfill{
 			Context: "bank", Target: outbox.Target{Broker: "partner"}, Published: []string{"Deposited"},
 		})
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestJoining_S3_09_TheFlipIsSeenInTheTransaction(t *testing.T) {
 // A transaction that sees the past is run again.
 func TestJoining_RepeatableRead(t *testing.T) {
 	w := newWorld(t, openPostgres)
-	_, err := w.db.DB().ExecContext(t.Context(), "CREATE TABLE looked (n int)")
+	_, err := w.owner.ExecContext(t.Context(), "CREATE TABLE looked (n int)")
 	require.NoError(t, err)
 	w.join(t)
 	tries := 0

@@ -13,7 +13,8 @@ import (
 )
 
 type doctorCmd struct {
-	Provider string `placeholder:"NAME" help:"Only this database of the configuration file."`
+	Provider string   `placeholder:"NAME" help:"Only this database of the configuration file."`
+	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
 }
 
 // unopened is a database that could not be opened.
@@ -33,6 +34,10 @@ type examined struct {
 }
 
 func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+	roles, err := granteesOf(d.Role)
+	if err != nil {
+		return err
+	}
 	all, err := c.openForDoctor(ctx)
 	if err != nil {
 		return err
@@ -51,7 +56,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 				Remedy: "start it, or correct its settings in the configuration",
 			}}
 		} else {
-			found = doctor.Examine(ctx, p)
+			found = doctor.Examine(ctx, p, roles...)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err() // half an examination says nothing

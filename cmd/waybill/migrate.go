@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -22,6 +23,7 @@ type migrateCmd struct {
 	Provider   string            `placeholder:"NAME" help:"Only this database of the configuration file."`
 	DryRun     bool              `xor:"how" help:"Change nothing, and say which migrations would run on which database."`
 	Print      bool              `xor:"how" help:"Change nothing, and write what would run as SQL for psql or sqlite3, for one database. Run by hand, it leaves nothing for 'migrate' to do."`
+	Role       []string          `sep:"none" placeholder:"app|engine|read=NAME" help:"Give a role of PostgreSQL what it needs of tables that it doesn't own: an application's that saves and consumes, an engine's that also publishes, or one that only reads. With --print, as SQL. A kind alone is for the role waybill_app, waybill_engine or waybill_read. May be repeated."`
 	History    string            `enum:",copy,none" default:"" placeholder:"copy|none" help:"Which events of the time before brokers get that --set-targets adds: none, or all that are still there; then they are joining until 'outbox backfill' has copied them."`
 }
 
@@ -53,8 +55,15 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 			return &usageError{fmt.Errorf("there is no provider %s", m.Provider)}
 		}
 	}
+	if m.DryRun && len(m.Role) > 0 {
+		return &usageError{errors.New("--dry-run says nothing of rights: take --print, which writes the grants")}
+	}
+	to, err := m.grantees(providers)
+	if err != nil {
+		return err
+	}
 	if m.DryRun || m.Print {
-		return m.plan(ctx, c, d, providers, stdout)
+		return m.plan(ctx, c, d, providers, to, stdout)
 	}
 	if m.History != "" && len(m.SetTargets) == 0 {
 		return &usageError{errors.New("--history is about brokers that --set-targets adds: give both")}
@@ -70,7 +79,7 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	done := map[string]migrated{}
 	var errs []error
 	for _, p := range providers {
-		now, err := m.migrate(ctx, d, p, targets)
+		now, err := m.migrate(ctx, d, p, targets, to)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 			continue
@@ -78,6 +87,9 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		done[p.Name()] = now
 		if !c.JSON {
 			fmt.Fprintf(stdout, "Provider %s is up to date: %d partitions.\n", p.Name(), now.Partitions)
+			for _, g := range to {
+				fmt.Fprintf(stdout, "  Role %s has what %s needs.\n", g.Name, g.Role)
+			}
 			for _, context := range slices.Sorted(maps.Keys(now.Targets)) {
 				fmt.Fprintf(stdout, "  %s sends to %v.\n", context, now.Targets[context])
 				for _, j := range now.Targets[context].Joining {
@@ -93,7 +105,7 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 }
 
 // plan says what a migration would do, or how to do it by hand.
-func (m migrateCmd) plan(ctx context.Context, c *cli, d *databases, providers []uow.Provider, stdout out) error {
+func (m migrateCmd) plan(ctx context.Context, c *cli, d *databases, providers []uow.Provider, to []rights.Grantee, stdout out) error {
 	switch {
 	case len(m.SetTargets) > 0:
 		return &usageError{errors.New("--set-targets is done at once, or not at all: leave out --dry-run and --print")}
@@ -111,7 +123,7 @@ func (m migrateCmd) plan(ctx context.Context, c *cli, d *databases, providers []
 	for _, p := range providers {
 		plan, err := engine.PlanMigration(ctx, p, d.partitions, contexts)
 		if err == nil && m.Print {
-			err = script(ctx, p, plan, stdout)
+			err = script(ctx, p, plan, to, stdout)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
@@ -143,25 +155,68 @@ func tellMigration(provider string, plan migrate.Plan, stdout out) {
 }
 
 // script is all comments if there is nothing to do.
-func script(ctx context.Context, p uow.Provider, plan migrate.Plan, stdout out) error {
-	if plan.Empty() {
-		fmt.Fprintf(stdout, "-- Provider %s is up to date.\n", p.Name())
-		return nil
+func script(ctx context.Context, p uow.Provider, plan migrate.Plan, to []rights.Grantee, stdout out) error {
+	sql, grants := "", ""
+	var err error
+	if !plan.Empty() {
+		if sql, err = plan.Script(ctx, p.Reader()); err != nil {
+			return err
+		}
 	}
-	sql, err := plan.Script(ctx, p.Reader())
-	if err != nil {
-		return err
+	if len(to) > 0 {
+		if grants, err = rights.Script(ctx, p.Reader(), to); err != nil {
+			return err
+		}
 	}
 	how := "sqlite3 -bail FILE < SCRIPT"
-	if p.DB().Dialect().Name() == dialect.PG {
+	if postgresql(p) {
 		how = "psql -v ON_ERROR_STOP=1 -f SCRIPT, as the role that is to own the tables"
 	}
-	fmt.Fprintf(stdout, "-- Provider %s. Run it whole: %s.\n%s", p.Name(), how, sql)
+	switch {
+	case !plan.Empty():
+		fmt.Fprintf(stdout, "-- Provider %s. Run it whole: %s.\n%s", p.Name(), how, sql)
+	case grants != "":
+		fmt.Fprintf(stdout, "-- Provider %s is up to date. Run it whole: %s.\n", p.Name(), how)
+	default:
+		fmt.Fprintf(stdout, "-- Provider %s is up to date.\n", p.Name())
+	}
+	fmt.Fprint(stdout, grants)
 	return nil
 }
 
-func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, targets map[string]outbox.Targets) (now migrated, err error) {
+func postgresql(p uow.Provider) bool { return p.DB().Dialect().Name() == dialect.PG }
+
+// grantees are those of --role.
+func (m migrateCmd) grantees(providers []uow.Provider) ([]rights.Grantee, error) {
+	to, err := granteesOf(m.Role)
+	if err != nil || len(to) == 0 {
+		return nil, err
+	}
+	for _, p := range providers {
+		if !postgresql(p) {
+			return nil, &usageError{fmt.Errorf("--role: provider %s is a SQLite file, and SQLite has no roles: who may read and write the file may do all; name a provider on PostgreSQL with --provider, or leave --role out", p.Name())}
+		}
+	}
+	return to, nil
+}
+
+// granteesOf reads what --role says.
+func granteesOf(roles []string) (to []rights.Grantee, err error) {
+	for _, text := range roles {
+		g, err := rights.Parse(text)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		to = append(to, g)
+	}
+	return to, nil
+}
+
+func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, targets map[string]outbox.Targets, to []rights.Grantee) (now migrated, err error) {
 	if err := engine.MigrateProvider(ctx, p, d.partitions); err != nil {
+		return now, err
+	}
+	if err := rights.Give(ctx, p.DB(), to, rights.Features()); err != nil {
 		return now, err
 	}
 	for context, t := range targets {

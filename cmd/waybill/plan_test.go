@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -201,9 +203,11 @@ func TestMigrate_PlanUsage(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	for want, args := range map[string][]string{
 		"--dry-run and --print can't be used together": {"migrate", "--dry-run", "--print"},
-		"leave out --json":              {"migrate", "--print", "--json"},
-		"--set-targets is done at once": {"migrate", "--dry-run", "--set-targets", "ordering=default"},
-		"there is no provider other":    {"migrate", "--provider", "other"},
+		"leave out --json":                 {"migrate", "--print", "--json"},
+		"--set-targets is done at once":    {"migrate", "--dry-run", "--set-targets", "ordering=default"},
+		"there is no provider other":       {"migrate", "--provider", "other"},
+		"--dry-run says nothing of rights": {"migrate", "--dry-run", "--role", "app"},
+		"give app, engine or read":         {"migrate", "--role", "orders"},
 	} {
 		r := waybill(t, append([]string{"--dsn", db}, args...)...)
 		require.Equal(t, exitUsage, r.code, r.stderr)
@@ -217,4 +221,91 @@ func TestMigrate_PlanUsage(t *testing.T) {
 	r := waybill(t, "--dsn", db, "migrate", "--dry-run")
 	require.Equal(t, exitFailed, r.code)
 	require.Contains(t, r.stderr, "deploy a newer build")
+}
+
+// S1: what is printed for roles is what psql runs as it is, of tables that are there
+// or are made by the same script, in whatever schema; a role then does its part, and
+// no more.
+func TestMigrate_S1_PrintsTheRightsOfRoles(t *testing.T) {
+	for name, before := range map[string]string{"of tables that are there": "migrate", "with the tables": ""} {
+		t.Run(name, func(t *testing.T) {
+			dsn := server(t)
+			owner := openFor(t, dsn)
+			if before != "" {
+				require.Zero(t, waybill(t, "--dsn", dsn, before).code)
+			}
+			args := []string{"--dsn", dsn, "migrate", "--print"}
+			as := map[migrate.Role]string{}
+			for _, role := range migrate.Roles() {
+				user := rightstest.Login(t, owner.DB(), role)
+				as[role] = rightstest.DSN(t, dsn, user)
+				args = append(args, "--role", string(role)+"="+user)
+			}
+			r := waybill(t, args...)
+			require.Zero(t, r.code, r.stderr)
+			require.Contains(t, r.stdout, "-- Tables of your own (repository.Mapped, uow.DB) are not among these")
+			said, err := byHand(t, dsn, r.stdout)
+			require.NoError(t, err, said)
+			require.NotContains(t, said, "WARNING")
+
+			place(t, openFor(t, as[migrate.App]), 1)
+			for _, command := range []string{"stats", "list"} {
+				r = waybill(t, "--dsn", as[migrate.Read], "outbox", command)
+				require.Zero(t, r.code, r.stderr)
+			}
+			r = waybill(t, "--dsn", as[migrate.Engine], "outbox", "abandon", "--status", "pending", "--yes", "--actor", "ada")
+			require.Zero(t, r.code, r.stderr)
+			for _, role := range []migrate.Role{migrate.App, migrate.Read} {
+				r = waybill(t, "--dsn", as[role], "outbox", "retry", "--status", "abandoned", "--yes", "--actor", "ada")
+				require.Equal(t, exitFailed, r.code)
+				require.Contains(t, r.stderr, "permission denied")
+			}
+		})
+	}
+}
+
+// S1: without --print the grants are given at once.
+func TestMigrate_S1_GivesRights(t *testing.T) {
+	dsn := server(t)
+	user := rightstest.Login(t, openFor(t, dsn).DB(), migrate.App)
+	r := waybill(t, "--dsn", dsn, "migrate", "--role", "app="+user)
+	require.Equal(t, result{0, "Provider default is up to date: 64 partitions.\n  Role " + user + " has what app needs.\n", ""}, r)
+	place(t, openFor(t, rightstest.DSN(t, dsn, user)), 1)
+
+	r = waybill(t, "--dsn", dsn, "migrate", "--role", "app=nobody of that name")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, `role "nobody of that name" does not exist`)
+}
+
+// S1: SQLite has no roles, and says so.
+func TestMigrate_S1_SQLiteHasNoRoles(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "a.db")
+	for _, args := range [][]string{{"--print", "--role", "app"}, {"--role", "engine=orders"}} {
+		r := waybill(t, append([]string{"--dsn", db, "migrate"}, args...)...)
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.stderr, "SQLite has no roles")
+		require.Empty(t, r.stdout)
+	}
+}
+
+// S1: the grants in the documentation are those that are printed.
+func TestMigrate_S1_GrantsOfTheDocumentation(t *testing.T) {
+	const path = "../../docs/guides/operating.md"
+	dsn := server(t)
+	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+	r := waybill(t, "--dsn", dsn, "migrate", "--print", "--role", "app=orders", "--role", "engine=orders_engine", "--role", "read=orders_read")
+	require.Zero(t, r.code, r.stderr)
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	_, grants, _ := strings.Cut(strings.ReplaceAll(r.stdout, u.Query().Get("search_path"), "public"), "BEGIN;")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, rest, _ := strings.Cut(string(text), "\n```sql\nBEGIN;")
+	have, after, ok := strings.Cut(rest, "```\n")
+	require.True(t, ok, "the grants are the first block of SQL")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(before+"\n```sql\nBEGIN;"+grants+"```\n"+after), 0o600))
+		return
+	}
+	require.Equal(t, have, grants, "go test ./cmd/waybill -run GrantsOfTheDocumentation -update")
 }

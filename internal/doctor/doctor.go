@@ -14,7 +14,9 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -81,10 +83,15 @@ var usual = limits{
 // Examine runs all checks on a database, one after the other, each within seconds.
 // One that fails is a warning, and the others run all the same. Findings of each
 // check are together; a check that found nothing has one that is OK.
-func Examine(ctx context.Context, p uow.Provider) []Finding { return examine(ctx, p, usual) }
+//
+// On PostgreSQL the rights of roles are looked at, too, or of the role that the
+// database was opened as if none is named.
+func Examine(ctx context.Context, p uow.Provider, roles ...rights.Grantee) []Finding {
+	return examine(ctx, p, usual, roles...)
+}
 
-func examine(ctx context.Context, p uow.Provider, l limits) []Finding {
-	e := &exam{provider: p, limits: l, current: map[string]bool{}}
+func examine(ctx context.Context, p uow.Provider, l limits, roles ...rights.Grantee) []Finding {
+	e := &exam{provider: p, limits: l, roles: roles, current: map[string]bool{}}
 	for _, c := range e.checks() {
 		if c.needs != "" && !e.current[c.needs] {
 			continue // what is wrong with the tables is said already
@@ -107,6 +114,7 @@ type check struct {
 type exam struct {
 	provider uow.Provider
 	limits   limits
+	roles    []rights.Grantee
 	findings []Finding
 	current  map[string]bool // features whose tables are those of this build
 
@@ -127,6 +135,7 @@ func (e *exam) checks() []check {
 			{"connection", "", (*exam).server},
 			{"schema", "", (*exam).schema},
 			{"objects", "", (*exam).objects},
+			{"rights", "", (*exam).rights},
 			{"clock", "", (*exam).clock},
 			{"settings", "", (*exam).settings},
 			{"checkpoints", "", (*exam).checkpoints},
@@ -169,6 +178,8 @@ func (e *exam) run(ctx context.Context, c check) bool {
 	case err != nil && c.name == "connection":
 		e.add(Critical, "", "the database can't be read: "+err.Error(), "start it, or correct its settings in the configuration")
 		return false
+	case dberr.CodeOf(err) == dberr.Denied:
+		e.add(Warning, "", "this could not be checked: "+err.Error(), "see the check rights; for statistics, GRANT pg_monitor")
 	case err != nil:
 		e.add(Warning, "", "this could not be checked: "+err.Error(), "run it again; if it needs rights, give them to the role (GRANT pg_monitor); if it needs time, when the database is less busy")
 	case len(e.findings) == before:

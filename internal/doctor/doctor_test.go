@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -185,7 +186,7 @@ func TestObjects_AreAllThatIsThere(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		e := &exam{provider: p.Provider}
 		var want []object
-		for _, s := range features() {
+		for _, s := range rights.Features() {
 			of, err := expected(s, p.DB().Dialect())
 			require.NoError(t, err)
 			want = append(want, of...)

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -101,7 +102,7 @@ func (e *exam) vacuum(ctx context.Context, db bun.IDB) (string, error) {
 		e.add(Critical, "autovacuum", "autovacuum is "+on+", and track_counts, which it needs, is "+counts+": dead rows are never removed, and claims pass them all", "ALTER SYSTEM SET autovacuum = on and track_counts = on, and reload")
 	}
 	var names []string
-	for _, s := range features() {
+	for _, s := range rights.Features() {
 		of, err := expected(s, db.Dialect())
 		if err != nil {
 			return "", err

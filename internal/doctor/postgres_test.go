@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -324,4 +326,80 @@ func TestChecks_AreBounded(t *testing.T) {
 	require.NoError(t, err)
 	p.has(t, "leases", Warning, "", "this could not be checked: ", "less busy")
 	require.NoError(t, tx.Rollback())
+}
+
+// S1: whoever lacks a right is told which, where, and which grant helps. A role is
+// taken for what it may already do, or for what it is said to do.
+func TestRights_S1_WhatARoleLacks(t *testing.T) {
+	p := healthyPostgres(t)
+	for _, name := range []string{"publisher", "writer", "looker"} {
+		p.exec(t, "CREATE ROLE "+name+" LOGIN")
+		t.Cleanup(func() {
+			_, err := p.DB().ExecContext(context.Background(), "DROP OWNED BY "+name+"; DROP ROLE "+name)
+			require.NoError(t, err)
+		})
+	}
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	as := func(role string, roles ...rights.Grantee) (found []Finding) {
+		db, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", role+"@", 1)})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		for _, f := range Examine(t.Context(), db, roles...) {
+			if f.Check == "rights" {
+				found = append(found, f)
+			}
+		}
+		return found
+	}
+	// What the documentation once said is enough.
+	p.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO publisher", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO publisher")
+	require.Equal(t, []Finding{{
+		Check: "rights", Severity: Critical, Where: "sequence outbox_seq_seq", What: "role publisher lacks SELECT, which an engine needs",
+		Remedy: "as the owner of the tables: GRANT SELECT ON SEQUENCE public.outbox_seq_seq TO publisher",
+	}}, as("publisher"))
+	p.exec(t, "GRANT SELECT ON SEQUENCE public.outbox_seq_seq TO publisher")
+	require.Equal(t, []Finding{{Check: "rights", Severity: OK, What: "role publisher has what an engine needs"}}, as("publisher"))
+
+	p.exec(t, "GRANT INSERT ON outbox TO writer")
+	found := as("writer")
+	require.Greater(t, len(found), 5)
+	for _, f := range found {
+		require.Equal(t, Critical, f.Severity)
+		require.Contains(t, f.What, "role writer lacks")
+		require.Contains(t, f.What, "an application that saves")
+	}
+	require.NoError(t, rights.Give(t.Context(), p.DB(), []rights.Grantee{{Role: migrate.App, Name: "writer"}, {Role: migrate.Read, Name: "looker"}}, rights.Features()))
+	require.Equal(t, []Finding{{Check: "rights", Severity: OK, What: "role writer has what an application that saves and consumes needs"}}, as("writer"))
+	require.Contains(t, as("looker")[0].What, "role looker has what who only reads needs")
+	for _, f := range as("looker", rights.Grantee{Role: migrate.Engine, Name: "writer"}) {
+		require.Contains(t, f.What, "which an engine needs")
+	}
+	p.exec(t, "REVOKE ALL ON inbox FROM looker")
+	require.Equal(t, Warning, as("looker")[0].Severity)
+
+	// Who may do everything needs to know that less is enough, and no more.
+	found = as("doctor")
+	require.Len(t, found, 1)
+	require.Equal(t, OK, found[0].Severity)
+	require.Contains(t, found[0].What, "role doctor is a superuser; programs need less")
+}
+
+// S1: who may only read can examine everything.
+func TestRights_S1_ReadIsEnoughForTheDoctor(t *testing.T) {
+	p := healthyPostgres(t)
+	p.exec(t, "CREATE ROLE reader LOGIN")
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP OWNED BY reader; DROP ROLE reader")
+		require.NoError(t, err)
+	})
+	require.NoError(t, rights.Give(t.Context(), p.DB(), []rights.Grantee{{Role: migrate.Read, Name: "reader"}}, rights.Features()))
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	db, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", "reader@", 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	for _, f := range Examine(t.Context(), db) {
+		require.Equal(t, OK, f.Severity, "%+v", f)
+	}
 }

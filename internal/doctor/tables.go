@@ -14,19 +14,14 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/repository"
-	"github.com/waybill-go/waybill/subscription"
 )
-
-func features() []migrate.Set {
-	return []migrate.Set{outbox.Migrations(), repository.Migrations(), subscription.Migrations()}
-}
 
 // schema holds the version of every feature to this build's.
 func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 	var fine []string
-	for _, s := range features() {
+	for _, s := range rights.Features() {
 		err := s.Check(ctx, db)
 		wrong, ok := errors.AsType[*migrate.SchemaError](err)
 		switch {
@@ -105,7 +100,7 @@ type existing struct {
 // since, and for what PostgreSQL could not complete.
 func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	var want []object
-	for _, s := range features() {
+	for _, s := range rights.Features() {
 		if e.current[s.Feature] {
 			of, err := expected(s, db.Dialect())
 			if err != nil {

@@ -29,6 +29,7 @@ const lock = 0x77617962696c6c // "waybill"
 type Set struct {
 	Feature string // "outbox"
 	Files   fs.FS
+	Rights  []Right // on everything that the files make
 }
 
 // SchemaError is a database whose tables are not the ones that this build needs.

@@ -70,18 +70,31 @@ func (p Plan) Script(ctx context.Context, db bun.IDB) (string, error) {
 // searchPath leads the script to the schema in which this connection would create
 // tables, whoever runs it.
 func searchPath(ctx context.Context, db bun.IDB) (string, error) {
+	schema, exists, err := Schema(ctx, db)
+	switch {
+	case err != nil:
+		return "", err
+	case exists:
+		return fmt.Sprintf("SET LOCAL search_path = %s;\n", schema), nil
+	}
+	return fmt.Sprintf("CREATE SCHEMA %s;\nSET LOCAL search_path = %s;\n", schema, schema), nil
+}
+
+// Schema is the one, as SQL names it, in which this connection creates tables, or
+// would if it existed.
+func Schema(ctx context.Context, db bun.IDB) (schema string, exists bool, err error) {
 	var current *string
 	var path string
 	if err := db.NewRaw("SELECT quote_ident(current_schema()), current_setting('search_path')").Scan(ctx, &current, &path); err != nil {
-		return "", err
+		return "", false, err
 	}
 	switch {
 	case current != nil:
-		return fmt.Sprintf("SET LOCAL search_path = %s;\n", *current), nil
+		return *current, true, nil
 	case strings.Contains(path, ",") || path == "":
-		return "", fmt.Errorf("there is none of the schemas of search_path, which is %q: create one", path)
+		return "", false, fmt.Errorf("there is none of the schemas of search_path, which is %q: create one", path)
 	}
-	return fmt.Sprintf("CREATE SCHEMA %s;\nSET LOCAL search_path = %s;\n", path, path), nil
+	return path, false, nil
 }
 
 // Quote is text as a literal of SQL.

@@ -23,6 +23,15 @@ type Database interface {
 	Reader() *bun.DB
 }
 
+// Owned is a database that the suite works with as a role that doesn't own its
+// tables: only what tests do past the store is done as their owner.
+type Owned interface {
+	Database
+	// Limited is the same database for a role that has an engine's rights. It is
+	// called when the tables are there.
+	Limited(t testing.TB) Database
+}
+
 // Partitions is the partition count that [Open] gives a database.
 const Partitions = 8
 
@@ -30,14 +39,19 @@ const Partitions = 8
 type Bench struct {
 	*outbox.Store
 	T  testing.TB
-	DB *bun.DB
+	DB *bun.DB // as the owner of the tables
+	As *bun.DB // as the store has it
 }
 
 // Open migrates an empty database.
 func Open(t testing.TB, db Database) *Bench {
 	t.Helper()
 	require.NoError(t, outbox.Migrate(t.Context(), db.DB(), Partitions))
-	return &Bench{Store: outbox.NewStore(db.DB(), db.Reader()), T: t, DB: db.DB()}
+	as := db
+	if o, ok := db.(Owned); ok {
+		as = o.Limited(t)
+	}
+	return &Bench{Store: outbox.NewStore(as.DB(), as.Reader()), T: t, DB: db.DB(), As: as.DB()}
 }
 
 // Row is a row for target "default" of the given key, ready to be inserted.

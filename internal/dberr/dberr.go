@@ -1,0 +1,68 @@
+// Package dberr tells errors of a database that pass from those that somebody has to
+// do something about.
+package dberr
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Denied is PostgreSQL's code for a right that is missing.
+const Denied = "42501"
+
+// CodeOf is what the database calls an error: PostgreSQL's SQLSTATE, or SQLite's
+// result code, as in "sqlite 8". It is empty if no database said it.
+func CodeOf(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState()
+	}
+	if result, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err); ok {
+		return sqlite + strconv.Itoa(result.Code()&0xff) // the rest says which kind of it
+	}
+	return ""
+}
+
+const sqlite = "sqlite "
+
+// lasting are codes, or their beginnings, of what is so until somebody changes it.
+var lasting = []string{
+	"42",             // a right, a table or a column is missing
+	"25006",          // read-only
+	"3F", "3D", "28", // no such schema, no such database, not let in
+	"53100", "58", "XX001", "XX002", // disk full, the server's files, damage
+	sqlite + "1",                                                              // a table or a column is missing
+	sqlite + "3",                                                              // no right
+	sqlite + "8",                                                              // read-only
+	sqlite + "11", sqlite + "13", sqlite + "14", sqlite + "23", sqlite + "26", // damage, disk full, no file, not allowed, no database
+}
+
+// Lasts says that what a code stands for doesn't pass by itself.
+func Lasts(code string) bool {
+	for _, l := range lasting {
+		if code == l || !strings.HasPrefix(l, sqlite) && strings.HasPrefix(code, l) {
+			return true
+		}
+	}
+	return false
+}
+
+// Remedy says what helps against what a code stands for.
+func Remedy(code string) string {
+	switch code {
+	case Denied:
+		return "`waybill doctor` says which right the role lacks, and the GRANT that helps."
+	case "25006", sqlite + "8":
+		return "The database can't be written to: lead the connection to the primary, or see who made the database, the role or the file read-only."
+	case "53100", sqlite + "13":
+		return "The disk is full: make room."
+	}
+	if Lasts(code) {
+		return "`waybill doctor` says what is missing or damaged."
+	}
+	return "The log has more; `waybill doctor` looks for what keeps a database from answering."
+}

@@ -1,0 +1,42 @@
+package dberr_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+func TestLasts(t *testing.T) {
+	for code, lasts := range map[string]bool{
+		"42501": true, "42P01": true, "25006": true, "28P01": true, "53100": true, "3F000": true,
+		"40001": false, "40P01": false, "55P03": false, "57014": false, "08006": false, "53300": false, "": false,
+		"sqlite 1": true, "sqlite 8": true, "sqlite 13": true, "sqlite 5": false, "sqlite 6": false, "sqlite 10": false,
+	} {
+		require.Equal(t, lasts, dberr.Lasts(code), code)
+	}
+}
+
+func TestCodeOf(t *testing.T) {
+	require.Equal(t, dberr.Denied, dberr.CodeOf(fmt.Errorf("claim: %w", &pgconn.PgError{Code: "42501"})))
+	require.Empty(t, dberr.CodeOf(errors.New("no leader")))
+
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: t.TempDir() + "/a.db"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	_, err = db.DB().ExecContext(t.Context(), "INSERT INTO nowhere VALUES (1)")
+	require.Equal(t, "sqlite 1", dberr.CodeOf(err))
+	_, err = db.Reader().ExecContext(t.Context(), "CREATE TABLE t (n int)")
+	require.Equal(t, "sqlite 8", dberr.CodeOf(err))
+}
+
+func TestRemedy(t *testing.T) {
+	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "sqlite 13": "room", "40001": "log"} {
+		require.Contains(t, dberr.Remedy(code), what)
+	}
+}

@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
+)
+
+// rights looks for what roles may not do that they have to: those that were named,
+// or the one that the database was opened as.
+func (e *exam) rights(ctx context.Context, db bun.IDB) (string, error) {
+	to, fine := e.roles, []string{}
+	if len(to) == 0 {
+		g, all, err := e.self(ctx, db)
+		if err != nil || all != "" {
+			return all, err
+		}
+		to = []rights.Grantee{g}
+	}
+	for _, g := range to {
+		lacks, err := rights.Missing(ctx, db, g)
+		if err != nil {
+			return "", err
+		}
+		severity := Critical
+		if g.Role == migrate.Read {
+			severity = Warning
+		}
+		for _, l := range lacks {
+			e.add(severity, l.Where, fmt.Sprintf("role %s lacks %s, which %s needs", g.Name, l.What, doing[g.Role]), "as the owner of the tables: "+l.Grant)
+		}
+		fine = append(fine, fmt.Sprintf("role %s has what %s needs", g.Name, doing[g.Role]))
+	}
+	return strings.Join(fine, "; "), nil
+}
+
+// doing is who needs the rights of a role.
+var doing = map[migrate.Role]string{migrate.Read: "who only reads", migrate.App: "an application that saves and consumes", migrate.Engine: "an engine"}
+
+// self is the role that the database was opened as. It is taken for what it may do
+// most of: one that may change the outbox for an engine's, one that may add to it for
+// an application's. all is not empty for one that may do everything: it has no need
+// to, which is said and is no finding.
+func (e *exam) self(ctx context.Context, db bun.IDB) (g rights.Grantee, all string, err error) {
+	var super, owner, changes, adds bool
+	schema, _, err := migrate.Schema(ctx, db)
+	if err != nil {
+		return g, "", err
+	}
+	err = db.NewRaw("SELECT current_user, r.rolsuper, pg_has_role(r.oid, c.relowner, 'USAGE'),"+
+		" has_table_privilege(r.oid, c.oid, 'UPDATE'), has_table_privilege(r.oid, c.oid, 'INSERT')"+
+		" FROM pg_roles AS r, pg_class AS c WHERE r.rolname = current_user AND c.relnamespace = to_regnamespace(?) AND c.relname = 'outbox'", schema).Scan(ctx, &g.Name, &super, &owner, &changes, &adds)
+	const less = "; programs need less: `waybill migrate --print --role app=NAME --role engine=NAME` writes what"
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return g, "there is no outbox yet", nil
+	case err != nil:
+		return g, "", err
+	case super:
+		return g, "role " + g.Name + " is a superuser" + less, nil
+	case owner:
+		return g, "role " + g.Name + " owns the tables" + less, nil
+	case changes:
+		g.Role = migrate.Engine
+	case adds:
+		g.Role = migrate.App
+	default:
+		g.Role = migrate.Read
+	}
+	return g, "", nil
+}
