@@ -84,6 +84,22 @@ type Lagging interface {
 	Lag(ctx context.Context) (messages int64, err error)
 }
 
+// Stateful is a [Consumer] that knows how it fares also while it receives nothing.
+type Stateful interface {
+	// State may be called at any time, also beside Receive. It doesn't ask the
+	// broker.
+	State() State
+}
+
+// State is how a [Consumer] fares.
+type State struct {
+	// Joined: it is in its group, and gets what comes or stands by to take over.
+	Joined bool
+	Since  time.Time // When Joined became what it is.
+	// LastError is what keeps it from receiving. Nil while it is Joined.
+	LastError error
+}
+
 // Delivery is a message on loan.
 type Delivery struct {
 	Message

@@ -95,10 +95,13 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	defer r.session.Store(nil)
 	r.running.Store(true)
 	well := time.AfterFunc(steady, r.brokerUp)
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watch(s.intake) })
 	err := s.take(s.intake)
 	well.Stop()
 	r.running.Store(false)
 	s.fail(err)
+	watching.Wait()
 
 	stopped := r.intake.Err() != nil
 	s.finish(stopped)

@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	// maxHeld is how many messages a member has received and not acknowledged,
-	// at most.
-	maxHeld = 500
+	// maxHeld is how many messages a member has received and not acknowledged, at
+	// most. It is more than a subscription holds, so that messages that wait for
+	// their turn don't keep others from coming.
+	maxHeld = 20_000
 	// pinGroup is the one group of members that the server knows of.
 	pinGroup = "members"
 	// whole is the one partition of a topic, which a member has all of.
@@ -34,11 +35,17 @@ type timing struct {
 	pull time.Duration
 	// absence is how long a member may be silent before another takes its place.
 	absence time.Duration
-	// ackWait is when the server gives out a message again that nobody works on.
-	ackWait time.Duration
+	// check is how often a member asks whether deliveries got lost.
+	check time.Duration
 }
 
-var usual = timing{pull: 5 * time.Second, absence: 15 * time.Second, ackWait: 30 * time.Second}
+var usual = timing{pull: 5 * time.Second, absence: 15 * time.Second, check: 30 * time.Second}
+
+// ackWait is when the server gives out a message again by itself. Members don't
+// need it: they start over where deliveries may have been lost. So they needn't
+// tell the server, message by message, that they are still at work on what they
+// hold; what comes again is left aside.
+const ackWait = time.Hour
 
 // consumer is a member of a group. The server pins the group to one member: only
 // it receives. Its tenure begins with the first message under a new pin. If the
@@ -57,17 +64,21 @@ type consumer struct {
 	running sync.WaitGroup
 	arrived chan struct{} // Capacity 1: something for Receive.
 
-	mu     sync.Mutex
-	tenure *tenure
-	pin    string           // The latest of our own.
-	held   map[uint64]*loan // By stream sequence: received, not acknowledged.
-	ready  []*loan          // The part of held that isn't on loan, in order.
-	failed error            // Why nothing more will come.
+	mu         sync.Mutex
+	tenure     *tenure
+	pin        string           // The latest of our own.
+	held       map[uint64]*loan // By stream sequence: received, not acknowledged.
+	ready      []*loan          // The part of held that isn't on loan, in order.
+	readyBytes int              // Its size.
+	session    *session         // The latest.
+	failed     error            // Why nothing more will come.
+	state      broker.State     // But for the connection's.
 }
 
 var (
 	_ broker.Consumer = (*consumer)(nil)
 	_ broker.Lagging  = (*consumer)(nil)
+	_ broker.Stateful = (*consumer)(nil)
 )
 
 // tenure is the time for which a member has the group's messages to itself.
@@ -83,6 +94,7 @@ type loan struct {
 	seq         uint64
 	reply       string // Where its acknowledgement goes.
 	message     broker.Message
+	size        int
 	published   time.Time
 	redelivered int
 	out         bool // Handed out by Receive.
@@ -92,9 +104,11 @@ var errConsumerClosed = errors.New("nats: the consumer is closed")
 
 // Consume implements [broker.Broker]. The topic's stream must exist.
 func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	ctx, cancel := b.watch(ctx, "$JS.API.STREAM.NAMES", "."+durableName(group))
+	defer cancel()
 	c, err := b.consume(ctx, topic, group)
 	if err != nil {
-		return nil, classify(fmt.Errorf("nats: consume %q as %q: %w", topic, group, err))
+		return nil, classify(fmt.Errorf("nats: consume %q as %q: %w", topic, group, cause(ctx, err)))
 	}
 	return c, nil
 }
@@ -116,7 +130,7 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 		FilterSubject:  topic,
 		DeliverPolicy:  jetstream.DeliverAllPolicy,
 		AckPolicy:      jetstream.AckExplicitPolicy,
-		AckWait:        b.timing.ackWait,
+		AckWait:        ackWait,
 		MaxAckPending:  maxHeld,
 		MaxDeliver:     -1,
 		PriorityPolicy: jetstream.PriorityPolicyPinned,
@@ -127,7 +141,10 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &consumer{b: b, js: js, stream: stream, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{}}
+	c := &consumer{
+		b: b, js: js, stream: stream, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
+		state: broker.State{Joined: true, Since: time.Now()},
+	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +154,6 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	}
 	b.consumers[c] = struct{}{}
 	c.running.Go(func() { c.pump(running) })
-	c.running.Go(func() { c.keep(running) })
 	return c, nil
 }
 
@@ -199,9 +215,13 @@ func (c *consumer) lend(limit int) ([]broker.Delivery, error) {
 	deliveries := make([]broker.Delivery, n)
 	for i, l := range c.ready[:n] {
 		l.out = true
+		c.readyBytes -= l.size
 		deliveries[i] = broker.Delivery{Message: l.message, Published: l.published, Partition: whole, Redelivered: l.redelivered, Lost: l.tenure.lost, Token: l}
 	}
 	c.ready = slices.Delete(c.ready, 0, n)
+	if n > 0 && c.session != nil {
+		c.session.nudge() // There is room for more.
+	}
 	return deliveries, nil
 }
 
@@ -293,6 +313,42 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 	return int64(info.NumPending) + int64(info.NumAckPending), nil
 }
 
+// State implements [broker.Stateful]. A member that stands by has joined.
+func (c *consumer) State() broker.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if away := c.b.away(); away != nil && c.failed == nil {
+		return broker.State{Since: away.since, LastError: away.err}
+	}
+	return c.state
+}
+
+// well notes that the server answers this member. The lock is held.
+func (c *consumer) well() {
+	if !c.state.Joined && c.failed == nil {
+		c.state = broker.State{Joined: true, Since: time.Now()}
+	}
+}
+
+// unwell notes what keeps this member from receiving, and that what was on its way
+// is lost. It says whether the member was well before.
+func (c *consumer) unwell(err error) (before bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose()
+	before = c.state.Joined
+	c.ail(err)
+	return before
+}
+
+// ail is unwell with the lock held.
+func (c *consumer) ail(err error) {
+	if c.state.Joined {
+		c.state = broker.State{Since: time.Now()}
+	}
+	c.state.LastError = err
+}
+
 // offer makes l available to Receive. The lock is held.
 func (c *consumer) offer(l *loan) {
 	at, _ := slices.BinarySearchFunc(c.ready, l.seq, func(o *loan, seq uint64) int {
@@ -305,6 +361,7 @@ func (c *consumer) offer(l *loan) {
 		return 0
 	})
 	c.ready = slices.Insert(c.ready, at, l)
+	c.readyBytes += l.size
 	c.signal()
 }
 
@@ -321,7 +378,7 @@ func (c *consumer) lose() {
 	if c.tenure != nil {
 		close(c.tenure.lost)
 	}
-	c.tenure, c.ready = nil, nil
+	c.tenure, c.ready, c.readyBytes = nil, nil, 0
 	clear(c.held)
 }
 
@@ -331,6 +388,7 @@ func (c *consumer) fail(err error) {
 	defer c.mu.Unlock()
 	if c.failed == nil {
 		c.failed = err
+		c.ail(err)
 	}
 	c.lose()
 	c.signal()

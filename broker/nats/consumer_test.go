@@ -173,23 +173,37 @@ func TestReconnect(t *testing.T) {
 	requireBodies(t, 10, receive(t, join(t, b), 1))
 }
 
-// What a member holds isn't given out again, however long it takes.
-func TestLongWorkIsNotRedelivered(t *testing.T) {
+// B6: what a member holds neither keeps other messages from coming nor comes
+// again, however long it is held, and holding it costs nothing.
+func TestHeldMessagesKeepNoOthersFromComing_B6(t *testing.T) {
+	const waiting = 8_192 // As many as a subscription holds.
 	b := newHost(t).quick(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
-	publish(t, b, 0, 3)
+	for n := 0; n < waiting; n += 512 {
+		call := make([]broker.Message, 512)
+		for i := range call {
+			call[i] = message(fmt.Sprint("waiting-", n+i), 0)
+		}
+		require.NoError(t, b.Publish(t.Context(), call))
+	}
 	c := join(t, b)
-	held := receive(t, c, 1) // The others wait in the member.
-	<-time.After(3 * nats.QuickAckWait)
+	held := receive(t, c, waiting)
 
+	before := b.Conn().Stats().OutMsgs
+	<-time.After(4 * nats.QuickCheck)
+	require.Less(t, b.Conn().Stats().OutMsgs-before, uint64(100), "requests, and no word on each that is held")
+
+	publish(t, b, 0, 1_000)
+	others := receive(t, c, 1_000)
+	requireBodies(t, 0, others)
+	require.NoError(t, c.Ack(t.Context(), others...))
 	js, err := jetstream.New(b.Conn())
 	require.NoError(t, err)
 	consumer, err := js.Consumer(t.Context(), "ordering_order", "group")
 	require.NoError(t, err)
 	require.Zero(t, consumer.CachedInfo().NumRedelivered)
-	require.Equal(t, 3, consumer.CachedInfo().NumAckPending)
+	require.Equal(t, waiting, consumer.CachedInfo().NumAckPending)
 	require.NoError(t, c.Ack(t.Context(), held...))
-	requireBodies(t, 1, receive(t, c, 2))
 }
 
 func TestReleasedComesFirst(t *testing.T) {

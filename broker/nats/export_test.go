@@ -10,10 +10,10 @@ import (
 // OpenQuick is Open with members that give up on each other, and on the server,
 // soon.
 func OpenQuick(ctx context.Context, cfg Config) (*Broker, error) {
-	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: time.Second, ackWait: QuickAckWait})
+	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: time.Second, check: QuickCheck})
 }
 
-const QuickAckWait = time.Second
+const QuickCheck = 500 * time.Millisecond
 
 // Conn is for tests that break it.
 func (b *Broker) Conn() *nats.Conn { return b.nc }

@@ -71,6 +71,7 @@ type Broker struct {
 	mu          sync.Mutex
 	consumers   map[*consumer]struct{}
 	reconnected chan struct{} // Closed, and replaced, on every reconnect.
+	outage      *outage       // Not nil while there is no connection.
 	closed      bool
 }
 
@@ -121,7 +122,7 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 		nats.ReconnectBufSize(-1),
 		// A server that hangs is found within 15 s.
 		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(10*time.Second),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { b.requests.abort() }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { b.announce() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.requests.deny(err) }),
 	)
@@ -164,10 +165,34 @@ func connect(ctx context.Context, url string, options []nats.Option) (*nats.Conn
 	}
 }
 
+// outage is a time without a connection.
+type outage struct {
+	since time.Time
+	err   error
+}
+
+func (b *Broker) disconnected(err error) {
+	b.requests.abort()
+	if err == nil {
+		err = errors.New("the server ended the connection")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.outage = &outage{time.Now(), fmt.Errorf("nats: no connection: %w", err)}
+}
+
+// away is nil while there is a connection.
+func (b *Broker) away() *outage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.outage
+}
+
 // announce tells the consumers of a new connection.
 func (b *Broker) announce() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.outage = nil
 	close(b.reconnected)
 	b.reconnected = make(chan struct{})
 }
@@ -182,8 +207,8 @@ func (b *Broker) connection() <-chan struct{} {
 
 // until is ctx, done also when event is closed, and when a request would long
 // have been answered.
-func (b *Broker) until(ctx context.Context, event <-chan struct{}) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, b.timing.pull)
+func until(ctx context.Context, event <-chan struct{}, patience time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	go func() {
 		select {
 		case <-event:
@@ -197,9 +222,11 @@ func (b *Broker) until(ctx context.Context, event <-chan struct{}) (context.Cont
 // EnsureTopics creates a stream for each topic that no stream holds yet: on
 // disk, without a limit but MaxAge, with a [DedupWindow].
 func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
+	ctx, cancel := b.watch(ctx, "$JS.API.STREAM.")
+	defer cancel()
 	for _, topic := range topics {
 		if err := b.ensureTopic(ctx, topic); err != nil {
-			return classify(fmt.Errorf("nats: topic %q: %w", topic, err))
+			return classify(fmt.Errorf("nats: topic %q: %w", topic, cause(ctx, err)))
 		}
 	}
 	return nil
@@ -290,6 +317,8 @@ func classify(err error) error {
 		errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrNoResponders),
 		errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return broker.Classify(broker.Unavailable, err)
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return broker.Classify(broker.Permanent, err)
 	}
 	return err
 }

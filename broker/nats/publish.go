@@ -160,7 +160,7 @@ func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Mess
 		return
 	}
 	// A server that is going down doesn't answer.
-	ctx, cancel := b.until(ctx, call.broken)
+	ctx, cancel := until(ctx, call.broken, b.timing.pull)
 	defer cancel()
 	reasons := map[string]error{}
 	for _, i := range unrouted {
@@ -280,15 +280,15 @@ func checkName(name string) error {
 
 // decode is the reverse. A message of another publisher may lack id and key; its
 // place in the stream identifies it then.
-func decode(m jetstream.Msg, meta *jetstream.MsgMetadata) broker.Message {
+func decode(m *nats.Msg, meta *nats.MsgMetadata) broker.Message {
 	headers := map[string]string{}
-	for name, values := range m.Headers() {
+	for name, values := range m.Header {
 		if len(values) > 0 && !strings.HasPrefix(name, "Nats-") {
 			headers[name] = values[0]
 		}
 	}
 	decodeHeaders(headers)
-	decoded := broker.Message{ID: ownID(m.Headers().Get(nats.MsgIdHdr), m.Subject()), Topic: m.Subject(), Key: headers[keyHeader], Headers: headers, Body: m.Data()}
+	decoded := broker.Message{ID: ownID(m.Header.Get(nats.MsgIdHdr), m.Subject), Topic: m.Subject, Key: headers[keyHeader], Headers: headers, Body: m.Data}
 	maps.DeleteFunc(headers, func(name, _ string) bool { return name == keyHeader })
 	if decoded.ID == "" {
 		decoded.ID = headers["id"]

@@ -6,48 +6,67 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pump asks for messages until ctx is done. What it gets waits for Receive; how
-// much that can be is limited by the server (maxHeld).
+// pinHeader is in what a member gets, and names its tenure.
+const pinHeader = "Nats-Pin-Id"
+
+// errGap says that deliveries are missing.
+var errGap = errors.New("deliveries got lost on their way")
+
+// pump receives, session after session, until ctx is done. What comes waits for
+// Receive.
 func (c *consumer) pump(ctx context.Context) {
 	var seen <-chan struct{} // Names the connection that we know.
-	for fresh := true; ctx.Err() == nil; {
-		// Compared, not waited for: a request ends for many reasons at once, and
+	for tries := 0; ctx.Err() == nil; {
+		// Compared, not waited for: a session ends for many reasons at once, and
 		// missing this one would leave its losses undiscovered.
 		reconnected := c.b.connection()
 		if seen != reconnected {
 			// Deliveries and acknowledgements may have been lost with the old one.
-			c.mu.Lock()
-			c.lose()
-			c.mu.Unlock()
-			seen, fresh = reconnected, true
+			c.forget()
+			seen = reconnected
 		}
-		var err error
-		if fresh {
-			err = c.recover(ctx, reconnected)
+		err := c.serve(ctx, reconnected)
+		if errors.Is(err, errGap) {
+			err = c.reset(ctx, reconnected)
 		}
-		if err == nil {
-			err = c.fetch(ctx, reconnected)
-		}
-		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		switch {
+		case err == nil, ctx.Err() != nil:
+		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 			c.fail(fmt.Errorf("nats: receive: %w", err))
 			return
-		}
-		if fresh = err != nil || c.standsBy(); err != nil {
-			pause(ctx, reconnected)
+		case !c.b.nc.IsConnected():
+			// What is held may still be acknowledged in time, and State tells.
+			select {
+			case <-reconnected:
+			case <-ctx.Done():
+			}
+		default:
+			if c.unwell(fmt.Errorf("nats: receive: %w", err)) {
+				tries = 0
+			}
+			pause(ctx, reconnected, min(200*time.Millisecond<<min(tries, 8), c.b.timing.pull))
+			tries++
 		}
 	}
 }
 
 // pause waits before the next attempt after one that failed.
-func pause(ctx context.Context, reconnected <-chan struct{}) {
+func pause(ctx context.Context, reconnected <-chan struct{}, wait time.Duration) {
 	select {
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(wait):
 	case <-reconnected:
 	case <-ctx.Done():
 	}
+}
+
+func (c *consumer) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose()
 }
 
 func (c *consumer) standsBy() bool {
@@ -60,86 +79,90 @@ func (c *consumer) standsBy() bool {
 // broke, has the group, and messages are with somebody who can't acknowledge
 // them any more. Two members may do so at once: the one that received already
 // sees its numbers begin again, and starts over.
-func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) error {
-	ctx, cancel := c.b.until(ctx, reconnected)
-	defer cancel()
-	info, err := c.js.Info(ctx)
+func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (reset bool, err error) {
+	info, err := c.info(ctx, reconnected)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var pinned string
 	for _, g := range info.PriorityGroups {
 		pinned = g.PinnedClientID
 	}
-	if info.NumAckPending == 0 || (pinned != "" && pinned != c.pin) {
-		return nil
+	c.mu.Lock()
+	own := c.pin
+	c.mu.Unlock()
+	if info.NumAckPending == 0 || (pinned != "" && pinned != own) {
+		return false, nil
 	}
-	return c.reset(ctx)
+	return true, c.reset(ctx, reconnected)
+}
+
+// missing says whether the server has made more deliveries than this member saw,
+// and seen, how many it saw. Where that was so before and nothing came since, they
+// got lost on their way, and the consumer has to start over. The next delivery
+// would show the same: this is for the time until then.
+func (c *consumer) missing(ctx context.Context, reconnected <-chan struct{}, before uint64) (seen uint64, gap error) {
+	seen = c.seen()
+	if seen == 0 || !c.sentMore(ctx, reconnected, seen) || c.seen() != seen {
+		return 0, nil
+	}
+	if before == seen {
+		c.startOver()
+		return 0, errGap
+	}
+	return seen, nil
+}
+
+// sentMore says whether the server has made more than so many deliveries. Without
+// an answer it doesn't know: the session finds out what is wrong.
+func (c *consumer) sentMore(ctx context.Context, reconnected <-chan struct{}, seen uint64) bool {
+	info, err := c.info(ctx, reconnected)
+	return err == nil && info.Delivered.Consumer > seen
+}
+
+// seen is how many deliveries of its tenure the member has got.
+func (c *consumer) seen() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tenure == nil {
+		return 0
+	}
+	return c.tenure.next - 1
+}
+
+func (c *consumer) startOver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renew(c.pin)
+}
+
+func (c *consumer) info(ctx context.Context, reconnected <-chan struct{}) (*jetstream.ConsumerInfo, error) {
+	ctx, cancel := until(ctx, reconnected, c.b.timing.absence)
+	defer cancel()
+	return c.js.Info(ctx)
 }
 
 // reset makes the server start over, with delivery number 1, behind the last
 // message before which all is acknowledged.
-func (c *consumer) reset(ctx context.Context) error {
+func (c *consumer) reset(ctx context.Context, reconnected <-chan struct{}) error {
+	ctx, cancel := until(ctx, reconnected, c.b.timing.absence)
+	defer cancel()
 	_, err := c.b.js.ResetConsumer(ctx, c.stream, c.name)
 	return err
 }
 
-// fetch takes in the messages of one request. It returns early when the
-// connection is replaced.
-func (c *consumer) fetch(ctx context.Context, reconnected <-chan struct{}) error {
-	request, cancel := c.b.until(ctx, reconnected)
-	defer cancel()
-	batch, err := c.js.Fetch(maxHeld, jetstream.FetchContext(request), jetstream.FetchPriorityGroup(pinGroup))
-	if err != nil {
-		return err
-	}
-	for m := range batch.Messages() {
-		if c.take(m) {
-			continue
-		}
-		cancel() // What is on its way is worth nothing.
-		for range batch.Messages() {
-		}
-		again, cancel := c.b.until(ctx, reconnected)
-		defer cancel()
-		return c.reset(again)
-	}
-	return c.ended(request, batch.Error())
-}
-
-// ended judges how a request ended.
-func (c *consumer) ended(request context.Context, err error) error {
-	switch {
-	case err == nil, request.Err() != nil:
-		return nil
-	case errors.Is(err, jetstream.ErrPinIDMismatch):
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.lose()
-		return nil
-	case errors.Is(err, jetstream.ErrConsumerDeleted):
-		return jetstream.ErrConsumerNotFound
-	}
-	return err
-}
-
 // take keeps a message for Receive. It returns false if messages before it are
-// missing.
-func (c *consumer) take(m jetstream.Msg) bool {
+// missing. The lock is held.
+func (c *consumer) take(m *nats.Msg, pin string) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if pin := m.Headers().Get("Nats-Pin-Id"); c.tenure == nil || c.tenure.pin != pin {
-		c.lose()
-		c.tenure, c.pin = &tenure{pin: pin, next: 1, lost: make(chan struct{})}, pin
+	if c.tenure == nil || c.tenure.pin != pin {
+		c.renew(pin)
 	}
 	if meta.Sequence.Consumer != c.tenure.next {
-		pin := c.tenure.pin
-		c.lose()
-		c.tenure = &tenure{pin: pin, next: 1, lost: make(chan struct{})}
+		c.renew(pin)
 		return false
 	}
 	c.tenure.next++
@@ -147,32 +170,14 @@ func (c *consumer) take(m jetstream.Msg) bool {
 	if c.held[seq] != nil {
 		return true // The server thought that we had forgotten it.
 	}
-	l := &loan{tenure: c.tenure, seq: seq, reply: m.Reply(), message: decode(m, meta), published: meta.Timestamp, redelivered: int(meta.NumDelivered) - 1}
+	l := &loan{tenure: c.tenure, seq: seq, reply: m.Reply, message: decode(m, meta), size: m.Size(), published: meta.Timestamp, redelivered: int(meta.NumDelivered) - 1}
 	c.held[seq] = l
 	c.offer(l)
 	return true
 }
 
-// keep tells the server that this member is at work on what it holds, so that it
-// isn't given out again however long that takes.
-func (c *consumer) keep(ctx context.Context) {
-	tick := time.NewTicker(c.b.timing.ackWait / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		c.mu.Lock()
-		replies := make([]string, 0, len(c.held))
-		for _, l := range c.held {
-			replies = append(replies, l.reply)
-		}
-		c.mu.Unlock()
-		for _, reply := range replies {
-			// Without a connection there is nothing to keep.
-			_ = c.b.nc.Publish(reply, []byte("+WPI"))
-		}
-	}
+// renew begins a tenure. The lock is held.
+func (c *consumer) renew(pin string) {
+	c.lose()
+	c.tenure, c.pin = &tenure{pin: pin, next: 1, lost: make(chan struct{})}, pin
 }

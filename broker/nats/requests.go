@@ -1,8 +1,10 @@
 package nats
 
 import (
+	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,9 +19,10 @@ type requests struct {
 	nc     *nats.Conn
 	prefix string // Of the subjects for replies.
 
-	mu    sync.Mutex
-	next  uint64
-	calls map[uint64]*call
+	mu      sync.Mutex
+	next    uint64
+	calls   map[uint64]*call
+	watches map[*watch]struct{}
 }
 
 // call is one round of requests, numbered from 0.
@@ -37,7 +40,9 @@ type reply struct {
 	*nats.Msg
 }
 
-func newRequests() *requests { return &requests{calls: map[uint64]*call{}} }
+func newRequests() *requests {
+	return &requests{calls: map[uint64]*call{}, watches: map[*watch]struct{}{}}
+}
 
 // listen receives the replies of a connection.
 func (r *requests) listen(nc *nats.Conn) error {
@@ -104,10 +109,10 @@ func (r *requests) abort() {
 	}
 }
 
-var deniedSubject = regexp.MustCompile(`(?i)publish to "([^"]+)"`)
+var deniedSubject = regexp.MustCompile(`(?i)(?:publish|subscription) to "([^"]+)"`)
 
-// deny tells the calls that the server refuses a subject. It answers so on the
-// connection, never to the request.
+// deny tells the calls and watches that the server refuses a subject. It answers
+// so on the connection, never to the request.
 func (r *requests) deny(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
@@ -123,5 +128,32 @@ func (r *requests) deny(err error) {
 		case c.denied <- match[1]:
 		default:
 		}
+	}
+	for w := range r.watches {
+		if slices.ContainsFunc(w.parts, func(part string) bool { return strings.Contains(match[1], part) }) {
+			w.cancel(err)
+		}
+	}
+}
+
+// watch waits for the refusal of a subject that has one of parts in it.
+type watch struct {
+	parts  []string
+	cancel context.CancelCauseFunc
+}
+
+// watch is ctx, done also when the server refuses a subject that has one of parts
+// in it. [cause] then tells why.
+func (b *Broker) watch(ctx context.Context, parts ...string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watch{parts, cancel}
+	b.requests.mu.Lock()
+	defer b.requests.mu.Unlock()
+	b.requests.watches[w] = struct{}{}
+	return ctx, func() {
+		cancel(nil)
+		b.requests.mu.Lock()
+		defer b.requests.mu.Unlock()
+		delete(b.requests.watches, w)
 	}
 }

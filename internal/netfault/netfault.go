@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Fault is what a relay does to the next request.
@@ -37,6 +38,7 @@ type Relay struct {
 	fault     atomic.Int32
 	trips     atomic.Int64
 	apart     atomic.Bool // since CutWhile: cancel requests are lost
+	rate      atomic.Int64
 	wg        sync.WaitGroup
 	late      chan struct{}
 	delivered chan struct{}
@@ -75,6 +77,21 @@ func (r *Relay) Close() {
 
 // Set says what happens to the next request.
 func (r *Relay) Set(f Fault) { r.fault.Store(int32(f)) }
+
+// Slow lets answers pass at so many bytes per second and connection.
+func (r *Relay) Slow(bytesPerSecond int64) { r.rate.Store(bytesPerSecond) }
+
+// pace waits as long as n bytes take on a slow link.
+func (r *Relay) pace(n int) {
+	rate := r.rate.Load()
+	if rate == 0 {
+		return
+	}
+	select {
+	case <-time.After(time.Duration(n) * time.Second / time.Duration(rate)):
+	case <-r.closed:
+	}
+}
 
 // Cut ends all connections and lets none be made, until Mend.
 func (r *Relay) Cut() {
@@ -250,6 +267,7 @@ func (c *relayed) answers() {
 			return
 		}
 		c.requested.Store(false)
+		c.r.pace(n)
 		if _, err := c.client.Write(buf[:n]); err != nil && !c.left.Load() {
 			c.close()
 			return

@@ -1,0 +1,90 @@
+package nats_test
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/nats"
+	"github.com/waybill-go/waybill/internal/netfault"
+)
+
+// B2: a slow link is used for each message once, and what is on its way takes a
+// bounded amount of memory.
+func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
+	const messages, size = 200, 200_000
+	rate := int64(6_000_000)
+	if os.Getenv("WAYBILL_LONG") != "" {
+		rate = 1_500_000
+	}
+	needed := time.Duration(messages*size) * time.Second / time.Duration(rate)
+
+	h := newHost(t)
+	b := h.quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	for n := range messages {
+		m := message("a", n)
+		m.Body = make([]byte, size)
+		require.NoError(t, b.Publish(t.Context(), []broker.Message{m}))
+	}
+	relay, err := netfault.New(t.Context(), strings.TrimPrefix(h.url, "nats://"))
+	require.NoError(t, err)
+	defer relay.Close()
+	relay.Slow(rate)
+	slow, err := nats.Open(t.Context(), nats.Config{URL: "nats://" + relay.Address})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, slow.Close(context.Background())) }()
+
+	before, most := heap(), uint64(0)
+	begin := time.Now()
+	c := join(t, slow)
+	for n := range messages {
+		got := receive(t, c, 1)
+		require.Equal(t, message("a", n).ID, got[0].ID)
+		if n%20 == 0 {
+			most = max(most, heap())
+		}
+		require.NoError(t, c.Ack(t.Context(), got...))
+	}
+	took := time.Since(begin)
+	t.Logf("%v for what takes %v; the heap grew by %d kB, at most", took.Round(time.Millisecond), needed, (max(most, before)-before)>>10)
+	require.Less(t, took, needed*3/2)
+	require.Less(t, most, before+64<<20)
+
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	consumer, err := js.Consumer(t.Context(), "ordering_order", "group")
+	require.NoError(t, err)
+	require.EqualValues(t, messages, consumer.CachedInfo().Delivered.Consumer, "none was delivered twice")
+}
+
+// heap is what is in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// B2: a message that is larger than all that is asked for at a time comes too, and
+// so does what is behind it.
+func TestMessageLargerThanTheWindow_B2(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	for n, size := range []int{10, 7 << 20, 7 << 20, 10, 3 << 20, 100_000, 1 << 20, 2<<20 - 60, 10} {
+		m := message("a", n)
+		m.Body = make([]byte, size)
+		require.NoError(t, b.Publish(t.Context(), []broker.Message{m}))
+	}
+	for n, d := range receive(t, join(t, b), 9) {
+		require.Equal(t, message("a", n).ID, d.ID)
+		require.Zero(t, d.Redelivered)
+	}
+}

@@ -1,0 +1,151 @@
+package nats_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/nats"
+)
+
+// restricted is a server with the users admin, who may do everything, and u, who
+// may not do what deny says. Both have the password p.
+func restricted(t *testing.T, deny server.Permissions) (admin, user string) {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Users: []*server.User{{Username: "admin", Password: "p"}, {Username: "u", Password: "p", Permissions: &deny}},
+	})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	url := func(user string) string {
+		return strings.Replace(s.ClientURL(), "nats://", "nats://"+user+":p@", 1)
+	}
+	return url("admin"), url("u")
+}
+
+func openQuick(t *testing.T, url string) *nats.Broker {
+	t.Helper()
+	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: url})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
+	return b
+}
+
+// state waits for a state that is as wanted.
+func state(t *testing.T, c broker.Consumer, wanted func(broker.State) bool) broker.State {
+	t.Helper()
+	var last broker.State
+	require.Eventually(t, func() bool {
+		last = c.(broker.Stateful).State()
+		return wanted(last)
+	}, 10*time.Second, 10*time.Millisecond)
+	return last
+}
+
+func ill(s broker.State) bool { return !s.Joined && s.LastError != nil }
+
+// B9: a member that may not ask for messages says so, instead of waiting in
+// silence; and it doesn't ask again and again at once.
+func TestRefusedRequestsShow_B9(t *testing.T) {
+	deny := &server.SubjectPermission{Deny: []string{"$JS.API.CONSUMER.MSG.NEXT.>"}}
+	admin, user := restricted(t, server.Permissions{Publish: deny})
+	require.NoError(t, openQuick(t, admin).EnsureTopics(t.Context(), topic))
+	b := openQuick(t, user)
+	began := time.Now()
+	c := join(t, b)
+	s := state(t, c, ill)
+	require.ErrorIs(t, s.LastError, natsgo.ErrPermissionViolation)
+	require.ErrorContains(t, s.LastError, "$JS.API.CONSUMER.MSG.NEXT.ordering_order.group")
+	require.WithinRange(t, s.Since, began, time.Now())
+
+	sent := b.Conn().Stats().OutMsgs
+	<-time.After(time.Second)
+	require.Less(t, b.Conn().Stats().OutMsgs-sent, uint64(20))
+	require.False(t, c.(broker.Stateful).State().Joined)
+}
+
+// B9: joining without the right to it fails at once, and says what is missing.
+func TestRefusedJoinFailsAtOnce_B9(t *testing.T) {
+	for denied, act := range map[string]func(*nats.Broker) error{
+		"$JS.API.STREAM.NAMES":      func(b *nats.Broker) error { return b.EnsureTopics(t.Context(), topic) },
+		"$JS.API.CONSUMER.CREATE.>": func(b *nats.Broker) error { _, err := b.Consume(t.Context(), topic, "group"); return err },
+		"$JS.API.STREAM.CREATE.>":   func(b *nats.Broker) error { return b.EnsureTopics(t.Context(), "other") },
+	} {
+		t.Run(denied, func(t *testing.T) {
+			admin, user := restricted(t, server.Permissions{Publish: &server.SubjectPermission{Deny: []string{denied}}})
+			require.NoError(t, openQuick(t, admin).EnsureTopics(t.Context(), topic))
+			began := time.Now()
+			err := act(openQuick(t, user))
+			require.ErrorIs(t, err, natsgo.ErrPermissionViolation)
+			require.Equal(t, broker.Permanent, broker.ClassOf(err))
+			require.Less(t, time.Since(began), 2*time.Second)
+		})
+	}
+}
+
+// B9: a server that is away shows, and so does its return.
+func TestLostConnectionShows_B9(t *testing.T) {
+	h := newHost(t)
+	b := h.quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	c := join(t, b)
+	require.True(t, c.(broker.Stateful).State().Joined)
+	h.stop(t)
+	away := state(t, c, ill)
+	require.ErrorContains(t, away.LastError, "no connection")
+	h.start(t)
+	back := state(t, c, func(s broker.State) bool { return s.Joined })
+	require.NoError(t, back.LastError)
+	publish(t, b, 0, 1)
+	requireBodies(t, 0, receive(t, c, 1))
+}
+
+// B9: members that stand by have joined; the one that works, too, whether
+// something comes or not.
+func TestIdleMembersHaveJoined_B9(t *testing.T) {
+	h := newHost(t)
+	one, two := h.quick(t), h.quick(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, one, 0, 1)
+	members := []broker.Consumer{join(t, one), join(t, two)}
+	for range 20 {
+		<-time.After(100 * time.Millisecond)
+		for _, m := range members {
+			s := m.(broker.Stateful).State()
+			require.True(t, s.Joined)
+			require.NoError(t, s.LastError)
+		}
+	}
+}
+
+// B9: a consumer or a stream that somebody deleted is no silence.
+func TestDeletedConsumerOrStreamShows_B9(t *testing.T) {
+	for what, remove := range map[string]func(jetstream.JetStream) error{
+		"consumer": func(js jetstream.JetStream) error { return js.DeleteConsumer(t.Context(), "ordering_order", "group") },
+		"stream":   func(js jetstream.JetStream) error { return js.DeleteStream(t.Context(), "ordering_order") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newHost(t).quick(t)
+			require.NoError(t, b.EnsureTopics(t.Context(), topic))
+			c := join(t, b)
+			js, err := jetstream.New(b.Conn())
+			require.NoError(t, err)
+			require.NoError(t, remove(js))
+			require.Error(t, state(t, c, ill).LastError)
+			_, err = c.Receive(t.Context(), 1)
+			require.Error(t, err)
+		})
+	}
+}
