@@ -65,11 +65,27 @@ func open(t *testing.T) *browser {
 	return b
 }
 
-// open goes to a view.
+// open goes to a view, with the token.
 func (b *browser) open(s *service, view string) {
 	b.t.Helper()
+	b.visit(s, view)
+	b.give(token)
+	b.holds(`!['unknown', 'refused'].includes(document.getElementById('line').dataset.state)`)
+}
+
+// visit goes to a view without a token, for which the page asks.
+func (b *browser) visit(s *service, view string) {
+	b.t.Helper()
 	b.do(chromedp.Navigate("http://" + s.addr + "/" + view))
-	b.holds(`document.getElementById('line').dataset.state`)
+	b.holds(`document.getElementById('token-input')`)
+}
+
+// give answers the page that asks for a token.
+func (b *browser) give(token string) {
+	b.t.Helper()
+	b.fill("#token-input", token)
+	b.press("\r")
+	b.holds(`!document.getElementById('token-input')`)
 }
 
 // blur takes the focus away.

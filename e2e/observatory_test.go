@@ -29,14 +29,10 @@ func TestObservatory_RetryAndReplay(t *testing.T) {
 	require.Contains(t, b.text("tbody"), "the partner refuses this message")
 	b.click(`tbody a[href^="#/messages/"]`)
 	b.holds(`document.querySelector('.step[data-state="abandoned"]')`)
-	b.shows("main", "payloads are shown to those only")
 	b.picture("observatory-message")
 
-	// Without the token nothing is changed; the page asks for it.
 	s.heal()
 	b.click(`button[data-action="retry"]`)
-	b.fill("#token-input", token)
-	b.press("\r")
 	b.shows(".outcome", "1 row would be due again.")
 	require.Empty(t, s.published(refusedOrder), "that was a look only")
 	b.fill("#actor", "operator")
@@ -65,6 +61,55 @@ func TestObservatory_RetryAndReplay(t *testing.T) {
 	b.press("1")
 	b.shows(`[data-card="abandoned"] dd`, "0")
 	b.shows(`[data-card="dead"] dd`, "0")
+	b.well()
+}
+
+// S2: without a token nothing is shown but that it is missing; the page asks for it,
+// and again after one that is wrong.
+func TestObservatory_S2_AsksForTheToken(t *testing.T) {
+	s := start(t)
+	b := open(t)
+	b.visit(s, "#/lanes")
+	b.shows("dialog", "The server shows nothing without a token.")
+	b.press("\x1b")
+	b.shows("#line", "no access")
+	require.NotContains(t, b.text("body"), "default / partner")
+	b.press("k")
+	b.holds(`document.getElementById('token-input')`)
+	b.fill("#token-input", "not the one that it is")
+	b.press("\r")
+	b.shows("dialog", "The server does not accept this token.")
+	b.give(token)
+	b.shows("tbody", "default / partner")
+	b.shows("#connection", "by stream")
+	b.well()
+}
+
+// S7, S13: with a token of role read one sees how everything is, and neither what
+// messages brought, nor can one act.
+func TestObservatory_S7_S13_AReader(t *testing.T) {
+	s := start(t)
+	s.place(refusedOrder)
+	s.place(failingOrder)
+	b := open(t)
+	b.visit(s, "")
+	b.give(reading)
+	b.shows(`[data-card="abandoned"] dd`, "1")
+	b.shows(`[data-card="dead"] dd`, "1")
+	b.click(`[data-card="abandoned"] a`)
+	b.shows("tbody", "[hidden]")
+	b.shows("tbody", "permanent")
+	b.click(`tbody a[href^="#/messages/"]`)
+	b.shows("main", "payloads are shown to those only who send a token of role operate")
+	for _, secret := range []string{refusedOrder, "the partner refuses this message"} {
+		require.NotContains(t, b.text("body"), secret)
+	}
+	b.click(`button[data-action="retry"]`)
+	b.shows("dialog", "token reader has role read, and this takes role operate")
+	b.press("\x1b")
+	b.press("4")
+	b.shows("#total", "1 message found.")
+	require.NotContains(t, b.text("body"), "no address")
 	b.well()
 }
 

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	token = "a token of the tests"
+	token   = "a token of the tests"
+	reading = "a token that only reads"
 
 	refusedOrder = "order-refused" // by the partner's broker
 	failingOrder = "order-failing" // in shipping
@@ -75,7 +76,7 @@ func start(t *testing.T) *service {
 		Brokers:       map[string]broker.Broker{"default": memory.New(memory.Config{}), "partner": s.partner},
 		Outbox:        outbox.Config{Workers: 2, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
 		Subscriptions: []subscription.Stream{s.shipping(parcels)},
-		Server:        engine.Server{Token: token, ShowPayloads: true},
+		Server:        engine.Server{Token: token, Tokens: []engine.Token{{Name: "reader", Role: engine.RoleRead, Token: reading}}, ShowPayloads: true},
 		Logger:        slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)

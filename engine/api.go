@@ -26,6 +26,8 @@ type laneReport struct {
 	LastError            *string                 `json:"last_error"`
 	LeaseOwners          []string                `json:"lease_owners"`
 	Error                string                  `json:"error,omitempty"`
+
+	outage bool // LastError is what the broker said that doesn't answer, and about no row
 }
 
 // latencyReport is that of the last minute.
@@ -41,7 +43,11 @@ func (e *Engine) outbox(r *http.Request) (any, error) {
 	if err := paramsOf(r).check(); err != nil {
 		return nil, err
 	}
-	return e.outboxState(r.Context(), fresh), nil
+	report := e.outboxState(r.Context(), fresh)
+	if !visitorOf(r).content() {
+		report = report.withoutContent()
+	}
+	return report, nil
 }
 
 func (e *Engine) outboxState(ctx context.Context, as age) outboxReport {
@@ -114,6 +120,6 @@ func (r *laneReport) process(s outbox.LaneStatus) {
 		r.LatencySeconds = &latencyReport{s.Latency.P50.Seconds(), s.Latency.P99.Seconds()}
 	}
 	if s.LastError != "" {
-		r.LastError = &s.LastError
+		r.LastError, r.outage = &s.LastError, s.Breaker != "closed"
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 const (
 	maxBody  = 64 << 10 // bytes of the body of a request
+	maxDepth = 16       // of lists and objects in each other; those that have a meaning need 3
 	maxLimit = 1<<31 - 1
 )
 
@@ -38,6 +39,9 @@ func decode(r *http.Request, into any, notHere ...string) error {
 			return &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is longer than %d bytes", maxBody)}
 		}
 		return badRequest("the body did not arrive whole")
+	}
+	if tooDeep(body) {
+		return badRequest("the body has more than %d lists and objects in each other", maxDepth)
 	}
 	if !json.Valid(body) {
 		return badRequest("the body is not JSON")
@@ -69,6 +73,27 @@ func decode(r *http.Request, into any, notHere ...string) error {
 		return badRequest("the body can't be read: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return nil
+}
+
+// tooDeep looks before anything is read that takes a time for each depth.
+func tooDeep(body []byte) bool {
+	depth, text := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case text && c == '\\':
+			i++ // whatever stands behind it is text
+		case c == '"':
+			text = !text
+		case text:
+		case c == '[', c == '{':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == ']', c == '}':
+			depth--
+		}
+	}
+	return false
 }
 
 // checkValue refuses what would stand for "not given", and returns the value with

@@ -47,6 +47,9 @@ func (e *Engine) letters(r *http.Request) (any, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	if err := p.onlyContent(r, "key", "error"); err != nil {
+		return nil, err
+	}
 	of, err := e.chosen(provider, anyDatabase)
 	if err == nil {
 		err = onePlace(after, of)
@@ -69,7 +72,11 @@ func (e *Engine) letters(r *http.Request) (any, error) {
 		name := d.provider.Name()
 		list := lists[name]
 		for _, l := range list.Letters {
-			report.Letters = append(report.Letters, letterReport{name, l})
+			shown := letterReport{name, l}
+			if !visitorOf(r).content() {
+				shown = shown.withoutContent()
+			}
+			report.Letters = append(report.Letters, shown)
 		}
 		if report.Total[name] = list.Total; list.Next > 0 {
 			report.Next[name] = list.Next
@@ -123,6 +130,9 @@ func (e *Engine) letter(r *http.Request) (any, error) {
 		if e.hidden(r) == "" {
 			details.Headers = e.redaction.headers(l.Headers)
 		}
+		if !visitorOf(r).content() {
+			details.letterReport, details.Stack = details.letterReport.withoutContent(), *hide(&details.Stack)
+		}
 		return details, nil
 	}
 	if len(errs) > 0 {
@@ -149,7 +159,7 @@ func (e *Engine) replay(r *http.Request) (any, error) {
 	}
 	return e.changeLetters(r.Context(), asked, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter) (subscription.DeadLetterResult, error) {
 		return s.Replay(ctx, f, subscription.ReplayOptions{
-			Actor: asked.Actor, Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
+			Actor: visitorOf(r).actor(asked.Actor), Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
 		})
 	})
 }
@@ -160,7 +170,7 @@ func (e *Engine) discard(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return e.changeLetters(r.Context(), asked, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter) (subscription.DeadLetterResult, error) {
-		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: asked.Actor, UpTo: asked.UpTo, DryRun: asked.DryRun})
+		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: visitorOf(r).actor(asked.Actor), UpTo: asked.UpTo, DryRun: asked.DryRun})
 	})
 }
 

@@ -84,6 +84,9 @@ func (e *Engine) messages(r *http.Request) (any, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	if err := p.onlyContent(r, "key", "stream", "correlation", "error"); err != nil {
+		return nil, err
+	}
 	of, err := e.chosen(provider, (*database).hasOutbox)
 	if err == nil {
 		err = onePlace(filter.After, of)
@@ -115,7 +118,11 @@ func (e *Engine) messages(r *http.Request) (any, error) {
 			report.Next[name] = list[limit-1].Seq
 		}
 		for _, entry := range list {
-			report.Messages = append(report.Messages, newRowReport(name, entry))
+			row := newRowReport(name, entry)
+			if !visitorOf(r).content() {
+				row = row.withoutContent()
+			}
+			report.Messages = append(report.Messages, row)
 		}
 	}
 	return report, nil
@@ -204,6 +211,9 @@ func (e *Engine) message(r *http.Request) (any, error) {
 	}
 	if report.Related = []relatedMessage{}; report.CorrelationID != nil {
 		report.Related = related(ctx, of, report)
+	}
+	if !visitorOf(r).content() {
+		report = report.withoutContent()
 	}
 	return report, nil
 }
@@ -338,7 +348,7 @@ func (e *Engine) changeMessages(verb outbox.Verb) func(r *http.Request) (any, er
 		var result outbox.ChangeResult
 		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outbox.Store) error {
 			result, err = s.Change(ctx, asked.Filter, outbox.Change{
-				Verb: verb, Actor: asked.Actor, Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
+				Verb: verb, Actor: visitorOf(r).actor(asked.Actor), Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
 				Retention: e.cfg.Outbox.Retention,
 			})
 			return e.interrupted(err, result.Changed, asked.DryRun)

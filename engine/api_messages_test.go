@@ -113,7 +113,7 @@ func TestAPI_A86_RetryOneRow(t *testing.T) {
 	actions, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Actions(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, actions, 1)
-	require.Equal(t, "ann", actions[0].Actor)
+	require.Equal(t, "token: ann", actions[0].Actor)
 	require.Equal(t, got.Action, actions[0].ID)
 }
 
@@ -193,9 +193,6 @@ func TestAPI_ShowMessage(t *testing.T) {
 	require.Empty(t, got.Related)
 	require.NotNil(t, got.Related)
 
-	require.Equal(t, 200, get(t, e, "/api/outbox/messages/"+second.MessageID, &got))
-	require.Nil(t, got.Payload)
-	require.NotEmpty(t, *got.PayloadHidden)
 }
 
 // Who publishes what, by provider, target and partition; a database that doesn't

@@ -33,7 +33,11 @@ func (e *Engine) subscriptions(r *http.Request) (any, error) {
 	if err := paramsOf(r).check(); err != nil {
 		return nil, err
 	}
-	return e.subscriptionsState(r.Context(), fresh), nil
+	report := e.subscriptionsState(r.Context(), fresh)
+	if !visitorOf(r).content() {
+		report = report.withoutContent()
+	}
+	return report, nil
 }
 
 func (e *Engine) subscriptionsState(ctx context.Context, as age) subscriptionsReport {

@@ -22,7 +22,7 @@ func TestAPI_S3_28_Subscriptions(t *testing.T) {
 		return nil
 	})
 	s.MaxAttempts = 2
-	cfg.Subscriptions = []subscription.Stream{s}
+	cfg.Subscriptions, cfg.Server.Token = []subscription.Stream{s}, token
 	e := b.make(cfg)
 	before := e.subscriptionsState(t.Context(), fresh).Subscriptions["parcels"]
 	require.False(t, before.Running)

@@ -135,6 +135,7 @@ func TestContexts_OnlyOneOfTwoRuns(t *testing.T) {
 func TestContexts_ATopicThatCannotBeCreated(t *testing.T) {
 	p := twoProcesses(t)
 	p.parcels.Brokers = map[string]broker.Broker{"default": strict{p.main, "sales.sale"}}
+	p.parcels.Server.Token = token
 	e := p.start(p.parcels)
 	p.sell(3)
 	sent := repository.New[*parcel](p.bench.parcels)

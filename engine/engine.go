@@ -71,16 +71,21 @@ type Server struct {
 	// Addr is host:port to listen on; port 0 picks a free one, see
 	// [Engine.Addr]. Empty: no server.
 	Addr string
-	// Token lets whoever sends it as "Authorization: Bearer …" read, and act.
-	// Without it only a loopback address can be read, freely, no other is listened
-	// on, and nobody can act.
+	// Token is short for one of Tokens: of role operate, and with the name "token".
 	Token string
-	// ShowPayloads shows what messages carry, bodies and headers, to those who send
-	// Token. Otherwise nobody sees it.
+	// Tokens let whoever sends one of them as "Authorization: Bearer …" read, or read
+	// and act, as its role says. With any, reading needs one, too. Without, a loopback
+	// address can be read freely by requests that no proxy passed on, no other is
+	// listened on, and nobody can act or sees what messages brought.
+	Tokens []Token
+	// ShowPayloads shows what messages carry, bodies and headers, to tokens of role
+	// operate. Otherwise nobody sees it.
 	ShowPayloads bool
-	// Redact are names of fields, in any case, whose values are replaced by
-	// "[redacted]" wherever they stand in a body or among the headers that are
-	// shown. With it, a body that is not JSON isn't shown.
+	// Redact are fields whose values are replaced by "[redacted]" in the bodies and
+	// headers that are shown: names such as "email", wherever they stand, or the last
+	// names of a path, such as "customer.email". Capitals, "-" and "_" make no
+	// difference, and places in lists don't count. With it, a body that is not JSON
+	// isn't shown.
 	Redact []string
 }
 
@@ -96,6 +101,8 @@ type Engine struct {
 	watchdog  *watchdog
 	feed      *feed
 	redaction redaction
+	keys      *keyring
+	refusals  *refusals
 
 	phase phase
 
@@ -154,7 +161,11 @@ func (e *Engine) equip() {
 		l.usable = newCached(l.ensure, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	e.watchdog = newWatchdog(e.log)
-	e.feed = newFeed(func(ctx context.Context) any { return e.state(ctx) }, e.lookouts)
+	e.feed = newFeed(func(ctx context.Context) (full, plain any) {
+		s := e.state(ctx)
+		return s, s.withoutContent()
+	}, e.lookouts)
+	e.refusals = newRefusals(e.log)
 	e.metrics = newMetrics(e)
 	e.redaction = newRedaction(e.cfg.Server.Redact)
 	if addr := e.cfg.Server.Addr; addr != "" {
@@ -163,8 +174,8 @@ func (e *Engine) equip() {
 }
 
 // Handler serves what the engine's own server serves, for a mux of your own. It
-// lets read who connects to a loopback address or, with a Server.Token, who
-// sends that.
+// lets read who sends one of the Server's tokens or, where it has none, who
+// connects to a loopback address and not through a proxy.
 func (e *Engine) Handler() http.Handler { return e.handler(connected) }
 
 // Addr is where the HTTP server listens: Server.Addr with the port that was

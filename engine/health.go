@@ -55,11 +55,16 @@ func (e *Engine) livez(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz says why to those who may read, and to others only whether.
-func (e *Engine) readyz(w http.ResponseWriter, r *http.Request, details bool) {
+func (e *Engine) readyz(w http.ResponseWriter, r *http.Request, free func(*http.Request) bool) {
 	var h health
+	visitor, refused := e.judge(free, readers, r)
+	details := refused == nil
 	if details {
 		s := e.look(r.Context())
 		d := e.watchdog.judge(s)
+		if !visitor.content() {
+			s, d = s.withoutContent(), d.withoutContent()
+		}
 		h = health{Status: s.status, Components: s.parts, Health: &d}
 	} else {
 		h = e.health(r.Context())

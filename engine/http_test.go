@@ -176,7 +176,7 @@ func TestHTTP_WhoMayRead(t *testing.T) {
 	b := setup(t)
 	open := b.make(b.config())
 	cfg := b.config()
-	cfg.Server = Server{Addr: "0.0.0.0:0", Token: "secret"}
+	cfg.Server = Server{Addr: "0.0.0.0:0", Token: token}
 	guarded := b.make(cfg)
 	const inside, outside = "127.0.0.1:9000", "10.1.2.3:9000"
 	for name, c := range map[string]struct {
@@ -188,16 +188,16 @@ func TestHTTP_WhoMayRead(t *testing.T) {
 		"own server, a page's name for it":      {open.server.http.Handler, "evil.example:9000", inside, "", 403},
 		"own server for others, no token":       {guarded.server.http.Handler, "host:9000", outside, "", 401},
 		"own server for others, from inside":    {guarded.server.http.Handler, "localhost:9000", inside, "", 401},
-		"own server for others, wrong token":    {guarded.server.http.Handler, "host:9000", outside, "Bearer secreT", 401},
-		"own server for others, longer token":   {guarded.server.http.Handler, "host:9000", outside, "Bearer secret2", 401},
+		"own server for others, wrong token":    {guarded.server.http.Handler, "host:9000", outside, "Bearer " + strings.ToUpper(token), 401},
+		"own server for others, longer token":   {guarded.server.http.Handler, "host:9000", outside, "Bearer " + token + "2", 401},
 		"own server for others, empty token":    {guarded.server.http.Handler, "host:9000", outside, "Bearer ", 401},
-		"own server for others, another scheme": {guarded.server.http.Handler, "host:9000", outside, "Basic secret", 401},
-		"own server for others, token":          {guarded.server.http.Handler, "host:9000", outside, "Bearer secret", 200},
-		"own server for others, small letters":  {guarded.server.http.Handler, "host:9000", outside, "bearer secret", 200},
+		"own server for others, another scheme": {guarded.server.http.Handler, "host:9000", outside, "Basic " + token, 401},
+		"own server for others, token":          {guarded.server.http.Handler, "host:9000", outside, "Bearer " + token + "", 200},
+		"own server for others, small letters":  {guarded.server.http.Handler, "host:9000", outside, "bearer " + token, 200},
 		"own mux on loopback":                   {open.Handler(), "127.0.0.1:80", inside, "", 200},
 		"own mux for others, without a token":   {open.Handler(), "host", outside, "", 403},
 		"own mux for others, empty token":       {open.Handler(), "host", outside, "Bearer ", 403},
-		"own mux for others, token":             {guarded.Handler(), "host", outside, "Bearer secret", 200},
+		"own mux for others, token":             {guarded.Handler(), "host", outside, "Bearer " + token + "", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := ask(c.h, http.MethodGet, "/api/outbox", c.host, c.local, c.authorization)
@@ -205,7 +205,7 @@ func TestHTTP_WhoMayRead(t *testing.T) {
 			if c.want == 401 {
 				require.Contains(t, w.Header().Get("WWW-Authenticate"), "Bearer")
 			}
-			require.NotContains(t, w.Body.String(), "secret")
+			require.NotContains(t, w.Body.String(), token)
 			require.Equal(t, c.want, ask(c.h, http.MethodGet, "/metrics", c.host, c.local, c.authorization).Code)
 			require.Equal(t, 200, ask(c.h, http.MethodGet, "/livez", c.host, c.local, c.authorization).Code, "probes are free")
 			ready := ask(c.h, http.MethodGet, "/readyz", c.host, c.local, c.authorization)

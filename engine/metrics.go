@@ -108,6 +108,8 @@ var (
 		func(h outbox.Held) float64 { return float64(h.Keys) }, "provider", "target")
 	heldRows = gauge("waybill_outbox_held_rows", "Rows that wait behind those.",
 		func(h outbox.Held) float64 { return float64(h.Behind) }, "provider", "target")
+	refusedTotal = counter("waybill_http_refused_total", "Requests over HTTP that were refused, by why: they had no token, a wrong one, or one of another role, came from another site's page, by a proxy or from elsewhere although there is no token, or wanted to act although actions are off.",
+		func(n int64) float64 { return float64(n) }, "reason")
 	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
 
 	outboxMetrics = []metric[outbox.Stats]{
@@ -203,6 +205,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		all.Go(func() { c.deadLettersOf(d, to) })
 	}
 	all.Go(func() { c.healthOf(to) })
+	for reason, n := range c.refusals.count {
+		refusedTotal.send(to, n.Load(), reason)
+	}
 	for _, s := range c.streams {
 		send(to, subscriptionMetrics, s.runner.Status(), s.name)
 		all.Go(func() { c.lagOf(s, to) })

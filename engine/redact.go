@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -13,29 +14,49 @@ import (
 // redacted stands for a value that is not shown.
 const redacted = "[redacted]"
 
-// redaction are the names, in small letters, of fields whose values are not shown.
-type redaction map[string]bool
+// redaction are the ends of paths, name by name, of fields whose values are not
+// shown.
+type redaction [][]string
 
 func newRedaction(names []string) redaction {
-	r := redaction{}
+	var r redaction
 	for _, name := range names {
-		r[strings.ToLower(name)] = true
+		r = append(r, pathOf(name))
 	}
 	return r
 }
 
+// pathOf are the names of a path, in which neither capitals nor "-" and "_" make
+// a difference: card_number is CardNumber, too.
+func pathOf(name string) []string {
+	return strings.Split(strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name)), ".")
+}
+
+// has says whether the field at a path is one of them.
+func (r redaction) has(path []string) bool {
+	return slices.ContainsFunc(r, func(end []string) bool {
+		return len(end) <= len(path) && slices.Equal(end, path[len(path)-len(end):])
+	})
+}
+
 // value replaces values of such fields, at any depth.
-func (r redaction) value(v any) any {
+func (r redaction) value(v any) any { return r.below(nil, v) }
+
+// below is value for what stands at a path. An item of a list has its list's.
+func (r redaction) below(path []string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, member := range v {
-			if v[name] = r.value(member); r[strings.ToLower(name)] {
+			at := append(path, pathOf(name)...)
+			if r.has(at) {
 				v[name] = redacted
+				continue
 			}
+			v[name] = r.below(at, member)
 		}
 	case []any:
 		for i, member := range v {
-			v[i] = r.value(member)
+			v[i] = r.below(path, member)
 		}
 	}
 	return v
@@ -44,7 +65,7 @@ func (r redaction) value(v any) any {
 func (r redaction) headers(headers map[string]string) map[string]string {
 	shown := make(map[string]string, len(headers))
 	for name, value := range headers {
-		if shown[name] = value; r[strings.ToLower(name)] {
+		if shown[name] = value; r.has(pathOf(name)) {
 			shown[name] = redacted
 		}
 	}
@@ -57,8 +78,8 @@ func (e *Engine) hidden(r *http.Request) string {
 	switch {
 	case !e.cfg.Server.ShowPayloads:
 		return "payloads are not shown; server.show_payloads turns that on"
-	case !e.hasToken(r):
-		return "payloads are shown to those only who send the server's token as Authorization: Bearer …"
+	case !visitorOf(r).content():
+		return "payloads are shown to those only who send a token of role operate as Authorization: Bearer …"
 	}
 	return ""
 }

@@ -168,12 +168,15 @@ func eventually(t *testing.T, condition func() bool) {
 	require.Eventually(t, condition, time.Minute, 5*time.Millisecond)
 }
 
-// get fetches JSON from an engine's own server.
+// get fetches JSON from an engine's own server, with the token if there is one.
 func get(t *testing.T, e *Engine, path string, into any) int {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Addr()+path, nil)
 	require.NoError(t, err)
+	if e.cfg.Server.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()

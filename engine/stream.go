@@ -43,7 +43,7 @@ func (e *Engine) state(ctx context.Context) state {
 
 // feed looks once a second for all who listen, and not at all if nobody does.
 type feed struct {
-	look  func(ctx context.Context) any
+	look  func(ctx context.Context) (full, plain any)
 	start func(func(ctx context.Context)) bool
 
 	mu        sync.Mutex
@@ -53,17 +53,18 @@ type feed struct {
 
 // listener gets what is new. One that is slow misses what it had no time for.
 type listener struct {
-	events chan []byte   // holds the newest
-	ended  chan struct{} // closed: there will be no more
+	content bool          // it gets what is full, others what is plain
+	events  chan []byte   // holds the newest
+	ended   chan struct{} // closed: there will be no more
 }
 
 var errTooMany = errors.New("too many clients listen to this engine; try again later, or ask /api/outbox and /api/health")
 
-func newFeed(look func(ctx context.Context) any, l *lookouts) *feed {
+func newFeed(look func(ctx context.Context) (full, plain any), l *lookouts) *feed {
 	return &feed{look: look, start: l.start, listeners: map[*listener]struct{}{}}
 }
 
-func (f *feed) join() (*listener, error) {
+func (f *feed) join(content bool) (*listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.listeners) >= streamClients {
@@ -73,7 +74,7 @@ func (f *feed) join() (*listener, error) {
 		return nil, errors.New("the engine has stopped")
 	}
 	f.looking = true
-	l := &listener{events: make(chan []byte, 1), ended: make(chan struct{})}
+	l := &listener{content: content, events: make(chan []byte, 1), ended: make(chan struct{})}
 	f.listeners[l] = struct{}{}
 	return l, nil
 }
@@ -89,10 +90,9 @@ func (f *feed) run(ctx context.Context) {
 	ticker := time.NewTicker(streamEvery)
 	defer ticker.Stop()
 	for !f.deserted() {
-		text, err := json.Marshal(f.look(ctx))
-		if err == nil {
-			f.tell(text)
-		}
+		full, plain := f.look(ctx)
+		f.tell(full, true)
+		f.tell(plain, false)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -110,10 +110,21 @@ func (f *feed) deserted() bool {
 	return !f.looking
 }
 
-func (f *feed) tell(event []byte) {
+// tell sends what is new to the listeners of one kind.
+func (f *feed) tell(what any, content bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var event []byte // the same for all
 	for l := range f.listeners {
+		if l.content != content {
+			continue
+		}
+		if event == nil {
+			var err error
+			if event, err = json.Marshal(what); err != nil {
+				return
+			}
+		}
 		select {
 		case <-l.events:
 		default:
@@ -133,14 +144,14 @@ func (f *feed) end() {
 }
 
 // stream sends the state of the engine each second, as server-sent events, until
-// the client leaves or the engine stops.
+// the client leaves, its token is no longer good, or the engine stops.
 func (e *Engine) stream(w http.ResponseWriter, r *http.Request) {
 	if err := paramsOf(r).check(); err != nil {
 		wrong := e.tell(r, err)
 		refuse(w, wrong.status, wrong.text)
 		return
 	}
-	l, err := e.feed.join()
+	l, err := e.feed.join(visitorOf(r).content())
 	if err != nil {
 		w.Header().Set("Retry-After", "5")
 		refuse(w, http.StatusServiceUnavailable, err.Error())
@@ -196,7 +207,7 @@ func (e *Engine) stream(w http.ResponseWriter, r *http.Request) {
 	for ok := send([]byte("retry: 2000\n\n")); ok; {
 		select {
 		case event := <-l.events:
-			ok = send([]byte("event: state\ndata: "), event, []byte("\n\n"))
+			ok = e.stillIn(r) && send([]byte("event: state\ndata: "), event, []byte("\n\n"))
 		case <-beat.C:
 			ok = send([]byte(": still there\n\n"))
 		case <-l.ended:

@@ -26,9 +26,17 @@ type listening struct {
 
 func listen(t *testing.T, e *Engine) *listening {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return listenAs(t, e, "")
+}
+
+func listenAs(t *testing.T, e *Engine, token string) *listening {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Addr()+"/api/stream", nil)
 	require.NoError(t, err)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = response.Body.Close() })
@@ -147,7 +155,7 @@ func TestStream_ASlowClient(t *testing.T) {
 	lookouts := newLookouts()
 	var looks atomic.Int64
 	large := strings.Repeat("x", 4<<20)
-	e := &Engine{feed: newFeed(func(context.Context) any { looks.Add(1); return large }, lookouts)}
+	e := &Engine{feed: newFeed(func(context.Context) (full, plain any) { looks.Add(1); return large, large }, lookouts)}
 	server := &http.Server{Handler: http.HandlerFunc(e.stream), ReadHeaderTimeout: time.Second}
 	socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -166,7 +174,7 @@ func TestStream_ASlowClient(t *testing.T) {
 	}
 	eventually(t, func() bool { return listeners() == 1 && looks.Load() > 0 })
 	// It is written to, and can't take it; meanwhile another one gets all.
-	quick, err := e.feed.join()
+	quick, err := e.feed.join(true)
 	require.NoError(t, err)
 	for range 3 {
 		require.Len(t, <-quick.events, len(large)+2)
@@ -188,7 +196,7 @@ func TestStream_NotMoreThanSoMany(t *testing.T) {
 	e := b.start(b.config())
 	var all []*listener
 	for range streamClients {
-		l, err := e.feed.join()
+		l, err := e.feed.join(true)
 		require.NoError(t, err)
 		all = append(all, l)
 	}
@@ -230,11 +238,11 @@ func TestStream_WhoMayRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	cfg := b.config()
-	cfg.Server = Server{Addr: "127.0.0.1:0", Token: "secret"}
+	cfg.Server = Server{Addr: "127.0.0.1:0", Token: token}
 	h := b.make(cfg).Handler()
 	for _, path := range []string{"/api/health", "/api/stream"} {
 		require.Equal(t, http.StatusUnauthorized, ask(h, "GET", path, "host", "10.1.2.3:9000", "").Code)
-		require.Equal(t, http.StatusOK, ask(h, "HEAD", path, "host", "10.1.2.3:9000", "Bearer secret").Code)
-		require.Equal(t, http.StatusMethodNotAllowed, ask(h, "POST", path, "host", "10.1.2.3:9000", "Bearer secret").Code)
+		require.Equal(t, http.StatusOK, ask(h, "HEAD", path, "host", "10.1.2.3:9000", "Bearer "+token).Code)
+		require.Equal(t, http.StatusMethodNotAllowed, ask(h, "POST", path, "host", "10.1.2.3:9000", "Bearer "+token).Code)
 	}
 }

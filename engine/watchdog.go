@@ -47,6 +47,8 @@ type diagnosis struct {
 	State   condition `json:"state"`
 	Summary string    `json:"summary"`
 	Reasons []reason  `json:"reasons"`
+
+	plainSummary string // Summary without content
 }
 
 // reason is one thing that is not as it should be. Codes don't change.
@@ -60,6 +62,7 @@ type reason struct {
 	Since        *time.Time `json:"since"` // this process saw it first
 	Text         string     `json:"text"`
 
+	plain        string        // Text without content
 	what, remedy string        // "{only}" in a command stands for the flags that choose the part
 	lasting      time.Duration // it must have lasted before it counts
 	quiet        bool          // nobody else logs it
@@ -128,7 +131,10 @@ func (w *watchdog) judge(s sight) diagnosis {
 	defer w.mu.Unlock()
 	now := w.now().UTC()
 	w.remember(s, now)
-	found := s.reasons()
+	found, plain := s.reasons(), map[string]string{}
+	for _, r := range s.withoutContent().reasons() {
+		plain[r.key()] = r.what
+	}
 	since := map[string]time.Time{}
 	d := diagnosis{State: healthy, Reasons: []reason{}}
 	for _, r := range found {
@@ -141,23 +147,29 @@ func (w *watchdog) judge(s sight) diagnosis {
 			continue
 		}
 		r.Since = &first
-		r.Text = fmt.Sprintf("%s: %s; since %s. %s", r.where(), r.what, first.Format(time.RFC3339), strings.ReplaceAll(r.remedy, "{only}", r.only()))
+		r.Text, r.plain = r.text(r.what), r.text(plain[r.key()])
 		d.Reasons = append(d.Reasons, r)
 	}
 	w.since = since
 	slices.SortFunc(d.Reasons, func(a, b reason) int {
 		return cmp.Or(cmp.Compare(b.State, a.State), cmp.Compare(a.key(), b.key())) // "stuck" comes after "degraded"
 	})
-	d.Summary = "all goes on"
+	d.Summary, d.plainSummary = "all goes on", "all goes on"
 	if len(d.Reasons) > 0 {
-		worst := d.Reasons[0]
-		d.State, d.Summary = worst.State, worst.where()+": "+worst.what
-		if more := len(d.Reasons) - 1; more > 0 {
-			d.Summary += fmt.Sprintf("; and %d more", more)
+		worst, more := d.Reasons[0], ""
+		if n := len(d.Reasons) - 1; n > 0 {
+			more = fmt.Sprintf("; and %d more", n)
 		}
+		d.State = worst.State
+		d.Summary, d.plainSummary = worst.where()+": "+worst.what+more, worst.where()+": "+plain[worst.key()]+more
 	}
 	w.tell(d, s)
 	return d
+}
+
+// text is a whole reason, of which what is the middle.
+func (r *reason) text(what string) string {
+	return fmt.Sprintf("%s: %s; since %s. %s", r.where(), what, r.Since.Format(time.RFC3339), strings.ReplaceAll(r.remedy, "{only}", r.only()))
 }
 
 // remember fills in what only shows over time.
@@ -259,5 +271,9 @@ func (e *Engine) apiHealth(r *http.Request) (any, error) {
 	if err := paramsOf(r).check(); err != nil {
 		return nil, err
 	}
-	return e.diagnose(r.Context()), nil
+	d := e.diagnose(r.Context())
+	if !visitorOf(r).content() {
+		d = d.withoutContent()
+	}
+	return d, nil
 }

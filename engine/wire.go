@@ -66,11 +66,16 @@ func (e *Engine) wire() error {
 
 func (w *wiring) checkServer() {
 	s := w.cfg.Server
-	if s.ShowPayloads && s.Token == "" {
-		w.fail("server.show_payloads shows what messages carry to those who send server.token, and there is none: set one, or leave it out")
+	if err := s.Check(); err != nil {
+		w.errs = append(w.errs, err)
+	} else {
+		var errs []error
+		w.keys, errs = newKeyring(s.tokens(), w.log)
+		w.errs = append(w.errs, errs...)
 	}
-	if slices.Contains(s.Redact, "") {
-		w.fail("server.redact has an empty name: remove it")
+	operates := slices.ContainsFunc(s.tokens(), func(t Token) bool { return t.Role == RoleOperate })
+	if s.ShowPayloads && !operates {
+		w.fail("server.show_payloads shows what messages carry to those who send a token of role operate, and there is none: set server.token, or leave it out")
 	}
 	if s.Addr == "" {
 		return
@@ -79,9 +84,21 @@ func (w *wiring) checkServer() {
 		w.fail("server.addr is %q: write host:port, such as 127.0.0.1:9000; port 0 picks a free one", s.Addr)
 		return
 	}
-	if s.Token == "" && !isLoopback(s.Addr) {
+	if len(s.tokens()) == 0 && !isLoopback(s.Addr) {
 		w.fail("server.addr %q can be reached from other machines and there is no server.token: set one, or listen on 127.0.0.1", s.Addr)
 	}
+}
+
+// Check returns all that is wrong with tokens and names, as far as no file of
+// tokens needs to be read, each with the key that it has in a configuration file.
+func (s Server) Check() error {
+	errs := s.checkTokens()
+	for i, name := range s.Redact {
+		if strings.Trim(name, ".") == "" || slices.Contains(strings.Split(name, "."), "") {
+			errs = append(errs, fmt.Errorf("server.redact[%d] is %q: write a field's name, or the end of its path, as in customer.email", i, name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // isLoopback says whether host:port can only be reached from this machine.

@@ -12,11 +12,12 @@ import (
 
 type observatoryCmd struct {
 	Addr         string `default:"127.0.0.1:0" help:"Listen on this host:port; port 0 picks a free one."`
-	ShowPayloads bool   `help:"Show what messages carry, bodies and headers, to those who give the token."`
+	ShowPayloads bool   `help:"Show what messages carry, bodies and headers, to those who give a token of role operate."`
 }
 
-// Run serves until ctx is done. The token is the file's; where it has none, there
-// is one for this time, so that whoever started this can act, and nobody else.
+// Run serves until ctx is done. The tokens are the file's; where it has none, there
+// is one for this time, so that whoever started this can read and act, and nobody
+// else.
 func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
 	d, err := c.open(ctx, false)
 	if err != nil {
@@ -26,7 +27,7 @@ func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	server := d.server
 	server.Addr = o.Addr
 	server.ShowPayloads = server.ShowPayloads || o.ShowPayloads
-	made := server.Token == ""
+	made := server.Token == "" && len(server.Tokens) == 0
 	if made {
 		server.Token = rand.Text()
 	}
@@ -49,7 +50,7 @@ func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	default:
 		fmt.Fprintln(stdout, url)
 		if made {
-			fmt.Fprintf(stderr, "The page asks for this token before it changes anything: %s\n", server.Token)
+			fmt.Fprintf(stderr, "The page asks for this token: %s\n", server.Token)
 		}
 	}
 	return errors.Join(err, e.Run(ctx))

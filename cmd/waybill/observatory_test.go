@@ -76,7 +76,9 @@ func TestObservatory(t *testing.T) {
 	code, page := ask(t, "GET", url, "", "")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, page, "Waybill observatory")
-	code, text := ask(t, "GET", url+"api/outbox", "", "")
+	code, text := ask(t, "GET", url+"api/outbox", "", "") // S2: reading needs the token that it made
+	require.Equal(t, http.StatusUnauthorized, code, text)
+	code, text = ask(t, "GET", url+"api/outbox", token, "")
 	require.Equal(t, http.StatusOK, code, text)
 	require.Contains(t, text, `"pending": 3`)
 

@@ -295,7 +295,7 @@ func (d *decoder) fromVariable(value, name, path string, t reflect.Type) *yaml.N
 	case t.Kind() == reflect.Slice, t.Kind() == reflect.Map:
 		var document yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &document); err != nil || len(document.Content) == 0 {
-			d.mistake(name, path, "is %q, which is not YAML such as [a, b] or {a: b}", value)
+			d.mistake(name, path, "is not YAML such as [a, b] or {a: b}") // without its value, which may have secrets in it
 			return nil
 		}
 		return document.Content[0]

@@ -83,9 +83,18 @@ type document struct {
 	Server struct {
 		Addr         string   `yaml:"addr"`
 		Token        string   `yaml:"token"`
+		Tokens       []token  `yaml:"tokens"`
 		ShowPayloads bool     `yaml:"show_payloads"`
 		Redact       []string `yaml:"redact"`
 	} `yaml:"server"`
+}
+
+// token is one of those that the server takes.
+type token struct {
+	Name  string `yaml:"name"`
+	Role  string `yaml:"role"`
+	Token string `yaml:"token"`
+	File  string `yaml:"file"`
 }
 
 // external is a partner's broker: a name, or a mapping.
@@ -155,6 +164,9 @@ func (d *decoder) convert(doc document) *File {
 			Addr: doc.Server.Addr, Token: doc.Server.Token, ShowPayloads: doc.Server.ShowPayloads, Redact: doc.Server.Redact,
 		},
 	}
+	for _, t := range doc.Server.Tokens {
+		f.Server.Tokens = append(f.Server.Tokens, engine.Token{Name: t.Name, Role: engine.Role(t.Role), Token: t.Token, File: t.File})
+	}
 	d.providers(f, doc.Providers)
 	d.brokers(f, doc.Brokers)
 	d.external(f, o.ExternalBrokers)
@@ -168,13 +180,21 @@ func (d *decoder) convert(doc document) *File {
 	if o.MaxMessageBytes < -1 {
 		d.mistake(d.where["outbox.max_message_bytes"], "outbox.max_message_bytes", "is %d: above 0, or -1 for no limit", o.MaxMessageBytes)
 	}
-	if joined, ok := f.Outbox.Check().(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			path, _, _ := strings.Cut(err.Error(), " ")
-			d.errs = append(d.errs, fmt.Errorf("%s: %w", cmp.Or(d.where[path], d.file), err))
-		}
-	}
+	d.check(f.Outbox.Check())
+	d.check(f.Server.Check())
 	return f
+}
+
+// check adds a package's own errors, which begin with the key, with its place.
+func (d *decoder) check(err error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	for _, err := range joined.Unwrap() {
+		path, _, _ := strings.Cut(strings.TrimSuffix(err.Error(), ":"), " ")
+		d.errs = append(d.errs, fmt.Errorf("%s: %w", cmp.Or(d.where[path], d.file), err))
+	}
 }
 
 func (d *decoder) providers(f *File, entries []entry) {

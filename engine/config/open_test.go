@@ -131,7 +131,7 @@ func TestLoad(t *testing.T) {
   external_brokers: [{broker: partner}]
   workers: 2
   partitions: 8
-server: {addr: "127.0.0.1:0", token: secret}
+server: {addr: "127.0.0.1:0", token: a-secret-of-tests}
 `), ordering, w.Kinds)
 	require.NoError(t, err)
 	require.Same(t, ordering, s.Units.Domain())
@@ -141,7 +141,7 @@ server: {addr: "127.0.0.1:0", token: secret}
 	require.Equal(t, 8, s.Units.Partitions())
 	require.Equal(t, 2, s.Engine.Outbox.Workers)
 	require.Equal(t, "127.0.0.1:0", s.Engine.Server.Addr)
-	require.Equal(t, "secret", s.Engine.Server.Token)
+	require.Equal(t, "a-secret-of-tests", s.Engine.Server.Token)
 	require.Equal(t, "./ordering.db", w.providers[0].cfg.Path)
 
 	shippingUnits, err := s.UnitsFor(shipping)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -84,7 +85,12 @@ var keys = []struct {
 	{"outbox.retention.every", "10m", 10 * time.Minute, func(f *File) any { return f.Outbox.Retention.Every }, "[1h]", "must be a single value"},
 	{"outbox.retention.batch", "100", 100, func(f *File) any { return f.Outbox.Retention.Batch }, "200000", "from 1 to 100000"},
 	{"server.addr", "127.0.0.1:0", "127.0.0.1:0", func(f *File) any { return f.Server.Addr }, "", ""},
-	{"server.token", "12345", "12345", func(f *File) any { return f.Server.Token }, "", ""},
+	{"server.token", "1234567890123456", "1234567890123456", func(f *File) any { return f.Server.Token }, "12345", "server.token has 5 bytes, which can be guessed: at least 16"},
+	{
+		"server.tokens", "[{name: oncall, role: operate, file: /run/secrets/oncall}, {name: grafana, role: read, token: 1234567890123456}]",
+		[]engine.Token{{Name: "oncall", Role: engine.RoleOperate, File: "/run/secrets/oncall"}, {Name: "grafana", Role: engine.RoleRead, Token: "1234567890123456"}},
+		func(f *File) any { return f.Server.Tokens }, "[{name: grafana, role: admin, token: 1234567890123456}]", `server.tokens[0].role is "admin": read or operate`,
+	},
 	{"server.show_payloads", "true", true, func(f *File) any { return f.Server.ShowPayloads }, "often", `server.show_payloads is "often": true or false`},
 	{"server.redact", "[card, iban]", []string{"card", "iban"}, func(f *File) any { return f.Server.Redact }, "", ""},
 	{"domain", "shipping", "shipping", func(f *File) any { return f.Domain }, "", ""},
@@ -267,6 +273,29 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
 			}
+		})
+	}
+}
+
+// S11: no mistake in a file or in the environment is told with a secret in it.
+func TestParse_S11_NoErrorHasASecret(t *testing.T) {
+	const secret = "hunter22hunter22"
+	for name, c := range map[string]struct{ text, variable, value string }{
+		"a token with a space":       {smallest + "server: {token: '" + secret + " '}\n", "", ""},
+		"a short one of several":     {smallest + "server: {tokens: [{name: a, role: read, token: " + secret[:8] + "}]}\n", "", ""},
+		"both a token and a file":    {smallest + "server: {tokens: [{name: a, role: read, token: " + secret + ", file: x}]}\n", "", ""},
+		"a list that is none":        {smallest + "server: {tokens: " + secret + "}\n", "", ""},
+		"a variable that is no YAML": {smallest, "WAYBILL_SERVER_TOKENS", "[{name: a, token: " + secret},
+		"a variable of words":        {smallest, "WAYBILL_SERVER_TOKENS", secret},
+		"a token that is a list":     {smallest + "server: {token: [" + secret + "]}\n", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.variable != "" {
+				t.Setenv(c.variable, c.value)
+			}
+			_, err := Parse(write(t, c.text))
+			require.ErrorContains(t, err, "server.token")
+			require.NotContains(t, err.Error(), secret[:8])
 		})
 	}
 }

@@ -44,7 +44,7 @@ export async function askToken(why) {
   };
   const d = dialog('Token of the server',
     why && h('p', { class: 'problem' }, why),
-    h('p', null, 'It is server.token in the configuration. This tab keeps it until it is closed, and sends it to this server only.'),
+    h('p', null, 'It is server.token in the configuration, or one of server.tokens. This tab keeps it until it is closed, and sends it to this server only.'),
     h('label', { for: 'token-input' }, 'Token'), input,
     h('div', { class: 'buttons' },
       h('button', { value: '', formnovalidate: true }, 'Cancel'),

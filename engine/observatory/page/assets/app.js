@@ -132,6 +132,17 @@ document.getElementById('help').addEventListener('click', help);
 document.getElementById('skip').addEventListener('click', (event) => { event.preventDefault(); main.focus(); });
 addEventListener('hashchange', () => show(true));
 
+// What the server tells those only who have a token is asked for once, and again after one that was wrong.
+let asked = false;
+
+function wantToken() {
+  if (now.error?.status !== 401 || asked || document.querySelector('dialog[open]')) return;
+  asked = true;
+  askToken(hasToken() ? 'The server does not accept this token.' : 'The server shows nothing without a token.');
+}
+document.addEventListener('waybill:token', () => { asked = !hasToken(); });
+
 listen(drawLine);
+listen(wantToken);
 show();
 run();

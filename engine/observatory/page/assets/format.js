@@ -37,6 +37,11 @@ export function when(text) {
   return h('time', { datetime: text, title: text }, clock(text));
 }
 
+// found is a link to what has the same key or stream. What only some may see is none.
+export const found = (text, href, title, length = 40) => (text === '[hidden]'
+  ? h('span', { class: 'quiet', title: 'A token of role operate shows it.' }, text)
+  : h('a', { class: 'mono', href, title }, short(text, length)));
+
 export const short = (text, length = 90) => (text && text.length > length ? `${text.slice(0, length - 1)}…` : text || '');
 
 export const plural = (n, one, many = `${one}s`) => `${numbers.format(n)} ${n === 1 ? one : many}`;

@@ -2,7 +2,7 @@
 import { get } from '../api.js';
 import { actionButton } from '../actions.js';
 import { badge, h, problem, replace, table } from '../dom.js';
-import { count, plural, query, short, when } from '../format.js';
+import { count, found, plural, query, short, when } from '../format.js';
 import { now, providers } from '../live.js';
 import { filterFrom, pages, search } from '../search.js';
 
@@ -35,9 +35,9 @@ export function deadLetters(main, { params, signal }) {
 
   const chosen = new Map();
   const subscription = params.get('subscription');
-  let found = [];
+  let places = [];
   const targetsOf = () => {
-    if (!chosen.size) return found.map((provider) => ({ provider, filter: filterFrom(params, filterNames) }));
+    if (!chosen.size) return places.map((provider) => ({ provider, filter: filterFrom(params, filterNames) }));
     // A change is to one subscription of one database.
     const parts = Map.groupBy([...chosen.values()], (l) => JSON.stringify([l.provider, l.subscription]));
     return [...parts.values()].map((letters) => ({ provider: letters[0].provider, filter: { subscription: letters[0].subscription, ids: letters.map((l) => l.id) } }));
@@ -61,7 +61,7 @@ export function deadLetters(main, { params, signal }) {
       { title: 'Status', same: (l) => `${l.status} ${l.holds}`, cell: (l) => [badge(l.status), l.holds && l.status === 'parked' && [' ', badge('held', 'holds its key')]] },
       { title: 'Message', cell: (l) => [h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.id)}` }, l.message_id || l.id), h('div', { class: 'quiet' }, l.type || 'type not known')] },
       { title: 'Subscription', cell: (l) => l.subscription },
-      { title: 'Key', cell: (l) => h('a', { class: 'mono', href: `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, title: l.key }, short(l.key, 40)) },
+      { title: 'Key', cell: (l) => found(l.key, `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, l.key) },
       { title: 'Reason', cell: (l) => l.reason },
       { title: 'Attempts', num: true, cell: (l) => count(l.attempts) },
       { title: 'Last tried', cell: (l) => when(l.last_at) },
@@ -73,7 +73,7 @@ export function deadLetters(main, { params, signal }) {
     try {
       const answer = await get(`api/dead-letters${query({ ...Object.fromEntries(names.map((n) => [n, params.get(n)])), status: params.getAll('status'), limit: 50 })}`, signal);
       chosen.clear();
-      found = Object.keys(answer.total ?? {}).filter((p) => answer.total[p] > 0).sort();
+      places = Object.keys(answer.total ?? {}).filter((p) => answer.total[p] > 0).sort();
       const total = Object.values(answer.total ?? {}).reduce((a, b) => a + b, 0);
       letters.update(answer.dead_letters ?? []);
       replace(list, h('p', { class: 'quiet', id: 'total' }, `${plural(total, 'message')} found.`), letters.element, pages(path, params, answer.next));

@@ -2,7 +2,7 @@
 import { actionButton } from '../actions.js';
 import { fact, follow, payload } from '../detail.js';
 import { badge, h, replace } from '../dom.js';
-import { count, query, when } from '../format.js';
+import { count, found, query, when } from '../format.js';
 import { messageLink, rowStatus } from './messages.js';
 
 const step = (state, title, ...content) => h('li', { class: 'step', 'data-state': state }, h('h3', null, title), content);
@@ -67,9 +67,9 @@ export function message(main, { rest, signal }) {
       h('ol', { class: 'journey' },
         step('published', ['Raised: ', m.type],
           h('dl', { class: 'facts' },
-            fact('Stream', h('a', { class: 'mono', href: `#/messages${query({ stream: m.stream })}` }, m.stream)),
+            fact('Stream', found(m.stream, `#/messages${query({ stream: m.stream })}`, m.stream, Infinity)),
             fact('Occurred', when(m.occurred_at)),
-            fact('Correlation', m.correlation_id && h('a', { class: 'mono', href: `#/messages${query({ correlation: m.correlation_id })}` }, m.correlation_id)),
+            fact('Correlation', m.correlation_id && found(m.correlation_id, `#/messages${query({ correlation: m.correlation_id })}`, m.correlation_id, Infinity)),
             fact('Caused by', m.causation_id && messageLink(m.causation_id)))),
         rows.map(row), consumed, dead,
         !consumed.length && !dead.length && step('pending', 'Consumed', h('p', { class: 'quiet' }, 'No subscription whose inbox is in these databases has handled it.'))),

@@ -2,7 +2,7 @@
 import { get } from '../api.js';
 import { actionButton } from '../actions.js';
 import { badge, h, problem, replace, table } from '../dom.js';
-import { count, plural, query, short, when } from '../format.js';
+import { count, found, plural, query, short, when } from '../format.js';
 import { lanes, providers } from '../live.js';
 import { filterFrom, pages, search } from '../search.js';
 
@@ -48,9 +48,9 @@ export function messages(main, { params, signal }) {
   const chosen = new Map();
   const filter = filterOf(params);
   const filtered = Object.keys(filter).length > 0;
-  const found = () => (params.get('provider') ? [params.get('provider')] : providers());
+  const places = () => (params.get('provider') ? [params.get('provider')] : providers());
   const targetsOf = () => {
-    if (!chosen.size) return found().map((provider) => ({ provider, filter }));
+    if (!chosen.size) return places().map((provider) => ({ provider, filter }));
     const seqs = Map.groupBy([...chosen.values()], (row) => row.provider);
     return [...seqs].map(([provider, rows]) => ({ provider, filter: { seqs: rows.map((r) => r.seq) } }));
   };
@@ -78,7 +78,7 @@ export function messages(main, { params, signal }) {
       { title: 'Status', same: (row) => `${row.status} ${row.held}`, cell: rowStatus },
       { title: 'Message', cell: (row) => [messageLink(row.message_id), h('div', { class: 'quiet' }, row.type)] },
       { title: 'Lane', cell: (row) => `${row.provider} / ${row.target}` },
-      { title: 'Key', cell: (row) => h('a', { class: 'mono', href: `#/messages${query({ provider: row.provider, target: row.target, key: row.key })}`, title: row.stream }, short(row.key, 40)) },
+      { title: 'Key', cell: (row) => found(row.key, `#/messages${query({ provider: row.provider, target: row.target, key: row.key })}`, row.stream) },
       { title: 'Attempts', num: true, cell: (row) => `${count(row.attempts)} of ${count(row.max_attempts)}` },
       { title: 'Stored', cell: (row) => when(row.created_at) },
       { title: 'Last error', cell: (row) => (row.last_error ? [row.failure_class && [badge('class', row.failure_class), ' '], h('span', { class: 'error', title: row.last_error }, short(row.last_error))] : '–') },
