@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -137,14 +137,16 @@ func TestHTTP_S2_APageOfAnotherSiteMayAskForNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ask := func(method, path string, headers map[string]string) int {
 				all := as(operating)
-				for name, value := range headers {
-					all[name] = value
-				}
+				maps.Copy(all, headers)
 				return askWith(e.Handler(), method, path, "{}", all).Code
 			}
 			for _, foreign := range []map[string]string{
-				{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"}, {"Origin": "null"},
-				{"Origin": "http://localhost:81"}, {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
+				{"Sec-Fetch-Site": "cross-site"},
+				{"Sec-Fetch-Site": "same-site"},
+				{"Origin": "https://evil.example"},
+				{"Origin": "null"},
+				{"Origin": "http://localhost:81"},
+				{"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
 			} {
 				require.Equal(t, 403, ask("GET", "/api/outbox", foreign), foreign)
 				require.Equal(t, 403, ask("GET", "/metrics", foreign), foreign)
@@ -288,18 +290,16 @@ func TestNew_S7_WrongTokens(t *testing.T) {
 // at most, without what was sent.
 func TestHTTP_S7_RefusalsAreCountedAndLogged(t *testing.T) {
 	b := setup(t)
-	e := b.start(b.staffed())
-	refusals := newRefusals(e.log)
-	e.refusals = refusals
-	synctest.Test(t, func(t *testing.T) {
-		for range 100 {
-			require.Equal(t, 401, askWith(e.Handler(), "GET", "/api/outbox", "", as("a-wrong-one-somebody-tried")).Code)
-		}
-		require.Equal(t, 401, askWith(e.Handler(), "GET", "/metrics", "", nil).Code)
-		require.Equal(t, 403, askWith(e.Handler(), "POST", "/api/outbox/messages/retry", "{}", as(reading)).Code)
-		time.Sleep(refusalsEvery) // of a clock that waits for nobody
+	e := b.make(b.staffed())
+	now := time.Now()
+	e.refusals.now = func() time.Time { return now }
+	for range 100 {
 		require.Equal(t, 401, askWith(e.Handler(), "GET", "/api/outbox", "", as("a-wrong-one-somebody-tried")).Code)
-	})
+	}
+	require.Equal(t, 401, askWith(e.Handler(), "GET", "/metrics", "", nil).Code)
+	require.Equal(t, 403, askWith(e.Handler(), "POST", "/api/outbox/messages/retry", "{}", as(reading)).Code)
+	now = now.Add(refusalsEvery)
+	require.Equal(t, 401, askWith(e.Handler(), "GET", "/api/outbox", "", as("a-wrong-one-somebody-tried")).Code)
 	lines := b.logs.with("requests over HTTP are refused", "reason=wrong_token", "path=/api/outbox")
 	require.Len(t, lines, 2)
 	require.Contains(t, lines[0], "count=1 ")

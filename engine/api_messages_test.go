@@ -192,7 +192,6 @@ func TestAPI_ShowMessage(t *testing.T) {
 	require.Contains(t, got.DeadLetters[0].Error, "not for us")
 	require.Empty(t, got.Related)
 	require.NotNil(t, got.Related)
-
 }
 
 // Who publishes what, by provider, target and partition; a database that doesn't

@@ -60,7 +60,7 @@ func TestHealth_A81_A82_A84_OfAnEngine(t *testing.T) {
 
 func healthOfAnEngine(t *testing.T, b *bench) {
 	t.Helper()
-	cfg := b.config()
+	cfg := b.guarded()
 	cfg.Outbox.OnAbandoned = outbox.Hold
 	crash := &panicking{Broker: b.partner}
 	cfg.Brokers["partner"] = crash
@@ -203,7 +203,7 @@ func TestHealth_D5_A84_ABrokerThatRefuses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.partner.FailWhere(func(broker.Message) error { return broker.Classify(broker.Transient, errors.New("quota used up")) })
-	cfg := b.config()
+	cfg := b.guarded()
 	cfg.Outbox.Retry.BaseDelay = time.Hour
 	e := b.start(cfg)
 	b.sell(2)

@@ -33,6 +33,9 @@ func scrape(t *testing.T, e *Engine) (string, map[string]float64) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Addr()+"/metrics", nil)
 	require.NoError(t, err)
+	if e.cfg.Server.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	response, err := client.Do(request)
 	require.NoError(t, err)

@@ -86,7 +86,7 @@ func TestRun_C_79_PauseAndResume(t *testing.T) {
 // What a subscription's handlers need is away: that shows, and the rest goes on.
 func TestRun_AnOpenBreakerShows(t *testing.T) {
 	b := setup(t)
-	cfg := b.config()
+	cfg := b.guarded()
 	var away atomic.Bool
 	away.Store(true)
 	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error {

@@ -155,7 +155,7 @@ func TestStream_ASlowClient(t *testing.T) {
 	lookouts := newLookouts()
 	var looks atomic.Int64
 	large := strings.Repeat("x", 4<<20)
-	e := &Engine{feed: newFeed(func(context.Context) (full, plain any) { looks.Add(1); return large, large }, lookouts)}
+	e := &Engine{keys: &keyring{}, feed: newFeed(func(context.Context) (full, plain any) { looks.Add(1); return large, large }, lookouts)}
 	server := &http.Server{Handler: http.HandlerFunc(e.stream), ReadHeaderTimeout: time.Second}
 	socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
