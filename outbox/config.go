@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// DefaultLease is [Config.Lease] where nothing is said.
+const DefaultLease = 30 * time.Second
+
 // maxAttempts is more than a century of the default backoff.
 const maxAttempts = 1000000
 
@@ -25,12 +28,14 @@ type Config struct {
 	// MaxPollInterval ends the doubling. Defaults to 5 s.
 	MaxPollInterval time.Duration
 	// Lease is how long partitions stay with a worker that doesn't renew, which
-	// it does every third of it. At least 1 s. Defaults to 5 min.
+	// it does every third of it. At least 1 s. Defaults to 30 s, or to twice the
+	// publish timeout if that is longer. On the host of a process that has died
+	// nobody waits for it, see [Store.Bury].
 	Lease time.Duration
 	// PublishTimeout bounds one call of the broker, whatever timeouts the broker's
 	// adapter has. The lease must be longer, by a margin of a tenth of it, at most
 	// 5 s: a call that outlasts its lease meets the same rows in another worker's
-	// hand. Defaults to 30 s, or to half the lease if that is shorter.
+	// hand. Defaults to half the lease, at most 30 s: 15 s.
 	PublishTimeout time.Duration
 	// OnAbandoned says what becomes of the rows behind an abandoned one of their
 	// key. Defaults to Skip.
@@ -80,7 +85,7 @@ func (c Config) WithDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxPollInterval = cmp.Or(c.MaxPollInterval, max(5*time.Second, c.PollInterval))
-	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	c.Lease = cmp.Or(c.Lease, max(DefaultLease, 2*min(c.PublishTimeout, math.MaxInt64/2)))
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, min(30*time.Second, c.Lease/2))
 	c.OnAbandoned = cmp.Or(c.OnAbandoned, Skip)
 	c.Retry.MaxAttempts = cmp.Or(c.Retry.MaxAttempts, 5)

@@ -14,7 +14,7 @@ func TestConfig_DefaultsPass(t *testing.T) {
 	require.NoError(t, outbox.Config{}.Check())
 	require.Equal(t, outbox.Config{
 		Workers: 2, BatchSize: 500, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
-		Lease: 5 * time.Minute, PublishTimeout: 30 * time.Second, OnAbandoned: outbox.Skip,
+		Lease: 30 * time.Second, PublishTimeout: 15 * time.Second, OnAbandoned: outbox.Skip,
 		Retry:     outbox.RetryPolicy{MaxAttempts: 5, BaseDelay: time.Minute, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.25},
 		Retention: outbox.Retention{Published: 168 * time.Hour, Abandoned: 720 * time.Hour, Every: time.Hour, Batch: 5000},
 	}, outbox.Config{}.WithDefaults())
@@ -25,6 +25,11 @@ func TestConfig_DefaultsFitWhatIsWritten(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 1001 * time.Millisecond, 5 * time.Second, 33 * time.Second, 50 * time.Second, time.Minute, time.Hour, 1000 * time.Hour} {
 		require.NoError(t, outbox.Config{Lease: lease}.Check(), lease)
 	}
+	for _, timeout := range []time.Duration{1, time.Second, 15 * time.Second, time.Minute, time.Hour, math.MaxInt64} {
+		c := outbox.Config{PublishTimeout: timeout}.WithDefaults()
+		require.Equal(t, max(30*time.Second, 2*min(timeout, math.MaxInt64/2)), c.Lease)
+	}
+	require.NoError(t, outbox.Config{PublishTimeout: time.Hour}.Check())
 	require.NoError(t, outbox.Config{PollInterval: time.Minute}.Check())
 	for _, attempts := range []int{1, 2, 5, 1000, 1000000} {
 		require.NoError(t, outbox.Config{Retry: outbox.RetryPolicy{MaxAttempts: attempts}}.Check(), attempts)
@@ -41,10 +46,10 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 	type config = outbox.Config
 	retry := func(p outbox.RetryPolicy) config { return config{Retry: p} }
 	retention := func(r outbox.Retention) config {
-		// 60 s, 120 s, 240 s and 480 s, and a quarter more; and 5 min: 1425 s.
+		// 60 s, 120 s, 240 s and 480 s, and a quarter more; and 30 s: 1155 s.
 		return config{Retention: r}
 	}
-	const horizon = 1425 * time.Second
+	const horizon = 1155 * time.Second
 	for name, c := range map[string]struct {
 		unsafe, safe config
 		want         string
@@ -70,8 +75,8 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 			"or a call outlasts its lease and another worker publishes its rows, too; lower it, or raise outbox.lease",
 		},
 		"the margin is 5s at most": {
-			config{PublishTimeout: 295 * time.Second},
-			config{PublishTimeout: 294 * time.Second},
+			config{Lease: 5 * time.Minute, PublishTimeout: 295 * time.Second},
+			config{Lease: 5 * time.Minute, PublishTimeout: 294 * time.Second},
 			"outbox.publish_timeout is 4m55s: above 0 and below 4m55s, which is the lease, 5m0s, less a margin",
 		},
 		"a call without time":    {config{PublishTimeout: -1}, config{PublishTimeout: 1}, "outbox.publish_timeout is -1ns: above 0"},
@@ -87,18 +92,18 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 		"published rows that are still retried elsewhere": {
 			retention(outbox.Retention{Published: horizon - 1}),
 			retention(outbox.Retention{Published: horizon}),
-			"outbox.retention.published is 23m44.999999999s: at least 23m45s, which is how long a row can be retried (the delays of outbox.retry and a lease), or -1 to keep for ever;" +
+			"outbox.retention.published is 19m14.999999999s: at least 19m15s, which is how long a row can be retried (the delays of outbox.retry and a lease), or -1 to keep for ever;" +
 				" raise it, or lower outbox.retry.max_attempts or outbox.retry.max_backoff",
 		},
 		"abandoned rows that are still retried elsewhere": {
 			retention(outbox.Retention{Abandoned: horizon - 1}),
 			retention(outbox.Retention{Abandoned: horizon}),
-			"outbox.retention.abandoned is 23m44.999999999s: at least 23m45s",
+			"outbox.retention.abandoned is 19m14.999999999s: at least 19m15s",
 		},
 		"abandoned rows, when published ones go at once": {
 			retention(outbox.Retention{Delete: true, Abandoned: time.Second}),
 			retention(outbox.Retention{Delete: true, Abandoned: -1, Published: time.Second}),
-			"outbox.retention.abandoned is 1s: at least 23m45s",
+			"outbox.retention.abandoned is 1s: at least 19m15s",
 		},
 		"retention of nothing": {retention(outbox.Retention{Published: -2}), retention(outbox.Retention{Published: -1}), "outbox.retention.published is -2ns: above 0, or -1 to keep for ever"},
 		"clean-up interval":    {retention(outbox.Retention{Every: -2}), retention(outbox.Retention{Every: -1}), "outbox.retention.every is -2ns: above 0, or -1 for never"},

@@ -38,7 +38,6 @@ import (
 )
 
 const (
-	defaultLease           = 5 * time.Minute
 	defaultMaxRetries      = 3
 	defaultMaxMessageBytes = 1 << 20
 	rollbackTimeout        = 5 * time.Second
@@ -68,7 +67,7 @@ type Config struct {
 	// Lease is the engine's, in outbox.Config. Where a database has one writer, as
 	// SQLite has, a unit that holds it for longer than a third of the lease keeps
 	// leases from being renewed; Do then warns, once a minute at most. Defaults to
-	// 5 minutes.
+	// [outbox.DefaultLease], 30 s.
 	Lease time.Duration
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -132,7 +131,7 @@ func New(cfg Config) (*Manager, error) {
 		fail("uow.Config.MaxMessageBytes is %d: give a positive size, 0 for 1 MiB, or -1 for no limit", cfg.MaxMessageBytes)
 	}
 	if cfg.Lease < 0 {
-		fail("uow.Config.Lease is %v: give the lease of outbox.Config, or 0 for %v", cfg.Lease, defaultLease)
+		fail("uow.Config.Lease is %v: give the lease of outbox.Config, or 0 for %v", cfg.Lease, outbox.DefaultLease)
 	}
 	if cfg.MaxRetries < -1 {
 		fail("uow.Config.MaxRetries is %d: give a positive number, 0 for %d, or -1 for never", cfg.MaxRetries, defaultMaxRetries)
@@ -140,7 +139,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("uow: %w", err)
 	}
-	cfg.Lease = cmp.Or(cfg.Lease, defaultLease)
+	cfg.Lease = cmp.Or(cfg.Lease, outbox.DefaultLease)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
 	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)

@@ -23,7 +23,7 @@ import (
 // Fields are zero where they say nothing, so that a program can set defaults of
 // its own before it opens:
 //
-//	f.Outbox.Lease = cmp.Or(f.Outbox.Lease, 5*time.Second)
+//	f.Outbox.Workers = cmp.Or(f.Outbox.Workers, 4)
 type File struct {
 	Domain          string
 	Broker          string          // The domain's own; "default" if the file names none.

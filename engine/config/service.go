@@ -76,7 +76,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	}
 	s.Units, err = uow.New(uow.Config{
 		Domain: d, Providers: providers, Broker: f.Broker, External: f.External,
-		Partitions: f.Partitions, MaxMessageBytes: f.MaxMessageBytes, Lease: f.Outbox.Lease,
+		Partitions: f.Partitions, MaxMessageBytes: f.MaxMessageBytes, Lease: f.Outbox.WithDefaults().Lease,
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
@@ -91,7 +91,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 func (s *Service) UnitsFor(d *domain.Domain) (*uow.Manager, error) {
 	return uow.New(uow.Config{
 		Domain: d, Providers: s.providers, Broker: s.file.Broker,
-		Partitions: s.file.Partitions, MaxMessageBytes: s.file.MaxMessageBytes, Lease: s.file.Outbox.Lease,
+		Partitions: s.file.Partitions, MaxMessageBytes: s.file.MaxMessageBytes, Lease: s.file.Outbox.WithDefaults().Lease,
 	})
 }
 

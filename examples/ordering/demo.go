@@ -30,6 +30,10 @@ const (
 	// What comes to rest without balancing will not balance later.
 	restTimeout = time.Minute
 	restPoll    = 100 * time.Millisecond
+
+	// lease is short, so that a run after a crash goes on within seconds also where
+	// it can't be known that the process of the last one is dead.
+	lease = 5 * time.Second
 )
 
 // demo is the whole example in one process: both contexts, their engine, the

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -152,27 +150,5 @@ func TestSample_IsValid(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ordering", f.Domain)
 	require.Equal(t, []outbox.Target{{Broker: "partner"}}, f.External)
-	require.Equal(t, lease, f.Outbox.Lease, "the file says what the example does without")
-}
-
-// A file that says nothing of the lease has the example's, and one that is long
-// enough for the calls of its brokers.
-func TestLease_IsShortByDefault(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "waybill.yaml", sqliteAndNATS)
-	p := program{config: filepath.Join(dir, "waybill.yaml")}
-	f, err := p.file()
-	require.NoError(t, err)
-	require.Equal(t, 5*time.Second, f.Outbox.Lease)
-
-	t.Setenv("WAYBILL_OUTBOX_PUBLISH_TIMEOUT", "20s")
-	f, err = p.file()
-	require.NoError(t, err)
-	require.Equal(t, 40*time.Second, f.Outbox.Lease)
-	require.NoError(t, f.Outbox.Check())
-
-	t.Setenv("WAYBILL_OUTBOX_LEASE", "30s")
-	f, err = p.file()
-	require.NoError(t, err)
-	require.Equal(t, 30*time.Second, f.Outbox.Lease)
+	require.Equal(t, outbox.DefaultLease, f.Outbox.Lease)
 }

@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// lease is short, so that a run after a crash goes on within seconds.
-	lease = 5 * time.Second
 	// Together below the 30 s that a supervisor usually grants.
 	stopTimeout  = 20 * time.Second
 	closeTimeout = 5 * time.Second
@@ -52,11 +50,7 @@ func (p program) file() (*config.File, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w; give --config FILE before the command", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	f.Outbox.Lease = cmp.Or(f.Outbox.Lease, max(lease, 2*f.Outbox.PublishTimeout))
-	return f, nil
+	return f, err
 }
 
 // databases are the two contexts without their brokers: to write, to look and to

@@ -9,7 +9,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -35,7 +34,6 @@ import (
 )
 
 const (
-	lease        = 5 * time.Second // as ordering has it
 	stopTimeout  = 20 * time.Second
 	closeTimeout = 5 * time.Second
 )
@@ -57,7 +55,6 @@ func serve(ctx context.Context, file string, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	f.Outbox.Lease = cmp.Or(f.Outbox.Lease, max(lease, 2*f.Outbox.PublishTimeout))
 	s, err := f.Open(ctx, ordering.Domain, config.Kinds{
 		Providers: map[string]config.OpenProvider{"postgres": postgres.FromSettings, "sqlite": sqlite.FromSettings},
 		Brokers:   map[string]broker.Opener{"watermill": redis.FromSettings},
