@@ -168,6 +168,13 @@ func (l laneSight) rows(open bool) (all []reason) {
 				strings.Join(l.stats.LeaseOwners, ", ")),
 		})
 	}
+	if l.status != nil && l.status.Silent != nil && stored+count[outbox.Failed] > 0 {
+		all = append(all, reason{
+			Code: "owner_silent", State: degraded,
+			what:   fmt.Sprintf("%s held by %v; rows of these wait until then", number(int64(l.status.Silent.Partitions), "partition"), l.status.Silent),
+			remedy: "They go by themselves when the lease has run out. `waybill partitions {only}` says which; if that process hangs, end it: others on its host then go on at once.",
+		})
+	}
 	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
 		remedy := "Start an engine with this broker, and see that it can write to the database."
 		if l.status != nil {

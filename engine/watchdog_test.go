@@ -153,6 +153,22 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(func(l *laneSight) { l.stats.LeaseOwners, l.stats.Counts[outbox.Failed] = nil, 2 })
 			return s
 		}, []string{"no_owner stuck outbox default to partner", "rows_failed degraded outbox default to partner"}, []string{"its log says why"}},
+		// N1: whom rows wait for.
+		"a process that is not heard of": {
+			func(s sight) sight {
+				s.partner(waits(3, 20*time.Second))
+				s.partner(func(l *laneSight) {
+					l.status.Silent = &outbox.Silence{Partitions: 64, Processes: []string{"host-a-4711-00c0ffee"}, Until: time.Date(2026, 1, 2, 17, 3, 12, 0, time.UTC), For: 16 * time.Second}
+				})
+				return s
+			},
+			[]string{"owner_silent degraded outbox default to partner"},
+			[]string{"64 partitions held by host-a-4711-00c0ffee until 17:03:12Z, not heard of for 16s; rows of these wait until then", "`waybill partitions {only}`"},
+		},
+		"a process that is not heard of, and nothing waits": {func(s sight) sight {
+			s.partner(func(l *laneSight) { l.status.Silent = &outbox.Silence{Partitions: 64} })
+			return s
+		}, nil, nil},
 		"above the first limits": {func(s sight) sight {
 			s.partner(waits(1001, time.Minute+1))
 			return s

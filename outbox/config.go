@@ -30,7 +30,7 @@ type Config struct {
 	// Lease is how long partitions stay with a worker that doesn't renew, which
 	// it does every third of it. At least 1 s. Defaults to 30 s, or to twice the
 	// publish timeout if that is longer. On the host of a process that has died
-	// nobody waits for it, see [Store.Bury].
+	// nobody waits for it, see [Store.Forget].
 	Lease time.Duration
 	// PublishTimeout bounds one call of the broker, whatever timeouts the broker's
 	// adapter has. The lease must be longer, by a margin of a tenth of it, at most

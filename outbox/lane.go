@@ -11,6 +11,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/writer"
 )
 
@@ -39,6 +40,7 @@ type lane struct {
 	latency   latencies
 	lastError atomic.Pointer[string]
 	promised  atomic.Pointer[Promise] // nil: none, as to partners
+	silent    atomic.Pointer[Silence]
 }
 
 func newLane(p *Processor, cfg Lane, incarnation string) *lane {
@@ -80,6 +82,15 @@ func (l *lane) worker(partition int) *worker {
 	return nil
 }
 
+// ids are the names of the workers.
+func (l *lane) ids() []string {
+	ids := make([]string, len(l.workers))
+	for i, w := range l.workers {
+		ids[i] = w.id
+	}
+	return ids
+}
+
 func (l *lane) status() LaneStatus {
 	s := LaneStatus{
 		Name:               l.name,
@@ -95,6 +106,7 @@ func (l *lane) status() LaneStatus {
 		Crashes:            l.crashes.Load(),
 		Latency:            l.latency.lately(time.Now()),
 		Latencies:          l.latency.total(),
+		Silent:             l.silent.Load(),
 	}
 	s.Breaker, s.OpenTopics = l.circuit.state()
 	for _, w := range l.workers {
@@ -151,7 +163,7 @@ func (l *lane) failed(err error) {
 // It has a connection of its own where the database has more than one: behind
 // busy workers a renewal would come too late just when they have most to do.
 func (l *lane) keep(hard context.Context, finished <-chan struct{}) {
-	k := keeper{lane: l}
+	k := keeper{lane: l, watched: watched{host: l.p.host, mine: l.ids(), lease: l.p.cfg.Outbox.Lease}}
 	defer k.leave(hard)
 	cfg := l.p.cfg.Outbox
 	tick := min(cfg.Lease/3, cfg.MaxPollInterval)
@@ -173,6 +185,7 @@ type keeper struct {
 	conn    *bun.Conn
 	renewed time.Time // when the last renewal that succeeded began
 	careful time.Time // until then partitions are taken one by one
+	watched watched
 }
 
 // portion is how many partitions to take at once: one by one after a takeover
@@ -236,13 +249,11 @@ func (k *keeper) renew(ctx context.Context) error {
 		return err
 	}
 	var asked []Lease
-	ids := make([]string, len(l.workers))
-	for i, w := range l.workers {
-		ids[i] = w.id
+	for _, w := range l.workers {
 		asked = append(asked, w.own.all(w.id)...)
 	}
 	begin := time.Now()
-	kept, err := l.p.cfg.Store.Announce(ctx, db, l.target, ids, asked, cfg.Lease)
+	kept, err := l.p.cfg.Store.Announce(ctx, db, l.target, l.ids(), asked, cfg.Lease)
 	if err != nil {
 		return fmt.Errorf("renew leases: %w", err)
 	}
@@ -272,7 +283,7 @@ func of(worker string, leases []Lease) []Lease {
 // much releases, who has too little takes what is free.
 func (k *keeper) balance(ctx context.Context) error {
 	l := k.lane
-	m, err := l.p.cfg.Store.Membership(ctx, l.target)
+	m, err := k.members(ctx)
 	if err != nil {
 		return fmt.Errorf("look for free partitions: %w", err)
 	}
@@ -305,7 +316,48 @@ func (k *keeper) balance(ctx context.Context) error {
 		l.took(taken)
 		w.look()
 	}
+	k.watch(m)
 	return nil
+}
+
+// watch notes and says whether rows wait for other processes, after the lane has
+// taken what it could.
+func (k *keeper) watch(m Membership) {
+	l, now := k.lane, time.Now()
+	have := 0
+	for _, w := range l.workers {
+		have += w.own.len()
+	}
+	silent := k.watched.look(m, now)
+	l.silent.Store(silent)
+	k.watched.say(l.log, silent, k.watched.held(m), have, l.partitions, now)
+}
+
+// members looks at all workers, of whom those whose processes have ended on this
+// host are no more: nobody waits for leases that nobody will renew, and the dead
+// have no share.
+func (k *keeper) members(ctx context.Context) (Membership, error) {
+	l := k.lane
+	m, err := l.p.cfg.Store.Membership(ctx, l.target)
+	var dead []string
+	for _, member := range m.Members {
+		if l.p.host.State(member.Worker) == liveness.Dead {
+			dead = append(dead, member.Worker)
+		}
+	}
+	if err != nil || len(dead) == 0 {
+		return m, err
+	}
+	db, err := k.db(ctx)
+	if err != nil {
+		return m, err
+	}
+	n, err := l.p.cfg.Store.Forget(ctx, db, l.target, dead)
+	if err != nil {
+		return m, err
+	}
+	l.log.Info("workers whose processes have ended on this host left their partitions at once", "workers", dead, "partitions", n)
+	return l.p.cfg.Store.Membership(ctx, l.target)
 }
 
 // leave takes the workers off the list, so that others count on without them. What
@@ -318,13 +370,9 @@ func (k *keeper) leave(ctx context.Context) {
 			w.release(ctx)
 		}
 	}
-	ids := make([]string, len(k.lane.workers))
-	for i, w := range k.lane.workers {
-		ids[i] = w.id
-	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := k.lane.p.cfg.Store.Leave(ctx, k.lane.target, ids); err != nil {
+	if err := k.lane.p.cfg.Store.Leave(ctx, k.lane.target, k.lane.ids()); err != nil {
 		k.lane.log.Debug("the workers' announcement will run out by itself", "error", err)
 	}
 }

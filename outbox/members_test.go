@@ -146,7 +146,7 @@ func TestMembers_C_40_S2_30_JoinLeaveDie(t *testing.T) {
 		shared(t, b, 8)
 		eventually(t, func() bool {
 			alive, err := b.Membership(t.Context(), "default")
-			return err == nil && alive == outbox.Membership{Workers: 1, Free: 0}
+			return err == nil && alive.Workers == 1 && alive.Free == 0
 		}, "the dead are forgotten")
 		rows := stop()
 		statuses(t, b, map[outbox.Status]int{outbox.Published: len(rows)})

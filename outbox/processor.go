@@ -3,13 +3,9 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/tracing"
 )
 
@@ -51,6 +48,7 @@ type Processor struct {
 	cfg    ProcessorConfig
 	log    *slog.Logger
 	tracer *tracing.Tracer
+	host   liveness.Host
 	lanes  map[string]*lane
 
 	mu      sync.Mutex // held by Start, and for the first of several Stops
@@ -77,13 +75,13 @@ func NewProcessor(cfg ProcessorConfig) (*Processor, error) {
 		errs = append(errs, errors.New("there is no lane; name at least one target broker"))
 	}
 	p := &Processor{
-		log: cmp.Or(cfg.Logger, slog.Default()), tracer: tracing.New(cfg.TracerProvider), lanes: map[string]*lane{},
+		log: cmp.Or(cfg.Logger, slog.Default()), tracer: tracing.New(cfg.TracerProvider), host: liveness.Here(), lanes: map[string]*lane{},
 		stop: make(chan struct{}), stopped: make(chan struct{}), hint: make(chan struct{}, 1),
 		gate: cmp.Or(cfg.Gate, NewGate()),
 	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
 	p.cfg = cfg
-	incarnation := newIncarnation()
+	incarnation := p.host.Name()
 	for _, l := range cfg.Lanes {
 		switch {
 		case l.Target == "" || l.Broker == nil:
@@ -129,21 +127,6 @@ func (p *Processor) Start(ctx context.Context) error {
 		close(p.stopped)
 	}()
 	return nil
-}
-
-// newIncarnation names this start of this process on this host, in letters that
-// SQL needs no quoting for.
-func newIncarnation() string {
-	host, _ := os.Hostname()
-	host = strings.Map(func(r rune) rune {
-		if r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, cmp.Or(host, "unknown"))
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // never fails, says its documentation
-	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), hex.EncodeToString(random[:]))
 }
 
 // Stop takes no more rows, waits for the calls that are out, settles them and
@@ -216,7 +199,8 @@ type LaneStatus struct {
 	Crashes            int64    // workers, other parts of the lane, and calls of the broker, that panicked; they go on
 	Latency            *Latency // of the last minute; nil: nothing was published
 	Latencies          Latencies
-	LastError          string // the last that a broker or the database answered; "" after a success
+	Silent             *Silence // other processes that hold partitions and are not heard of; nil: there are none
+	LastError          string   // the last that a broker or the database answered; "" after a success
 }
 
 // Status is the state of every lane, by target broker.

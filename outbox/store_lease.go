@@ -75,7 +75,7 @@ func (s *Store) Announce(ctx context.Context, db bun.IDB, target string, workers
 }
 
 // leaseValues is leases as a table v(worker, partition, fence). Names of workers
-// need no quoting: see newIncarnation.
+// need no quoting: see liveness.Host.Name.
 func leaseValues(leases []Lease) string {
 	var b strings.Builder
 	b.WriteString("WITH v(worker, partition, fence) AS (VALUES ")
@@ -91,17 +91,72 @@ func leaseValues(leases []Lease) string {
 
 // Membership is what a lane looks at to know whether its shares are right.
 type Membership struct {
-	Workers int // alive
-	Free    int // partitions that nobody holds
+	Workers int      // alive
+	Free    int      // partitions that nobody holds
+	Members []Member // by name
+	Now     time.Time
 }
 
-// Membership counts a target's live workers and free partitions.
+// Member is a worker that is alive by its announcement, or holds partitions.
+type Member struct {
+	Worker     string
+	Partitions int        // that it holds
+	Until      *time.Time // end of the last of these leases; nil: there is none
+}
+
+// Membership looks at a target's live workers and its partitions.
 func (s *Store) Membership(ctx context.Context, target string) (m Membership, err error) {
-	now := s.now()
-	err = s.reader.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM outbox_workers WHERE target_broker = ?0 AND seen_until > "+now+"),"+
-		" (SELECT count(*) FROM outbox_partitions WHERE target_broker = ?0 AND (locked_by IS NULL OR locked_until <= "+now+"))", target).
-		Scan(&m.Workers, &m.Free)
+	running := func(column string) string { return "CASE WHEN locked_until > " + s.now() + " THEN " + column + " END" }
+	err = dbrows.Each(ctx, s.reader, "SELECT worker, sum(alive), sum(partitions), max(until), "+s.now()+" FROM"+
+		" (SELECT worker, 1 AS alive, 0 AS partitions, NULL AS until FROM outbox_workers WHERE target_broker = ?0 AND seen_until > "+s.now()+
+		" UNION ALL SELECT "+running("locked_by")+", 0, 1, "+running("locked_until")+" FROM outbox_partitions WHERE target_broker = ?0) AS members"+
+		" GROUP BY worker ORDER BY worker",
+		func(scan func(...any) error) error {
+			var worker *string
+			var alive, partitions int
+			var until, now dbtime.Time
+			if err := scan(&worker, &alive, &partitions, &until, &now); err != nil {
+				return err
+			}
+			m.Now = now.Time
+			if worker == nil {
+				m.Free = partitions
+				return nil
+			}
+			m.Workers += alive
+			m.Members = append(m.Members, Member{Worker: *worker, Partitions: partitions, Until: pointer(until)})
+			return nil
+		}, target)
 	return m, err
+}
+
+// Forget ends the leases of workers at once, and their membership, and returns how
+// many leases there were. It is for workers whose processes have ended, and does
+// what time would: their partitions are free from now on, and whoever takes one
+// goes through [Store.Acquire], with its new fence and the end of all older claims.
+// Thus nothing is less safe than when leases run out, not even if the proof of
+// their death was wrong: they would find themselves robbed, as after a long pause.
+func (s *Store) Forget(ctx context.Context, db bun.IDB, target string, workers []string) (leases int, err error) {
+	err = s.inTx(ctx, db, func(tx bun.Tx) error {
+		held := "SELECT partition FROM outbox_partitions WHERE target_broker = ?0 AND locked_by IN (?1) AND locked_until > " + s.now()
+		if !s.sqlite() {
+			// What a dead process's last transaction still has is free when the server has
+			// ended that: the next look finds it.
+			held += " FOR UPDATE SKIP LOCKED"
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE outbox_partitions SET locked_until = "+s.now()+" WHERE target_broker = ?0 AND partition IN ("+held+")", target, bun.List(workers))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		leases = int(n)
+		_, err = tx.ExecContext(ctx, "DELETE FROM outbox_workers WHERE target_broker = ?0 AND worker IN (?1)", target, bun.List(workers))
+		return err
+	})
+	return leases, err
 }
 
 // Owner is a worker that takes partitions, and what it does with a row that a

@@ -33,6 +33,10 @@ type MessageRow struct {
 	// the first of these; nil: none.
 	Before int64
 	Head   *Entry
+	// Owner is the worker that holds its partition now, and OwnedUntil the end of that
+	// lease; "": nobody does. It is looked for only if the row is not finished.
+	Owner      string
+	OwnedUntil time.Time
 }
 
 // Message returns all rows of one message. If there is none of this id, the error
@@ -59,6 +63,9 @@ func (s *Store) Message(ctx context.Context, messageID string) (*Message, error)
 			if err == nil && (m.Rows[i].Held || !m.Rows[i].Status.Finished()) {
 				err = s.findHead(ctx, db, &m.Rows[i])
 			}
+			if err == nil && !m.Rows[i].Status.Finished() {
+				err = s.findOwner(ctx, db, &m.Rows[i])
+			}
 		}
 		return err
 	})
@@ -69,6 +76,17 @@ func (s *Store) Message(ctx context.Context, messageID string) (*Message, error)
 		return nil, fmt.Errorf("%w: %s", ErrNoMessage, messageID)
 	}
 	return m, nil
+}
+
+// findOwner finds who publishes a row's partition.
+func (s *Store) findOwner(ctx context.Context, db bun.IDB, r *MessageRow) error {
+	return dbrows.Each(ctx, db, "SELECT locked_by, locked_until FROM outbox_partitions WHERE target_broker = ? AND partition = ? AND locked_until > "+s.now(),
+		func(scan func(...any) error) error {
+			var until dbtime.Time
+			err := scan((*text)(&r.Owner), &until)
+			r.OwnedUntil = until.Time
+			return err
+		}, r.TargetBroker, r.Partition)
 }
 
 // findHead finds what is before a row in its key.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -54,6 +55,9 @@ func cells(o outbox.Owned) []string {
 	switch {
 	case o.Until != nil && o.Live:
 		lease = when(*o.Until)
+		if o.Owner != nil && liveness.Here().State(*o.Owner) == liveness.Dead {
+			lease += ": its process is dead"
+		}
 	case o.Until != nil && o.Owner != nil:
 		lease = fmt.Sprintf("%s: it has run out", when(*o.Until))
 	}

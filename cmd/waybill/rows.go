@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -37,6 +38,12 @@ var (
 		"crash":       "its processes ended with it in hand",
 	}
 )
+
+// liveWords say of a process that holds a lease whether it is alive.
+var liveWords = map[liveness.State]string{
+	liveness.Alive: "; its process is alive on this host",
+	liveness.Dead:  "; its process on this host is dead: an engine on this host takes it over at once, on another host when the lease has run out",
+}
 
 // rowsFilter is what chooses rows of the outbox.
 type rowsFilter struct {
@@ -152,6 +159,10 @@ type shownRow struct {
 	Head          *outbox.Entry   `json:"head"`              // the first of these
 	Payload       json.RawMessage `json:"payload,omitempty"` // if it is JSON
 	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
+
+	Owner      string     `json:"owner"`       // worker that holds its partition; "": nobody, or the row is finished
+	OwnedUntil *time.Time `json:"owned_until"` // end of its lease
+	OwnerState string     `json:"owner_state"` // "alive" or "dead", if it can be told from this host; otherwise "unknown", and "" without an owner
 }
 
 func (s showRowCmd) Run(ctx context.Context, c *cli, stdout out) error {
@@ -203,6 +214,9 @@ func (s showRowCmd) writeJSON(stdout out, found map[string]*outbox.Message) erro
 	for _, provider := range slices.Sorted(maps.Keys(found)) {
 		for _, r := range found[provider].Rows {
 			row := shownRow{Provider: provider, Entry: r.Entry, Stale: r.Stale, Before: r.Before, Head: r.Head}
+			if r.Owner != "" {
+				row.Owner, row.OwnedUntil, row.OwnerState = r.Owner, &r.OwnedUntil, liveness.Here().State(r.Owner).String()
+			}
 			switch {
 			case !s.Payload:
 			case json.Valid(r.Payload):
@@ -256,6 +270,7 @@ func (s showRowCmd) print(w io.Writer, provider string, m *outbox.Message) {
 		switch {
 		case status == outbox.Pending || status == outbox.Failed:
 			field("  Next attempt", "%s", next(m.Now, r))
+			field("  Partition", "%s", holder(m.Now, r))
 		case status == outbox.Processing && r.Stale:
 			field("  In hand of", "%s, whose lease has run out: whoever takes its partition publishes it again", r.LockedBy)
 		case status == outbox.Processing:
@@ -295,6 +310,14 @@ func next(now time.Time, r outbox.MessageRow) string {
 		when += ", behind the rows of its key"
 	}
 	return when
+}
+
+// holder is who publishes what waits in a row's partition.
+func holder(now time.Time, r outbox.MessageRow) string {
+	if r.Owner == "" {
+		return fmt.Sprintf("%d, which nobody holds: the next engine that has this broker takes it", r.Partition)
+	}
+	return fmt.Sprintf("%d, held by %s until %s (%s)%s", r.Partition, r.Owner, when(r.OwnedUntil), ago(r.OwnedUntil, now), liveWords[liveness.Here().State(r.Owner)])
 }
 
 // due says in how long a row that is to be tried again is.

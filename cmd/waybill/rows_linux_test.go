@@ -2,19 +2,49 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/liveness/livenesstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
+	"github.com/waybill-go/waybill/uow"
 )
+
+// N1: of a row that waits it is said who holds its partition, until when, and whether
+// that process is alive.
+func TestOutbox_N1_ShowsWhomARowWaitsFor(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		run := command(t, configured(t, "default: "+provider))
+		b, rows := bench(t, p)
+		for name, c := range map[string]struct{ state, words string }{
+			"elsewhere-4711-00c0ffee-1": {"unknown", "\n"},
+			livenesstest.Alive():        {"alive", "; its process is alive on this host\n"},
+			livenesstest.Dead(t):        {"dead", "; its process on this host is dead: an engine on this host takes it over at once, on another host when the lease has run out\n"},
+		} {
+			b.Exec("UPDATE outbox_partitions SET locked_by = ? WHERE partition = ?", name, rows["failed"].Partition)
+			require.Regexp(t, `  Partition     \d+, held by `+regexp.QuoteMeta(name)+` until 20\S+Z \(\S+\)`+c.words, run(0, "outbox", "show", "2").stdout)
+			require.Equal(t, c.state == "dead", strings.Contains(run(0, "partitions").stdout, "Z: its process is dead "))
+			var shown struct {
+				Rows []struct {
+					Owner      string `json:"owner"`
+					OwnerState string `json:"owner_state"`
+				} `json:"rows"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(run(0, "outbox", "show", "2", "--json").stdout), &shown))
+			require.Equal(t, []string{name, c.state}, []string{shown.Rows[0].Owner, shown.Rows[0].OwnerState})
+		}
+	})
+}
 
 // At a terminal the question says what is out of order, and only a yes is one;
 // how far it has come is told on one line.

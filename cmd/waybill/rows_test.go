@@ -119,6 +119,7 @@ To default      failed: is tried again when it is due
   Row           2, stored 20\S+Z \(\d+s ago\)
   Attempts      1 of 5, the last 20\S+Z \(\d+s ago\)
   Next attempt  20\S+Z, in (1h0m0s|59m\d+s)
+  Partition     \d+, held by w1 until 20\S+Z \((59m\d+s|1h0m0s)\)
   Error         no \x{FFFD}\[31mleader
   Class         transient: refused for now
   waybill outbox retry   --seq 2   tries it again at once
@@ -150,6 +151,7 @@ $`, shown)
 		require.Regexp(t, fmt.Sprintf(`(?m)^default  %d +w1 +20\S+Z  +[2-6] +\d+s +1$`, rows["held"].Partition), text)
 		require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 65)
 		b.Expire()
+		require.Regexp(t, `  Partition     \d+, which nobody holds: `, run(0, "outbox", "show", "2").stdout)
 		require.Contains(t, run(0, "partitions").stdout, ": it has run out")
 		require.Equal(t, []int64{5}, seqs("--stale"))
 		require.Contains(t, run(0, "outbox", "show", "5").stdout, "w1, whose lease has run out: whoever takes its partition publishes it again")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,6 +143,28 @@ func TestPlace_ReportsMalformedLines(t *testing.T) {
 	require.EqualValues(t, 4, b.Outbox["partner"]["pending"])
 	require.Contains(t, strings.Join(b.Differences, "\n"), "3 orders have no shipment, such as orders.csv-2")
 	require.Contains(t, f.stderr, "the books don't balance")
+}
+
+// T11: with the files that the example brings along, and nothing installed, orders from
+// a file are placed, published and shipped.
+func TestLocal_T11_NothingInstalled(t *testing.T) {
+	t.Setenv("WAYBILL_SERVER_ADDR", "127.0.0.1:0")
+	dir := t.TempDir()
+	for _, name := range []string{"local.yaml", "orders.csv"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		write(t, dir, name, string(text))
+	}
+	succeed(t, dir, "--config", "local.yaml", "migrate")
+	p := start(t, dir, orderingProgram, "--config", "local.yaml", "serve")
+	p.eventually(func() bool { return listening.MatchString(p.stderr.String()) }, "listens")
+	for _, part := range []string{"1/2", "2/2"} {
+		succeed(t, dir, "--config", "local.yaml", "place", "--file", "orders.csv", "--part", part)
+	}
+	b := decode[books](t, succeed(t, dir, "--config", "local.yaml", "verify", "--wait", "90s"))
+	require.True(t, b.OK)
+	require.EqualValues(t, 40, b.Orders)
+	p.stop(30 * time.Second)
 }
 
 // What the example's own file says is understood.

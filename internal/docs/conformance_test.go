@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	conformanceRow = regexp.MustCompile(`(?m)^\| ([ABCDFNSU][0-9-]+) \| (.+) \| (.+) \|$`)
+	conformanceRow = regexp.MustCompile(`(?m)^\| ([ABCDFNSTU][0-9-]+) \| (.+) \| (.+) \|$`)
 	testName       = regexp.MustCompile("`(Test[^`]+)`")
 )
 

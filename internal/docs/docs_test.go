@@ -4,7 +4,6 @@ package docs
 import (
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -43,42 +42,6 @@ func documents(t *testing.T) []string {
 		return err
 	}))
 	return paths
-}
-
-// The tutorial's program, in a module of its own as a reader has it, prints what
-// the tutorial says, also the second time.
-func TestTutorial_RunsAsWritten(t *testing.T) {
-	programs := blocks(t, "docs/tutorial.md", "go")
-	require.Len(t, programs, 1)
-	want := blocks(t, "docs/tutorial.md", "text")
-	require.Len(t, want, 1)
-
-	dir := t.TempDir()
-	here, err := filepath.Abs(root)
-	require.NoError(t, err)
-	module, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	require.NoError(t, err)
-	mod := strings.Replace(string(module), "module github.com/waybill-go/waybill", "module example.com/todo", 1) +
-		"\nrequire github.com/waybill-go/waybill v0.0.0\n\nreplace github.com/waybill-go/waybill => " + here + "\n"
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	require.NoError(t, err)
-	for name, content := range map[string]string{"main.go": programs[0], "go.mod": mod, "go.sum": string(sums)} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
-	}
-	run := func(name string, args ...string) string {
-		cmd := exec.CommandContext(t.Context(), name, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		require.NoError(t, err, "%s\n%s", out, stderr.String())
-		return string(out)
-	}
-	run("go", "build", "-o", "todo", ".")
-	for range 2 {
-		require.Equal(t, want[0], run("./todo"))
-	}
 }
 
 // Every other piece of Go in the documentation stands in the examples, or in the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -101,9 +102,30 @@ func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
 	return "every row is for a broker that a context sends to", nil
 }
 
-// leases looks for rows in the hand of workers that are gone.
+// leases looks for rows in the hand of workers that are gone, and for rows that wait
+// for the leases of processes that have ended on this host.
 func (e *exam) leases(ctx context.Context, db bun.IDB) (string, error) {
-	err := dbrows.Each(ctx, db, "SELECT o.target_broker, count(*), max(o.locked_by), max("+dbtime.Seconds(db.Dialect(), "COALESCE(p.locked_until, o.locked_until)", e.now())+")"+
+	waiting, err := e.waiting(ctx, db)
+	if err != nil {
+		return "", err
+	}
+	here := liveness.Here()
+	err = dbrows.Each(ctx, db, "SELECT target_broker, locked_by, count(*), max(locked_until) FROM outbox_partitions WHERE locked_until > "+e.now()+" GROUP BY target_broker, locked_by ORDER BY target_broker, locked_by",
+		func(scan func(...any) error) error {
+			var target, worker string
+			var n int64
+			var until dbtime.Time
+			err := scan(&target, &worker, &n, &until)
+			if slices.Contains(waiting, target) && here.State(worker) == liveness.Dead {
+				e.add(Warning, "target broker "+target, fmt.Sprintf("%s held until %s by %s, whose process on this host is dead: their rows wait", count(n, "partition")+" still", until.Time.Format(time.RFC3339), worker),
+					"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
+			}
+			return err
+		})
+	if err != nil {
+		return "", err
+	}
+	err = dbrows.Each(ctx, db, "SELECT o.target_broker, count(*), max(o.locked_by), max("+dbtime.Seconds(db.Dialect(), "COALESCE(p.locked_until, o.locked_until)", e.now())+")"+
 		" FROM outbox AS o LEFT JOIN outbox_partitions AS p ON p.target_broker = o.target_broker AND p.partition = o.partition"+
 		" WHERE o.finished_at IS NULL AND o.status = 'processing' AND (p.locked_until IS NULL OR p.locked_until < "+e.ago(e.limits.expired)+")"+
 		" GROUP BY o.target_broker ORDER BY o.target_broker",

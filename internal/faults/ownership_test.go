@@ -112,8 +112,18 @@ func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 	require.Zero(t, r.taken+r.stale+r.odd()+r.paid)
 }
 
-// S2-11, S4-11, F-12, C-45: of an engine that died, nothing is touched before its
-// leases end; then another one publishes exactly its rows, within a poll.
+// elsewhere has a process that does nothing any more look like one of another host:
+// by its name nobody can tell whether it is alive.
+func (w *world) elsewhere(p *process) {
+	w.t.Helper()
+	const name = ` = regexp_replace(%s, '-[0-9a-f]{12}[.][0-9]+[.]', '-') WHERE %[1]s LIKE '%s'`
+	_, err := w.db.Exec("ALTER TABLE outbox_partitions DISABLE TRIGGER see_partition; UPDATE outbox_partitions SET locked_by" + fmt.Sprintf(name, "locked_by", owned(p)) +
+		"; ALTER TABLE outbox_partitions ENABLE TRIGGER see_partition; UPDATE outbox_workers SET worker" + fmt.Sprintf(name, "worker", owned(p)))
+	require.NoError(w.t, err)
+}
+
+// S2-11, S4-11, F-12, C-45: of an engine that died on another host, nothing is touched
+// before its leases end; then another one publishes exactly its rows, within a poll.
 func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	t.Parallel()
 	const poll = 200 * time.Millisecond
@@ -124,6 +134,8 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	eventually(t, func() bool {
 		return w.count("outbox_workers WHERE worker LIKE $1", owned(second)) > 0
 	}, "the second is counted")
+	w.pause(first)
+	w.elsewhere(first)
 	w.kill(first)
 	_, err := w.db.Exec("CREATE TABLE leases AS SELECT partition, locked_until FROM outbox_partitions")
 	require.NoError(t, err)
@@ -138,6 +150,54 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	require.Zero(t, r.odd(), "it was killed before it sent anything")
 	require.Equal(t, 30, r.taken)
 	require.Zero(t, r.paid)
+}
+
+// N1: what an engine held that was killed, another one on the same host takes at once,
+// one that runs and one that is started then; its leases would have lasted for ten
+// minutes, and that is how long a stopped one keeps them.
+func TestKill_N1_OnTheSameHostAnotherGoesOnAtOnce(t *testing.T) {
+	t.Parallel()
+	const atOnce = 5 * time.Second
+	lasts := lease(10 * time.Minute)
+	w := newWorld(t, 30)
+	first := w.engine(gated("before"), lasts)
+	eventually(t, func() bool { return w.count(inHand, owned(first)) == 30 }, "all rows are in its hand")
+	second := w.engine(gated("before"), lasts)
+	w.pause(first)
+	eventually(t, func() bool {
+		return w.count("outbox_workers WHERE worker LIKE $1 AND seen_until > clock_timestamp()", owned(second)) > 0
+	}, "the second is counted")
+	require.Equal(t, 30, w.count(inHand, owned(first)), "it stands still, and is alive")
+
+	begin := w.clock()
+	w.kill(first)
+	eventually(t, func() bool { return w.count(inHand, owned(second)) == 30 }, "the second takes all that it had")
+	require.Less(t, w.clock().Sub(begin), atOnce)
+	w.kill(second)
+
+	third := w.engine(lasts)
+	begin = w.clock()
+	w.drain()
+	require.Less(t, w.published().Sub(begin), atOnce, "of those that it published first")
+	r := w.check()
+	require.Zero(t, r.odd(), "none was sent before")
+	require.Equal(t, 60, r.taken)
+	require.Zero(t, r.paid)
+	third.terminate()
+}
+
+// clock is the database's.
+func (w *world) clock() (now time.Time) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow("SELECT clock_timestamp()").Scan(&now))
+	return now
+}
+
+// published is when the first row was published.
+func (w *world) published() (first time.Time) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow("SELECT min(published_at) FROM outbox").Scan(&first))
+	return first
 }
 
 // S2-17, F-26, C-50, S3-07: killed between the broker's acknowledgement and the

@@ -71,6 +71,51 @@ func lateSettle(t *testing.T, b *Bench) {
 	require.Equal(t, []outbox.Status{outbox.Published, outbox.Pending}, b.Statuses())
 }
 
+// Workers that are forgotten lose their leases as if these had run out, and their
+// shares; nobody else loses anything.
+func theDead(t *testing.T, b *Bench) {
+	ctx := t.Context()
+	b.Insert("a", "b")
+	dead := b.Worker("dead", Partitions-2, time.Hour)
+	other := b.Worker("other", 2, time.Hour)
+	_, err := b.Announce(ctx, b.DB, "default", []string{"dead", "other"}, append(dead.Leases, other.Leases...), time.Hour)
+	require.NoError(t, err)
+	mine, theirs := dead.Claim(10), other.Claim(10)
+	require.Len(t, append(mine.Rows, theirs.Rows...), 2)
+	m, err := b.Membership(ctx, "default")
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 0}, []int{m.Workers, m.Free})
+	require.Len(t, m.Members, 2)
+	require.Equal(t, "dead", m.Members[0].Worker)
+	require.Equal(t, []int{Partitions - 2, 2}, []int{m.Members[0].Partitions, m.Members[1].Partitions})
+	require.InDelta(t, time.Hour, m.Members[0].Until.Sub(m.Now), float64(time.Minute))
+
+	n, err := b.Forget(ctx, b.DB, "partner", []string{"dead"})
+	require.NoError(t, err)
+	require.Zero(t, n, "of another target")
+	n, err = b.Forget(ctx, b.DB, "default", []string{"dead", "never seen"})
+	require.NoError(t, err)
+	require.Equal(t, Partitions-2, n)
+	m, err = b.Membership(ctx, "default")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, Partitions - 2}, []int{m.Workers, m.Free})
+	require.Equal(t, "other", m.Members[0].Worker)
+
+	heir := b.Worker("heir", Partitions, time.Hour)
+	require.Len(t, heir.Leases, Partitions-2)
+	c := heir.Claim(10)
+	require.Len(t, c.Rows, len(mine.Rows))
+	for _, row := range c.Rows {
+		require.Equal(t, 1, row.Losses, "its claim was ended as after any death")
+	}
+	require.Equal(t, len(mine.Rows), dead.Settle(mine, All(mine, published())...), "it changes nothing any more")
+	kept, err := b.Announce(ctx, b.DB, "default", []string{"dead"}, dead.Leases, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, kept)
+	require.Zero(t, heir.Settle(c, All(c, published())...))
+	require.Zero(t, other.Settle(theirs, All(theirs, published())...))
+}
+
 func fences(t *testing.T, b *Bench) {
 	seen := map[int64]bool{}
 	for range 3 {
@@ -101,7 +146,7 @@ func renewal(t *testing.T, b *Bench) {
 	require.ElementsMatch(t, w.Leases, kept)
 	m, err := b.Membership(ctx, "default")
 	require.NoError(t, err)
-	require.Equal(t, outbox.Membership{Workers: 1, Free: Partitions - 3}, m)
+	require.Equal(t, []int{1, Partitions - 3}, []int{m.Workers, m.Free})
 
 	b.Expire()
 	other := b.Worker("w2", Partitions, time.Minute)
@@ -132,7 +177,7 @@ func missedRenewal(t *testing.T, b *Bench) {
 	require.Empty(t, b.Worker("w2", Partitions, time.Minute).Leases)
 	m, err := b.Membership(ctx, "default")
 	require.NoError(t, err)
-	require.Equal(t, outbox.Membership{Workers: 1, Free: 0}, m)
+	require.Equal(t, []int{1, 0}, []int{m.Workers, m.Free})
 	b.Expire()
 	kept, err := b.Announce(ctx, b.DB, "default", []string{"w1"}, w.Leases, time.Minute)
 	require.NoError(t, err)

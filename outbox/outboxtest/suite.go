@@ -38,6 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-29, S2-30, C-45
 	test("Takeover_F_13_LateSettleChangesNothing", lateSettle) // S2-33, C-25, C-44
 	test("Lease_FencesAreNeverUsedTwice", fences)
+	test("Lease_N1_TheDeadAreForgotten", theDead)
 	test("Lease_F_06_F_19_NobodyTakesFromARunningLease", runningLease) // S2-13, S2-32, C-45
 	test("Lease_F_19_RenewalExtendsOnlyItsOwn", renewal)               // S2-30, S2-33
 	test("Lease_ReleasedPartitionsAreFreeAtOnce", release)             // C-45
