@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/liveness/livenesstest"
 )
 
@@ -17,8 +18,9 @@ func TestLeases_N1_OfADeadProcess(t *testing.T) {
 		p.exec(t, "UPDATE outbox_partitions SET locked_by = '"+livenesstest.Alive()+"'")
 		require.Empty(t, p.examine(t))
 		dead := livenesstest.Dead(t)
-		p.exec(t, "UPDATE outbox_partitions SET locked_by = '"+dead+"'")
-		p.has(t, "leases", Warning, "target broker default", "by "+dead+", whose process on this host is dead: their rows wait", "start an engine")
+		p.exec(t, "UPDATE outbox_partitions SET locked_by = '"+dead+"'", "UPDATE outbox_partitions SET locked_by = '"+liveness.Process(dead)+"-2' WHERE partition < 9")
+		p.has(t, "leases", Warning, "target broker default", "64 partitions still held until 20", "start an engine")
+		p.has(t, "leases", Warning, "target broker default", " by "+liveness.Process(dead)+", whose process on this host is dead: their rows wait", "start an engine")
 		p.exec(t, claimed, published+", expires_at = "+p.ago(-time.Hour))
 		require.Empty(t, p.examine(t))
 	})

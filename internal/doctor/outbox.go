@@ -109,21 +109,34 @@ func (e *exam) leases(ctx context.Context, db bun.IDB) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	type process struct{ target, name string }
+	var dead []process
+	held, until := map[process]int64{}, map[process]time.Time{}
 	here := liveness.Here()
 	err = dbrows.Each(ctx, db, "SELECT target_broker, locked_by, count(*), max(locked_until) FROM outbox_partitions WHERE locked_until > "+e.now()+" GROUP BY target_broker, locked_by ORDER BY target_broker, locked_by",
 		func(scan func(...any) error) error {
 			var target, worker string
 			var n int64
-			var until dbtime.Time
-			err := scan(&target, &worker, &n, &until)
+			var end dbtime.Time
+			err := scan(&target, &worker, &n, &end)
 			if slices.Contains(waiting, target) && here.State(worker) == liveness.Dead {
-				e.add(Warning, "target broker "+target, fmt.Sprintf("%s held until %s by %s, whose process on this host is dead: their rows wait", count(n, "partition")+" still", until.Time.Format(time.RFC3339), worker),
-					"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
+				p := process{target, liveness.Process(worker)}
+				if held[p] == 0 {
+					dead = append(dead, p)
+				}
+				held[p] += n
+				if end.Time.After(until[p]) {
+					until[p] = end.Time
+				}
 			}
 			return err
 		})
 	if err != nil {
 		return "", err
+	}
+	for _, p := range dead {
+		e.add(Warning, "target broker "+p.target, fmt.Sprintf("%s still held until %s by %s, whose process on this host is dead: their rows wait", count(held[p], "partition"), until[p].Format(time.RFC3339), p.name),
+			"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
 	}
 	err = dbrows.Each(ctx, db, "SELECT o.target_broker, count(*), max(o.locked_by), max("+dbtime.Seconds(db.Dialect(), "COALESCE(p.locked_until, o.locked_until)", e.now())+")"+
 		" FROM outbox AS o LEFT JOIN outbox_partitions AS p ON p.target_broker = o.target_broker AND p.partition = o.partition"+
