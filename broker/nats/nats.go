@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/secret"
 )
 
 // DedupWindow is for how long a stream that EnsureTopics made remembers message
@@ -128,7 +129,7 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 	)
 	nc, err := connect(ctx, cfg.URL, options)
 	if err != nil {
-		return nil, classify(fmt.Errorf("nats: connect: %w", err))
+		return nil, classify(fmt.Errorf("nats: connect: %w", secret.Error(err, cfg.URL)))
 	}
 	b.nc = nc
 	if b.js, err = jetstream.New(nc); err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/secret"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -110,10 +111,11 @@ func (f *File) OpenProviders(ctx context.Context, k Kinds) ([]uow.Provider, erro
 	if err := f.checkProviders(k); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
+	secrets := byName(f.providers, func(p provider) (string, settings) { return p.name, p.settings })
 	providers, err := each(f.providers, func(p provider) (uow.Provider, error) {
 		opened, err := k.Providers[p.dialect](ctx, p.name, p.settings)
 		if err != nil {
-			return nil, fmt.Errorf("config: providers.%s: %w", p.name, err)
+			return nil, fmt.Errorf("config: providers.%s: %w", p.name, secret.ErrorOf(err, secrets[p.name]))
 		}
 		return opened, nil
 	})
@@ -134,25 +136,36 @@ func closeAll(providers []uow.Provider) error {
 // openBrokers returns the brokers by name, and those that have to be closed.
 func (f *File) openBrokers(ctx context.Context, k Kinds) (map[string]broker.Broker, []broker.Broker, error) {
 	own := slices.DeleteFunc(slices.Clone(f.brokers), func(b brokerEntry) bool { return b.shares != "" })
+	secrets := byName(f.brokers, func(b brokerEntry) (string, settings) { return b.name, b.settings })
 	opened, err := each(own, func(b brokerEntry) (broker.Broker, error) {
 		opened, err := k.Brokers[b.kind](ctx, b.settings)
 		if err != nil {
-			return nil, fmt.Errorf("config: brokers.%s: %w", b.name, err)
+			return nil, fmt.Errorf("config: brokers.%s: %w", b.name, secret.ErrorOf(err, secrets[b.name]))
 		}
 		return opened, nil
 	})
 	if err != nil {
 		return nil, opened, err
 	}
-	byName := map[string]broker.Broker{}
+	shared := map[string]broker.Broker{}
 	for i, b := range own {
-		byName[b.name] = opened[i]
+		shared[b.name] = opened[i]
 	}
 	brokers := map[string]broker.Broker{}
 	for _, b := range f.brokers {
-		brokers[b.name] = broker.Prefixed(byName[cmp.Or(b.shares, b.name)], b.prefix)
+		brokers[b.name] = broker.Prefixed(shared[cmp.Or(b.shares, b.name)], b.prefix)
 	}
 	return brokers, opened, nil
+}
+
+// byName are the effective settings of entries.
+func byName[E any](entries []E, of func(E) (string, settings)) map[string]map[string]string {
+	named := map[string]map[string]string{}
+	for i, flat := range flatten(entries, func(e E) settings { _, s := of(e); return s }) {
+		name, _ := of(entries[i])
+		named[name] = flat
+	}
+	return named
 }
 
 // each opens all entries at the same time. After errors it returns those that

@@ -11,6 +11,8 @@ import (
 const hidden = "***"
 
 var (
+	// named is what a setting is called that is a secret itself.
+	named = regexp.MustCompile(`(?i)(password|passwd|passphrase|pwd|secret|token)$`)
 	// next is where another URL of a list begins.
 	next = regexp.MustCompile(`[,\s]\s*[A-Za-z][A-Za-z0-9+.-]*://`)
 	// inText is a URL's part before its host, in the middle of a text. It ends with
@@ -69,10 +71,20 @@ func Text(text string, of ...string) string {
 			continue
 		}
 		text = strings.ReplaceAll(text, s, URL(s))
-		for _, p := range passwords(s) {
-			text = strings.ReplaceAll(text, p, hidden)
-		}
+		text = without(text, passwords(s))
 	}
+	return anywhere(text)
+}
+
+func without(text string, secrets []string) string {
+	for _, s := range secrets {
+		text = strings.ReplaceAll(text, s, hidden)
+	}
+	return text
+}
+
+// anywhere hides what looks like a password.
+func anywhere(text string) string {
 	text = inText.ReplaceAllStringFunc(text, func(found string) string {
 		m := inText.FindStringSubmatch(found)
 		return m[1] + "://" + userinfo(m[1], m[2]) + "@"
@@ -80,12 +92,15 @@ func Text(text string, of ...string) string {
 	return pairs(text)
 }
 
-// passwords are those of URLs and pairs, as they are written and as they are
-// meant. A very short one would be found everywhere.
+// shortest is the length of what is looked for by itself: less would be found
+// everywhere.
+const shortest = 4
+
+// passwords are those of URLs and pairs, as they are written and as they are meant.
 func passwords(s string) []string {
 	var found []string
 	add := func(p string) {
-		if len(p) >= 4 {
+		if len(p) >= shortest {
 			found = append(found, p)
 		}
 	}
@@ -119,13 +134,31 @@ func Error(err error, of ...string) error {
 	if err == nil {
 		return nil
 	}
-	return &hiding{err: err, of: of}
+	return &hiding{err, func(text string) string { return Text(text, of...) }}
+}
+
+// ErrorOf is Error for what was made from settings, by their names: those that are
+// secrets themselves, such as a password, are not shown either.
+func ErrorOf(err error, settings map[string]string) error {
+	if err == nil {
+		return nil
+	}
+	var secrets, of []string
+	for name, value := range settings {
+		switch {
+		case !named.MatchString(name):
+			of = append(of, value)
+		case len(value) >= shortest:
+			secrets = append(secrets, value)
+		}
+	}
+	return &hiding{err, func(text string) string { return Text(without(text, secrets), of...) }}
 }
 
 type hiding struct {
-	err error
-	of  []string
+	err  error
+	hide func(text string) string
 }
 
-func (h *hiding) Error() string { return Text(h.err.Error(), h.of...) }
+func (h *hiding) Error() string { return h.hide(h.err.Error()) }
 func (h *hiding) Unwrap() error { return h.err }

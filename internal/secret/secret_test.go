@@ -53,5 +53,8 @@ func TestAnErrorIsShownWithoutPasswords(t *testing.T) {
 	require.NotContains(t, Text(`user "u" with "hun ter 22" was refused`, dsn), "hun ter")
 
 	require.NoError(t, Error(nil))
+	require.NoError(t, ErrorOf(nil, nil))
+	settings := map[string]string{"SASL_PASSWORD": "hunter22", "SASL_USER": "ann", "URL": "nats://ann:password22@h", "TOKEN": ""}
+	require.EqualError(t, ErrorOf(errors.New(`ann with "hunter22" or "password22" at nats://ann:password22@h`), settings), `ann with "***" or "***" at nats://ann:***@h`)
 	require.ErrorIs(t, Error(fmt.Errorf("read: %w", io.EOF), dsn), io.EOF)
 }
