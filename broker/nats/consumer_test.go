@@ -262,7 +262,7 @@ func TestReceiveSaysThatItsConsumerIsGone(t *testing.T) {
 
 func TestCloseEndsConsumers(t *testing.T) {
 	h := newHost(t)
-	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	b, err := nats.OpenQuick(t.Context(), h.client)
 	require.NoError(t, err)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
 	publish(t, b, 0, 1)

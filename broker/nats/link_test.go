@@ -38,7 +38,7 @@ func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
 	require.NoError(t, err)
 	defer relay.Close()
 	relay.Slow(rate)
-	slow, err := nats.Open(t.Context(), nats.Config{URL: "nats://" + relay.Address})
+	slow, err := nats.Open(t.Context(), nats.Config{URL: "nats://" + relay.Address, NKey: h.client.NKey})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, slow.Close(context.Background())) }()
 

@@ -36,6 +36,8 @@ type Config struct {
 	URL string `yaml:"url"`
 	// Credentials is the path of a credentials file. Defaults to none.
 	Credentials string `yaml:"credentials"`
+	// NKey is the path of a file with the seed of an nkey. Defaults to none.
+	NKey string `yaml:"nkey"`
 	// Replicas is the number of servers that keep each new stream. Defaults to 1.
 	Replicas int `yaml:"replicas"`
 	// MaxAge is for how long new streams keep messages, read or not. Defaults to
@@ -113,6 +115,13 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 	options := append([]nats.Option{nats.Name("waybill")}, cfg.Options...)
 	if cfg.Credentials != "" {
 		options = append(options, nats.UserCredentials(cfg.Credentials))
+	}
+	if cfg.NKey != "" {
+		key, err := nats.NkeyOptionFromSeed(cfg.NKey)
+		if err != nil {
+			return nil, fmt.Errorf("nats: nkey: %w", err)
+		}
+		options = append(options, key)
 	}
 	options = append(options,
 		// For ever, also when the server refuses the credentials for a while.

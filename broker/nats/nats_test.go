@@ -29,11 +29,12 @@ type host struct {
 	cfg     embedded.Config
 	running *embedded.Broker
 	url     string
+	client  nats.Config
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{cfg: embedded.Config{Dir: t.TempDir()}}
+	h := &host{cfg: embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0"}}
 	h.start(t)
 	t.Cleanup(func() { h.stop(t) })
 	return h
@@ -45,8 +46,8 @@ func (h *host) start(t *testing.T) {
 	h.running, err = embedded.Open(context.Background(), h.cfg)
 	require.NoError(t, err)
 	h.url = h.running.URL()
-	_, err = fmt.Sscanf(h.url, "nats://127.0.0.1:%d", &h.cfg.Port)
-	require.NoError(t, err)
+	h.client = h.running.Client()
+	h.cfg.Listen = strings.TrimPrefix(h.url, "nats://") // The same again.
 }
 
 func (h *host) stop(t *testing.T) {
@@ -56,7 +57,7 @@ func (h *host) stop(t *testing.T) {
 
 func (h *host) open(t *testing.T) broker.Broker {
 	t.Helper()
-	b, err := nats.Open(t.Context(), nats.Config{URL: h.url})
+	b, err := nats.Open(t.Context(), h.client)
 	require.NoError(t, err)
 	return b
 }
@@ -64,7 +65,7 @@ func (h *host) open(t *testing.T) broker.Broker {
 // quick opens a broker of little patience, and closes it after the test.
 func (h *host) quick(t *testing.T) *nats.Broker {
 	t.Helper()
-	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	b, err := nats.OpenQuick(t.Context(), h.client)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
 	return b
@@ -73,7 +74,7 @@ func (h *host) quick(t *testing.T) *nats.Broker {
 // dying opens one that the test kills.
 func (h *host) dying(t *testing.T) *nats.Broker {
 	t.Helper()
-	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: h.url})
+	b, err := nats.OpenQuick(t.Context(), h.client)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.ErrorContains(t, b.Close(context.Background()), "leave the group") })
 	return b
@@ -262,7 +263,7 @@ func (s settings) Decode(into any) error {
 
 func TestFromSettings(t *testing.T) {
 	h := newHost(t)
-	b, err := nats.FromSettings(t.Context(), settings("{url: '"+h.url+"', max_age: 48h}"))
+	b, err := nats.FromSettings(t.Context(), settings("{url: '"+h.url+"', nkey: '"+h.client.NKey+"', max_age: 48h}"))
 	require.NoError(t, err)
 	require.NoError(t, b.Close(t.Context()))
 	for file, remedy := range map[string]string{
@@ -278,7 +279,7 @@ func TestFromSettings(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	h := newHost(t)
-	b, err := nats.Open(t.Context(), nats.Config{URL: h.url, MaxAge: time.Minute})
+	b, err := nats.Open(t.Context(), nats.Config{URL: h.url, NKey: h.client.NKey, MaxAge: time.Minute})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close(context.Background())) }()
 	js, err := jetstream.New(b.Conn())

@@ -219,7 +219,7 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a"},
 		},
 		"one embedded server under two names": {
-			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: data/, port: 4222}\n",
+			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: data/, listen: \"127.0.0.1:4222\"}\n",
 			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a, so both would use the same topics: give one of them another topic_prefix"},
 		},
 		"one NATS under two names": {

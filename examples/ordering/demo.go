@@ -101,7 +101,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return err
 	}
-	if d.nats, err = embedded.Open(ctx, embedded.Config{Dir: filepath.Join(d.dir, "nats")}); err != nil {
+	if d.nats, err = embedded.Open(ctx, embedded.Config{Dir: filepath.Join(d.dir, "nats"), Listen: "127.0.0.1:0"}); err != nil {
 		return fmt.Errorf("--dir %s can't be used: %w", d.dir, err)
 	}
 	d.db, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(d.dir, "ordering.db")})
@@ -159,7 +159,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 
 // work places the orders and waits until all that follows has happened.
 func (d *demo) work(ctx context.Context) (*result, error) {
-	partner, err := newPartner(ctx, d.nats.URL(), partnerSubject)
+	partner, err := newPartner(ctx, d.nats.URL(), d.nats.KeyFile(), partnerSubject)
 	if err != nil {
 		return nil, err
 	}

@@ -22,10 +22,13 @@ type partner struct {
 	strange  int            // messages that it can't read
 }
 
-func newPartner(ctx context.Context, url, subject string) (*partner, error) {
+func newPartner(ctx context.Context, url, keyFile, subject string) (*partner, error) {
 	p := &partner{received: map[string]int{}}
-	var err error
-	if p.connection, err = nats.Connect(url, nats.Name("partner")); err != nil {
+	key, err := nats.NkeyOptionFromSeed(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("partner: %w", err)
+	}
+	if p.connection, err = nats.Connect(url, nats.Name("partner"), key); err != nil {
 		return nil, fmt.Errorf("partner: %w", err)
 	}
 	if err := p.listen(ctx, subject); err != nil {

@@ -34,9 +34,9 @@ func (p program) kinds() config.Kinds {
 		Brokers: map[string]broker.Opener{
 			"kafka": kafka.FromSettings,
 			"nats": func(ctx context.Context, s broker.Settings) (broker.Broker, error) {
-				b, err := embedded.FromSettings(ctx, s)
+				b, err := embedded.Listening("127.0.0.1:0")(ctx, s)
 				if own, ok := b.(*embedded.Broker); ok && own.URL() != "" {
-					fmt.Fprintf(p.stderr, "NATS listens on %s\n", own.URL())
+					fmt.Fprintf(p.stderr, "NATS listens on %s, to who has the key in %s\n", own.URL(), own.KeyFile())
 				}
 				return b, err
 			},

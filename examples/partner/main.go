@@ -3,6 +3,7 @@
 //
 //	partner --kafka 127.0.0.1:9092 --topic partner.ordering.order
 //	partner --nats nats://127.0.0.1:4222 --topic partner.ordering.order --count 10
+//	partner --nats nats://127.0.0.1:4222 --nkey waybill-data/nats/client.nk --topic …
 //
 // It ends after --count messages, or when it is interrupted. All that it knows
 // of the service is in its command line: it uses a plain client, and JSON.
@@ -37,6 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	kafka := flags.String("kafka", "", "`host:port` of a Kafka server")
 	nats := flags.String("nats", "", "`URL` of a NATS server")
+	nkey := flags.String("nkey", "", "`file` with the key that the NATS server wants, if it does")
 	topic := flags.String("topic", "", "the `topic`, or the subject, to read")
 	count := flags.Int("count", 0, "end after so many messages; 0: never")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -44,8 +46,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	} else if err != nil {
 		return exitUsage
 	}
-	if (*kafka == "") == (*nats == "") || *topic == "" || *count < 0 || flags.NArg() > 0 {
-		fmt.Fprintln(stderr, "partner: give one of --kafka and --nats, a --topic, and a --count of 0 or more")
+	if (*kafka == "") == (*nats == "") || *topic == "" || *count < 0 || *nkey != "" && *nats == "" || flags.NArg() > 0 {
+		fmt.Fprintln(stderr, "partner: give one of --kafka and --nats (with its --nkey), a --topic, and a --count of 0 or more")
 		return exitUsage
 	}
 
@@ -56,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *kafka != "" {
 		err = readKafka(ctx, *kafka, *topic, stderr, p.print)
 	} else {
-		err = readNATS(ctx, *nats, *topic, stderr, p.print)
+		err = readNATS(ctx, *nats, *nkey, *topic, stderr, p.print)
 	}
 	if err = errors.Join(p.err, err); err != nil {
 		fmt.Fprintf(stderr, "partner: %v\n", err)

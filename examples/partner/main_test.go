@@ -39,7 +39,7 @@ func TestUsage(t *testing.T) {
 func TestNATS_PrintsABodyPerLine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	server, err := embedded.Open(ctx, embedded.Config{Dir: t.TempDir()})
+	server, err := embedded.Open(ctx, embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, server.Close(context.WithoutCancel(ctx))) }()
 
@@ -47,12 +47,14 @@ func TestNATS_PrintsABodyPerLine(t *testing.T) {
 		ended := make(chan int, 1)
 		stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 		go func() {
-			ended <- run(ctx, []string{"--nats", server.URL(), "--topic", "partner.orders", "--count", count}, stdout, stderr)
+			ended <- run(ctx, []string{"--nats", server.URL(), "--nkey", server.KeyFile(), "--topic", "partner.orders", "--count", count}, stdout, stderr)
 		}()
 		return ended, stdout, stderr
 	}
 	early, stdout, _ := read("2")
-	connection, err := nats.Connect(server.URL())
+	key, err := nats.NkeyOptionFromSeed(server.KeyFile())
+	require.NoError(t, err)
+	connection, err := nats.Connect(server.URL(), key)
 	require.NoError(t, err)
 	defer connection.Close()
 	stream, err := jetstream.New(connection)

@@ -12,10 +12,18 @@ import (
 )
 
 // readNATS reads the stream that holds a subject until ctx is done.
-func readNATS(ctx context.Context, url, subject string, stderr io.Writer, show func([]byte)) error {
-	connection, err := nats.Connect(url, nats.Name("partner"), nats.MaxReconnects(-1))
+func readNATS(ctx context.Context, url, nkey, subject string, stderr io.Writer, show func([]byte)) error {
+	options := []nats.Option{nats.Name("partner"), nats.MaxReconnects(-1)}
+	if nkey != "" {
+		key, err := nats.NkeyOptionFromSeed(nkey)
+		if err != nil {
+			return fmt.Errorf("--nkey: %w", err)
+		}
+		options = append(options, key)
+	}
+	connection, err := nats.Connect(url, options...)
 	if err != nil {
-		return fmt.Errorf("%s: %w", url, err)
+		return fmt.Errorf("connect to NATS: %w", err) // Without the URL, which may hold a password.
 	}
 	defer connection.Close()
 	streams, err := jetstream.New(connection)

@@ -16,6 +16,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 )
 
@@ -34,12 +35,12 @@ func demo(ctx context.Context, o options, stdout, stderr io.Writer) (err error) 
 		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
 	}
 	// Workers are killed, the machine isn't: what the operating system has stays.
-	server, err := embedded.Open(ctx, embedded.Config{Dir: o.dir, SyncInterval: time.Second})
+	server, err := embedded.Open(ctx, embedded.Config{Dir: o.dir, Listen: "127.0.0.1:0", SyncInterval: time.Second})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
-	nc, err := natsgo.Connect(server.URL())
+	nc, err := connect(server.Client())
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func demo(ctx context.Context, o options, stdout, stderr io.Writer) (err error) 
 		return err
 	}
 	fmt.Fprintf(stdout, "%d payments of %d cards, sent %d times\n", o.payments, o.cards, copies)
-	killed, died, err := supervise(ctx, o, server.URL(), consumer, stderr)
+	killed, died, err := supervise(ctx, o, server.Client(), consumer, stderr)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func send(ctx context.Context, js jetstream.JetStream, o options) (copies int, e
 
 // supervise keeps workers running until all payments are acknowledged, and kills
 // them meanwhile.
-func supervise(ctx context.Context, o options, url string, consumer jetstream.Consumer, stderr io.Writer) (killed, died int, err error) {
+func supervise(ctx context.Context, o options, server nats.Config, consumer jetstream.Consumer, stderr io.Writer) (killed, died int, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return 0, 0, err
@@ -131,7 +132,7 @@ func supervise(ctx context.Context, o options, url string, consumer jetstream.Co
 	for range o.workers {
 		running.Go(func() {
 			for ctx.Err() == nil {
-				cmd := exec.Command(program, "work", url) //nolint:noctx // It ends by being killed, below.
+				cmd := exec.Command(program, "work", server.URL, server.NKey) //nolint:noctx // It ends by being killed, below.
 				cmd.Stderr = said
 				if err := cmd.Start(); err != nil {
 					stop(err)

@@ -19,6 +19,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/waybill-go/waybill/broker/nats"
 )
 
 const usage = `Credit cards that are debited once, whoever dies: Waybill without a relational database.
@@ -46,10 +48,10 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program without its process. "work URL" is how it starts its workers.
+// run is the program without its process. "work URL KEYFILE" is how it starts its workers.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) == 2 && args[0] == "work" {
-		fmt.Fprintf(stderr, "payments: worker: %v\n", work(ctx, args[1]))
+	if len(args) == 3 && args[0] == "work" {
+		fmt.Fprintf(stderr, "payments: worker: %v\n", work(ctx, nats.Config{URL: args[1], NKey: args[2]}))
 		return exitWorker
 	}
 	var o options

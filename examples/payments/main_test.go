@@ -21,7 +21,7 @@ import (
 
 // The test's program is its own worker.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "work" {
+	if len(os.Args) == 4 && os.Args[1] == "work" {
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]int{
 		"--help": 0, "--payments 0": exitUsage, "--workers 0": exitUsage, "--kills -1": exitUsage, "more": exitUsage, "--nothing": exitUsage,
-		"work nats://127.0.0.1:1": exitWorker, "--dir /dev/null/x": exitFailed,
+		"work nats://127.0.0.1:1 none": exitWorker, "--dir /dev/null/x": exitFailed,
 	} {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, want, run(t.Context(), strings.Fields(args), &stdout, &stderr), args)
@@ -63,10 +63,10 @@ func (forgetful) Has(context.Context, string) (bool, error) { return false, nil 
 
 // The books notice what they are for.
 func TestBooks_NoticeWhatIsWrong(t *testing.T) {
-	server, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), SyncInterval: time.Minute})
+	server, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0", SyncInterval: time.Minute})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, server.Close(context.Background())) }()
-	nc, err := natsgo.Connect(server.URL())
+	nc, err := connect(server.Client())
 	require.NoError(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
@@ -75,7 +75,7 @@ func TestBooks_NoticeWhatIsWrong(t *testing.T) {
 	require.NoError(t, err)
 	store, err := natskv.Open(t.Context(), js, natskv.Config{Bucket: "cards"})
 	require.NoError(t, err)
-	publisher, err := nats.Open(t.Context(), nats.Config{URL: server.URL()})
+	publisher, err := nats.Open(t.Context(), server.Client())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, publisher.Close(context.Background())) }()
 	pay := func(id string) broker.Message {

@@ -16,9 +16,18 @@ import (
 	"github.com/waybill-go/waybill/subscription/dedup/natskv"
 )
 
+// connect is a plain client's connection, as a service of any kind has one.
+func connect(server nats.Config, options ...natsgo.Option) (*natsgo.Conn, error) {
+	key, err := natsgo.NkeyOptionFromSeed(server.NKey)
+	if err != nil {
+		return nil, err
+	}
+	return natsgo.Connect(server.URL, append(options, key)...)
+}
+
 // work debits cards until the process is killed, or the server is gone.
-func work(ctx context.Context, url string) error {
-	nc, err := natsgo.Connect(url, natsgo.NoReconnect())
+func work(ctx context.Context, server nats.Config) error {
+	nc, err := connect(server, natsgo.NoReconnect())
 	if err != nil {
 		return err
 	}
@@ -27,7 +36,7 @@ func work(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	publisher, err := nats.Open(ctx, nats.Config{URL: url})
+	publisher, err := nats.Open(ctx, server)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func newWorld(t *testing.T, change ...func(*kafka.Config)) *world {
 		require.NoError(t, k.Close(context.Background()))
 	})
 	w.kafka = broker.Prefixed(k, w.prefix)
-	w.nats, err = embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir()})
+	w.nats, err = embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.nats.Close(context.Background())) })
 	return w
@@ -251,7 +251,9 @@ func (w *world) fromNATS(subject string) wire {
 // allFromNATS reads the n messages of a subject.
 func (w *world) allFromNATS(subject string, n int) (all []wire) {
 	w.t.Helper()
-	connection, err := natsgo.Connect(w.nats.URL())
+	key, err := natsgo.NkeyOptionFromSeed(w.nats.KeyFile())
+	require.NoError(w.t, err)
+	connection, err := natsgo.Connect(w.nats.URL(), key)
 	require.NoError(w.t, err)
 	defer connection.Close()
 	streams, err := jetstream.New(connection)

@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,9 +31,11 @@ type Config struct {
 	// Dir is the data directory; it is made if missing. One process has it at a
 	// time. Required.
 	Dir string `yaml:"embedded"`
-	// Port is where the server listens, on the loopback interface only. -1: not
-	// at all. Defaults to a free port.
-	Port int `yaml:"port"`
+	// Listen is where the server listens for other programs: an address of the
+	// loopback interface, such as 127.0.0.1:4222, or 127.0.0.1:0 for a free port.
+	// Whoever connects has to have the key in [Broker.KeyFile]. Defaults to nowhere:
+	// the server is for this process.
+	Listen string `yaml:"listen"`
 	// MaxAge is for how long new streams keep messages, read or not. Defaults to
 	// for ever.
 	MaxAge time.Duration `yaml:"max_age"`
@@ -48,8 +52,8 @@ func (c Config) validate() error {
 	if c.Dir == "" {
 		errs = append(errs, errors.New("embedded: the data directory is missing: set embedded to a path, such as ./data"))
 	}
-	if c.Port < -1 || c.Port > 65535 {
-		errs = append(errs, fmt.Errorf("embedded: port is %d: set it to a number up to 65535, to 0 for a free one or to -1 for none", c.Port))
+	if _, _, err := c.address(); err != nil {
+		errs = append(errs, fmt.Errorf("embedded: listen is %q: %w: set it to an address of the loopback interface, such as 127.0.0.1:4222 or 127.0.0.1:0, or leave it out to listen nowhere", c.Listen, err))
 	}
 	if c.MaxAge < 0 && c.MaxAge != -1 {
 		errs = append(errs, fmt.Errorf("embedded: max_age is %v: set it to a positive duration, or leave it out to keep messages for ever", c.MaxAge))
@@ -60,6 +64,28 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// address is Listen's host and port.
+func (c Config) address() (host string, port int, err error) {
+	if c.Listen == "" {
+		return "", 0, nil
+	}
+	host, number, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return "", 0, err
+	}
+	p, err := strconv.ParseUint(number, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("port: %w", err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", 0, errors.New("this address can be reached from elsewhere")
+	}
+	if p == 0 {
+		return host, server.RANDOM_PORT, nil
+	}
+	return host, int(p), nil
+}
+
 // maxPayload is the largest message, headers included: as much as NATS allows.
 const maxPayload = 8 << 20
 
@@ -68,7 +94,7 @@ type Broker struct {
 	*nats.Broker
 	server *server.Server
 	lock   *lock
-	url    string
+	client nats.Config // How other programs connect.
 
 	close sync.Once
 	done  chan struct{} // Closed when the server has stopped.
@@ -102,9 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 func (b *Broker) start(ctx context.Context, cfg Config) error {
 	options := &server.Options{
 		ServerName: "waybill",
-		Host:       "127.0.0.1",
-		Port:       cfg.Port,
-		DontListen: cfg.Port == -1,
+		DontListen: true,
 		NoSigs:     true,
 		JetStream:  true,
 		StoreDir:   cfg.Dir,
@@ -114,8 +138,10 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 		SyncInterval: cfg.SyncInterval,
 		MaxPayload:   maxPayload,
 	}
-	if cfg.Port == 0 {
-		options.Port = server.RANDOM_PORT
+	if cfg.Listen != "" {
+		if err := b.listen(cfg, options); err != nil {
+			return err
+		}
 	}
 	s, err := server.NewServer(options)
 	if err != nil {
@@ -133,18 +159,41 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("start: %w", err)
 		}
 	}
-	if cfg.Port != -1 {
-		b.url = s.ClientURL()
+	if cfg.Listen != "" {
+		b.client.URL = s.ClientURL()
 	}
 	b.Broker, err = nats.Open(ctx, nats.Config{
-		URL: s.ClientURL(), MaxAge: cfg.MaxAge, Options: []natsgo.Option{natsgo.InProcessServer(s)},
+		URL: s.ClientURL(), NKey: b.client.NKey, MaxAge: cfg.MaxAge, Options: []natsgo.Option{natsgo.InProcessServer(s)},
 	})
 	return err
 }
 
+// listen lets other programs in, those that have the key.
+func (b *Broker) listen(cfg Config, options *server.Options) error {
+	public, file, err := key(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	if options.Host, options.Port, err = cfg.address(); err != nil {
+		return err
+	}
+	options.DontListen = false
+	options.Nkeys = []*server.NkeyUser{{Nkey: public}}
+	b.client.NKey = file
+	return nil
+}
+
 // URL is where other programs reach the server, such as nats://127.0.0.1:4222;
 // empty if it doesn't listen.
-func (b *Broker) URL() string { return b.url }
+func (b *Broker) URL() string { return b.client.URL }
+
+// KeyFile is the file with the key that other programs need to connect, an nkey's
+// seed that its owner alone may read. It is made once, in the data directory, and
+// again when it was removed. Empty if the server doesn't listen.
+func (b *Broker) KeyFile() string { return b.client.NKey }
+
+// Client is how another program opens this server.
+func (b *Broker) Client() nats.Config { return b.client }
 
 // Close closes the connection and stops the server. It returns when all is
 // written, or when ctx is done; the server stops nevertheless.
@@ -175,10 +224,23 @@ func (b *Broker) shutdown() {
 // key embedded, a server of one's own with the keys of [Config]; with url, a
 // connection with those of [nats.Config].
 func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+	return fromSettings(ctx, s, "")
+}
+
+// Listening is [FromSettings] for programs whose server listens, at an address as
+// in Config.Listen, where the configuration file says nothing of it.
+func Listening(address string) broker.Opener {
+	return func(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+		return fromSettings(ctx, s, address)
+	}
+}
+
+func fromSettings(ctx context.Context, s broker.Settings, address string) (broker.Broker, error) {
 	var settings struct {
 		Config      `yaml:",inline"`
 		URL         string `yaml:"url"`
 		Credentials string `yaml:"credentials"`
+		NKey        string `yaml:"nkey"`
 		Replicas    int    `yaml:"replicas"`
 	}
 	if err := s.Decode(&settings); err != nil {
@@ -188,15 +250,16 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 	switch {
 	case own == (settings.URL != ""):
 		return nil, errors.New("nats: set either embedded, to a directory for a server in this process, or url, to a server's address")
-	case own && (settings.Credentials != "" || settings.Replicas != 0):
-		return nil, errors.New("nats: credentials and replicas go with url: remove them")
+	case own && (settings.Credentials != "" || settings.NKey != "" || settings.Replicas != 0):
+		return nil, errors.New("nats: credentials, nkey and replicas go with url: remove them")
 	case own:
+		settings.Listen = cmp.Or(settings.Listen, address)
 		return open(Open(ctx, settings.Config))
-	case settings.Port != 0 || settings.SyncInterval != 0:
-		return nil, errors.New("nats: port and sync_interval go with embedded: remove them")
+	case settings.Listen != "" || settings.SyncInterval != 0:
+		return nil, errors.New("nats: listen and sync_interval go with embedded: remove them")
 	}
 	return open(nats.Open(ctx, nats.Config{
-		URL: settings.URL, Credentials: settings.Credentials, Replicas: settings.Replicas, MaxAge: settings.MaxAge,
+		URL: settings.URL, Credentials: settings.Credentials, NKey: settings.NKey, Replicas: settings.Replicas, MaxAge: settings.MaxAge,
 	}))
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v3"
@@ -54,12 +56,12 @@ func TestConformance(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if running != nil {
-				b, err := nats.Open(t.Context(), nats.Config{URL: running.URL()})
+				b, err := nats.Open(t.Context(), running.Client())
 				require.NoError(t, err)
 				return b
 			}
 			var err error
-			running, err = embedded.Open(t.Context(), embedded.Config{Dir: dir})
+			running, err = embedded.Open(t.Context(), embedded.Config{Dir: dir, Listen: "127.0.0.1:0"})
 			require.NoError(t, err)
 			return closer{running, func() {
 				mu.Lock()
@@ -92,10 +94,27 @@ func message(key string, n int) broker.Message {
 	}
 }
 
-func TestPlainClientReadsOverLoopback(t *testing.T) {
-	b := open(t, embedded.Config{Dir: t.TempDir()})
+// S9: whoever connects needs the key, which its owner alone can read.
+func TestListensOnLoopbackToWhoHasTheKey_S9(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	b := open(t, embedded.Config{Dir: dir, Listen: "127.0.0.1:0"})
 	require.True(t, strings.HasPrefix(b.URL(), "nats://127.0.0.1:"), b.URL())
-	nc, err := natsgo.Connect(b.URL())
+	require.Equal(t, filepath.Join(dir, "client.nk"), b.KeyFile())
+
+	_, err := natsgo.Connect(b.URL())
+	require.ErrorIs(t, err, natsgo.ErrAuthorization)
+	other, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public, err := other.PublicKey()
+	require.NoError(t, err)
+	_, err = natsgo.Connect(b.URL(), natsgo.Nkey(public, other.Sign))
+	require.ErrorIs(t, err, natsgo.ErrAuthorization)
+	_, err = nats.Open(t.Context(), nats.Config{URL: b.URL()})
+	require.ErrorIs(t, err, natsgo.ErrAuthorization)
+
+	key, err := natsgo.NkeyOptionFromSeed(b.KeyFile())
+	require.NoError(t, err)
+	nc, err := natsgo.Connect(b.URL(), key)
 	require.NoError(t, err)
 	defer nc.Close()
 	received := make(chan *natsgo.Msg, 1)
@@ -111,11 +130,60 @@ func TestPlainClientReadsOverLoopback(t *testing.T) {
 	require.Equal(t, "T", m.Header.Get("type"))
 }
 
-func TestNoPortServesThisProcess(t *testing.T) {
-	b := open(t, embedded.Config{Dir: t.TempDir(), Port: -1})
+// S9: nobody asked for a listener, so there is none, and no key.
+func TestServesThisProcessAloneUnlessAsked_S9(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, embedded.Config{Dir: dir})
 	require.Empty(t, b.URL())
+	require.Empty(t, b.KeyFile())
+	require.NoFileExists(t, filepath.Join(dir, "client.nk"))
 	require.NoError(t, b.EnsureTopics(t.Context(), "ordering.order"))
 	require.NoError(t, b.Publish(t.Context(), []broker.Message{message("a", 1)}))
+}
+
+// S9: what is in the data directory is its owner's alone.
+func TestDataIsItsOwnersAlone_S9(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	b := open(t, embedded.Config{Dir: dir, Listen: "127.0.0.1:0"})
+	require.NoError(t, b.EnsureTopics(t.Context(), "ordering.order"))
+	require.NoError(t, b.Publish(t.Context(), []broker.Message{message("a", 1)}))
+	_, err := b.Consume(t.Context(), "ordering.order", "group")
+	require.NoError(t, err)
+	require.NoError(t, b.Close(t.Context()))
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, "%s: %v", path, info.Mode())
+		return nil
+	}))
+}
+
+// S9: the key stays, so that those who have it can connect again. One that others
+// may have read isn't used.
+func TestKeyIsKeptAndKeptPrivate_S9(t *testing.T) {
+	cfg := embedded.Config{Dir: t.TempDir(), Listen: "localhost:0"}
+	b := open(t, cfg)
+	first, err := os.ReadFile(b.KeyFile())
+	require.NoError(t, err)
+	require.NoError(t, b.Close(t.Context()))
+	b = open(t, cfg)
+	second, err := os.ReadFile(b.KeyFile())
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+	require.NoError(t, b.Close(t.Context()))
+
+	file := filepath.Join(cfg.Dir, "client.nk")
+	require.NoError(t, os.Chmod(file, 0o644))
+	_, err = embedded.Open(t.Context(), cfg)
+	require.ErrorContains(t, err, "mode 0644")
+	require.NoError(t, os.Chmod(file, 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("no key"), 0o600))
+	_, err = embedded.Open(t.Context(), cfg)
+	require.ErrorContains(t, err, "remove the file")
+	require.NotContains(t, err.Error(), "no key")
+	require.NoError(t, os.Remove(file))
+	open(t, cfg)
 }
 
 func TestDirectoryHasOneServer(t *testing.T) {
@@ -132,7 +200,7 @@ func TestPortInUseIsAnError(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	dir := t.TempDir()
-	_, err = embedded.Open(t.Context(), embedded.Config{Dir: dir, Port: taken.Addr().(*net.TCPAddr).Port})
+	_, err = embedded.Open(t.Context(), embedded.Config{Dir: dir, Listen: taken.Addr().String()})
 	require.ErrorContains(t, err, "address already in use")
 	open(t, embedded.Config{Dir: dir}) // The directory is free again.
 }
@@ -145,8 +213,12 @@ func TestUnusableDirectoryIsAnError(t *testing.T) {
 }
 
 func TestConfigErrorsComeAtOnce(t *testing.T) {
-	_, err := embedded.Open(t.Context(), embedded.Config{Port: -2, MaxAge: -3, SyncInterval: -1})
-	for _, what := range []string{"data directory is missing", "port is -2", "max_age is -3ns", "sync_interval is -1ns"} {
+	for _, address := range []string{"4222", "0.0.0.0:4222", ":4222", "192.0.2.1:0", "example.org:4222", "127.0.0.1:x"} {
+		_, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: address})
+		require.ErrorContains(t, err, "set it to an address of the loopback interface", address)
+	}
+	_, err := embedded.Open(t.Context(), embedded.Config{Listen: "x", MaxAge: -3, SyncInterval: -1})
+	for _, what := range []string{"data directory is missing", `listen is "x"`, "max_age is -3ns", "sync_interval is -1ns"} {
 		require.ErrorContains(t, err, what)
 	}
 }
@@ -171,21 +243,27 @@ func TestFromSettings(t *testing.T) {
 	dir := t.TempDir()
 	b, err := embedded.FromSettings(t.Context(), settings("embedded: "+dir))
 	require.NoError(t, err)
+	require.Empty(t, b.(*embedded.Broker).URL())
+	require.NoError(t, b.Close(t.Context()))
+	b, err = embedded.Listening("127.0.0.1:0")(t.Context(), settings("embedded: "+dir))
+	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close(context.Background())) }()
-	url := b.(*embedded.Broker).URL()
+	server := b.(*embedded.Broker).Client()
 
-	client, err := embedded.FromSettings(t.Context(), settings("url: "+url))
+	client, err := embedded.FromSettings(t.Context(), settings(fmt.Sprintf("{url: '%s', nkey: '%s'}", server.URL, server.NKey)))
 	require.NoError(t, err)
 	require.NoError(t, client.EnsureTopics(t.Context(), "ordering.order"))
 	require.NoError(t, client.Close(t.Context()))
 
 	for file, remedy := range map[string]string{
-		"{}":                                 "set either embedded",
-		"{embedded: ./data, url: nats://x}":  "set either embedded",
-		"{embedded: ./data, replicas: 3}":    "go with url",
-		"{url: 'nats://x', port: 4222}":      "go with embedded",
-		"{directory: ./data}":                "directory",
-		"{embedded: ./data, max_age: never}": "never",
+		"{}":                                   "set either embedded",
+		"{embedded: ./data, url: nats://x}":    "set either embedded",
+		"{embedded: ./data, replicas: 3}":      "go with url",
+		"{url: 'nats://x', listen: '[::1]:1'}": "go with embedded",
+		"{embedded: ./data, nkey: k}":          "go with url",
+		"{url: 'nats://x', nkey: ./none}":      "nkey",
+		"{directory: ./data}":                  "directory",
+		"{embedded: ./data, max_age: never}":   "never",
 	} {
 		b, err := embedded.FromSettings(t.Context(), settings(file))
 		require.ErrorContains(t, err, remedy)

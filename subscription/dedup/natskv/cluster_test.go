@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/subscription/dedup"
 	"github.com/waybill-go/waybill/subscription/dedup/deduptest"
 	"github.com/waybill-go/waybill/subscription/dedup/natskv"
@@ -43,7 +44,7 @@ func cluster(t *testing.T) []jetstream.JetStream {
 	}
 	var clients []jetstream.JetStream
 	for _, s := range servers {
-		clients = append(clients, connect(t, s.ClientURL()))
+		clients = append(clients, connect(t, nats.Config{URL: s.ClientURL()}))
 	}
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/subscription/dedup"
 	"github.com/waybill-go/waybill/subscription/dedup/deduptest"
@@ -20,17 +21,23 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve runs a server for one test.
-func serve(t *testing.T) (url string) {
+func serve(t *testing.T) nats.Config {
 	t.Helper()
-	b, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), SyncInterval: time.Minute})
+	b, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0", SyncInterval: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
-	return b.URL()
+	return b.Client()
 }
 
-func connect(t *testing.T, url string) jetstream.JetStream {
+func connect(t *testing.T, server nats.Config) jetstream.JetStream {
 	t.Helper()
-	nc, err := natsgo.Connect(url)
+	var options []natsgo.Option
+	if server.NKey != "" {
+		key, err := natsgo.NkeyOptionFromSeed(server.NKey)
+		require.NoError(t, err)
+		options = append(options, key)
+	}
+	nc, err := natsgo.Connect(server.URL, options...)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
@@ -38,9 +45,9 @@ func connect(t *testing.T, url string) jetstream.JetStream {
 	return js
 }
 
-func open(t *testing.T, url string) *natskv.Store {
+func open(t *testing.T, server nats.Config) *natskv.Store {
 	t.Helper()
-	s, err := natskv.Open(t.Context(), connect(t, url), natskv.Config{Bucket: "cards"})
+	s, err := natskv.Open(t.Context(), connect(t, server), natskv.Config{Bucket: "cards"})
 	require.NoError(t, err)
 	return s
 }
@@ -174,9 +181,9 @@ func TestSwap_AfterADelete(t *testing.T) {
 
 // Without a server nobody says no.
 func TestOutage(t *testing.T) {
-	b, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), SyncInterval: time.Minute})
+	b, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0", SyncInterval: time.Minute})
 	require.NoError(t, err)
-	s := open(t, b.URL())
+	s := open(t, b.Client())
 	require.NoError(t, b.Close(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
