@@ -186,10 +186,18 @@ func (r *Repository[A]) Save(ctx context.Context, a A) error {
 }
 
 // Update loads an aggregate, lets change act on it and saves it, in one unit of
-// work. Alone, it starts over with a fresh aggregate if someone else was faster.
-func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) error) error {
-	return r.units.Do(ctx, func(ctx context.Context) error {
+// work. Alone, it starts over with a fresh aggregate if someone else was faster;
+// opts such as [uow.Retries] say how often.
+//
+// Within a unit of work an error dooms the unit, as change may have done half of
+// its work. A [*NotFoundError] doesn't: change wasn't called.
+func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) error, opts ...uow.Option) error {
+	var missing *NotFoundError
+	err := r.units.Do(ctx, func(ctx context.Context) error {
 		a, err := r.Get(ctx, id)
+		if missing, _ = errors.AsType[*NotFoundError](err); missing != nil {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -197,7 +205,11 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 			return err
 		}
 		return r.Save(ctx, a)
-	})
+	}, opts...)
+	if err == nil && missing != nil {
+		return missing
+	}
+	return err
 }
 
 // Remove deletes a; events it raised are still published. Its identity and last

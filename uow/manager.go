@@ -38,10 +38,11 @@ import (
 )
 
 const (
-	defaultMaxRetries      = 3
+	defaultMaxRetries      = 50
 	defaultMaxMessageBytes = 1 << 20
 	rollbackTimeout        = 5 * time.Second
-	retryPause             = 5 * time.Millisecond
+	firstRetryPause        = 5 * time.Millisecond
+	longestRetryPause      = 50 * time.Millisecond
 	warnEvery              = time.Minute
 )
 
@@ -72,7 +73,9 @@ type Config struct {
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 	// MaxRetries is how often Do runs its function again after a conflict, a
-	// serialization failure or a deadlock. Defaults to 3; -1 is never.
+	// serialization failure or a deadlock, with random pauses that grow to 50 ms:
+	// enough for some dozens of clients that all change one aggregate. See also
+	// [Retries]. Defaults to 50; -1 is never.
 	MaxRetries int
 	// TracerProvider gets a span for each unit of work. Defaults to OpenTelemetry's
 	// global one, otel.GetTracerProvider(); noop.NewTracerProvider() is none.
@@ -242,7 +245,10 @@ func (m *Manager) held(provider string, d time.Duration) {
 // Option adjusts one call of Do.
 type Option interface{ apply(*options) }
 
-type options struct{ across bool }
+type options struct {
+	across  bool
+	retries int // 0: Config.MaxRetries
+}
 
 type optionFunc func(*options)
 
@@ -253,8 +259,14 @@ func (f optionFunc) apply(o *options) { f(o) }
 // [*PartialCommitError]. See docs/guarantees.md.
 func AcrossProviders() Option { return optionFunc(func(o *options) { o.across = true }) }
 
+// Retries is how often this Do runs its function again, instead of
+// Config.MaxRetries: more where many want to change one aggregate, fewer where
+// somebody waits for the answer. 0 is Config.MaxRetries, -1 is never.
+func Retries(n int) Option { return optionFunc(func(o *options) { o.retries = n }) }
+
 // Do runs fn in a unit of work and commits it if fn returns nil. If ctx already
-// carries a unit of m, fn joins it, and an error from fn dooms the whole.
+// carries a unit of m, fn joins it, and an error from fn dooms the whole; opts are
+// those of the outer one then.
 //
 // fn runs again, in a fresh unit, after a serialization failure, a deadlock, or
 // a conflict on an aggregate that it loaded itself (see Config.MaxRetries): let
@@ -283,16 +295,15 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 // do also returns the last unit, and how many there were.
 func (m *Manager) do(ctx context.Context, fn func(ctx context.Context) error, o options) (u *Unit, tries int, err error) {
 	seen := map[domain.AggregateRoot]int{} // events of aggregates from outside, at the end of the last try
+	retries := cmp.Or(o.retries, m.cfg.MaxRetries)
 	for attempt := 0; ; attempt++ {
 		u = newUnit(m, o, seen)
 		err = u.run(ctx, fn)
-		if err == nil || attempt >= m.cfg.MaxRetries || !u.retryable(err) {
+		if err == nil || attempt >= retries || !u.retryable(err) {
 			return u, attempt + 1, err
 		}
 		u.remember(seen)
-		// The others that were in the way are about to end: a short random pause
-		// keeps the same two from meeting again.
-		pause := time.NewTimer(time.Duration((1 + rand.Float64()) * float64(retryPause) * float64(attempt+1)))
+		pause := time.NewTimer(retryPause(attempt))
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -300,6 +311,17 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context) error, o 
 			return u, attempt + 1, errors.Join(err, ctx.Err())
 		}
 	}
+}
+
+// retryPause is how long to wait before the next try. Whoever was in the way is
+// about to end, so the first is short; the longer many meet on one aggregate, the
+// wider they spread. It is random from zero on, so that no two keep meeting.
+func retryPause(attempt int) time.Duration {
+	longest := longestRetryPause
+	if attempt < 4 {
+		longest = min(longest, firstRetryPause<<attempt)
+	}
+	return rand.N(longest)
 }
 
 // DB is the transaction of the unit that ctx carries, on the default provider,

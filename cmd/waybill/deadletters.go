@@ -271,7 +271,7 @@ func (r replayLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 		return &usageError{errors.New("--rate and --limit are above 0, or left out")}
 	}
 	return r.run(ctx, c, stdout, stderr, "replay", func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error) {
-		return s.Replay(ctx, f, subscription.ReplayOptions{Actor: r.Actor, Rate: r.Rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun})
+		return s.Replay(ctx, f, subscription.ReplayOptions{Actor: r.actor(), Rate: r.Rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun})
 	}, func(done subscription.DeadLetterResult) string {
 		pace := ""
 		if r.Rate > 0 {
@@ -283,7 +283,7 @@ func (r replayLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 
 func (d discardLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
 	return d.run(ctx, c, stdout, stderr, "discard", func(s *subscription.DeadLetters, f subscription.DeadLetterFilter, upTo int64, dryRun bool) (subscription.DeadLetterResult, error) {
-		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: d.Actor, UpTo: upTo, DryRun: dryRun})
+		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: d.actor(), UpTo: upTo, DryRun: dryRun})
 	}, func(done subscription.DeadLetterResult) string { return "of " + done.Subscription + " discarded" })
 }
 
@@ -336,7 +336,7 @@ func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb s
 		}
 		all[provider], err = do(s, a.filter(), plan.UpTo, false)
 		if r := all[provider]; r.Action != 0 && !c.JSON {
-			fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", messages(r.Marked), did(r), r.Action, a.Actor)
+			fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", messages(r.Marked), did(r), r.Action, a.actor())
 		}
 		return err
 	})

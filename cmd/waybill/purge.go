@@ -48,7 +48,7 @@ func (p purgeCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) erro
 			of = fmt.Sprintf(" of %v", before)
 		}
 		done, err := s.CleanUp(ctx, outbox.CleanUp{
-			Actor: p.Actor, OlderThan: p.OlderThan, Statuses: statuses, DryRun: dryRun,
+			Actor: p.actor(), OlderThan: p.OlderThan, Statuses: statuses, DryRun: dryRun,
 			Progress: func(so outbox.Purged) {
 				line.tell("%s: %v%s rows %s", provider, purged{so.Published, so.Abandoned, 0}, of, verb)
 			},
@@ -90,7 +90,7 @@ func (p purgeCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) erro
 		}
 		all[provider], err = cleanUp(provider, s, false, all[provider], "removed")
 		if done := all[provider]; done.Action != 0 && !c.JSON {
-			fmt.Fprintf(stdout, "Provider %s: %v rows removed; action %d, by %s.\n", provider, done, done.Action, p.Actor)
+			fmt.Fprintf(stdout, "Provider %s: %v rows removed; action %d, by %s.\n", provider, done, done.Action, p.actor())
 		}
 		return err
 	})

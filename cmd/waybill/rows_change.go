@@ -66,7 +66,7 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 	}
 	all := map[string]outbox.ChangeResult{}
 	change := func(upTo int64, dryRun bool, retention outbox.Retention, tell func(outbox.ChangeResult)) outbox.Change {
-		return outbox.Change{Verb: verb, Actor: r.Actor, Rate: rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun, Retention: retention, Progress: tell}
+		return outbox.Change{Verb: verb, Actor: r.actor(), Rate: rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun, Retention: retention, Progress: tell}
 	}
 	err := c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
 		if len(r.Seq) > 0 && len(d.providers) > 1 && r.Provider == "" {
@@ -124,7 +124,7 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 			if rate > 0 {
 				pace = fmt.Sprintf(", the last of them due in %v", time.Duration(float64(done.Changed-1)/rate*float64(time.Second)).Round(time.Second))
 			}
-			fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.Actor)
+			fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.actor())
 		}
 		return err
 	})

@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,16 +26,36 @@ const maxRate = 1e9
 
 // deed is what all commands have in common that change what others wait for.
 type deed struct {
-	DryRun bool   `help:"Change nothing, and say what would be."`
-	Yes    bool   `short:"y" help:"Don't ask."`
-	Actor  string `env:"USER" placeholder:"NAME" help:"Who asks, for the record. Defaults to $USER."`
+	DryRun bool    `help:"Change nothing, and say what would be."`
+	Yes    bool    `short:"y" help:"Don't ask."`
+	Actor  *string `placeholder:"NAME" help:"Who asks, for the record. Defaults to $USER, or else to the user of the process, by name or as uid@host."`
 }
 
 func (d deed) check() error {
-	if d.Actor == "" && !d.DryRun {
-		return &usageError{errors.New("who asks? Give --actor, for the record: $USER is empty")}
+	if d.actor() == "" && !d.DryRun {
+		return &usageError{errors.New("who asks? Give --actor, for the record: it is empty")}
 	}
 	return nil
+}
+
+func (d deed) actor() string {
+	if d.Actor != nil {
+		return *d.Actor
+	}
+	return cmp.Or(os.Getenv("USER"), processUser(user.Current))
+}
+
+// processUser is for containers, which have no $USER and often no name for their
+// uid either.
+func processUser(current func() (*user.User, error)) string {
+	if u, err := current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return strconv.Itoa(os.Getuid()) + "@" + host
 }
 
 // moment is a time, or how long ago.

@@ -21,7 +21,7 @@ import (
 
 // lock is the advisory lock that lets one process at a time migrate a
 // PostgreSQL database. SQLite needs none: its transactions are immediate.
-const lock = 0x77617962696c6c // "waybill"
+const lock int64 = 0x77617962696c6c // "waybill"; more than an int where that has 32 bits
 
 // Set is one feature's migrations. Files holds postgres/0001_name.sql,
 // sqlite/0001_name.sql and so on, without gaps. A file is plain SQL, any number
