@@ -172,6 +172,8 @@ type Measured struct{ Value float64 }
 
 type Shifting struct{ object bool }
 
+func (*Shifting) UnmarshalJSON([]byte) error { return nil }
+
 func (s Shifting) MarshalJSON() ([]byte, error) {
 	if s.object {
 		return []byte("{}"), nil
@@ -250,8 +252,9 @@ type (
 
 func (*pointerJSON) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
 func (explodes) MarshalJSON() ([]byte, error)     { panic("no zero value, please") }
+func (*explodes) UnmarshalJSON([]byte) error      { return nil }
 
-// S1-22: among others, two types under one name.
+// S1-22: among others, two types under one name. N2: what JSON would lose.
 func TestNew_RefusesWithTheRemedy(t *testing.T) {
 	_ = hidden{orderID: ""}
 	order := func(options ...domain.AggregateOption) domain.Element {
@@ -293,10 +296,10 @@ func TestNew_RefusesWithTheRemedy(t *testing.T) {
 		"named empty":            {[]domain.Element{event(domain.Named(""))}, `"" can't be its name`},
 		"named with context":     {[]domain.Element{event(domain.Named("Ordering.X"))}, `"Ordering.X" can't be its name`},
 		"version 0":              {[]domain.Element{event(domain.Version(0))}, "can't be version 0: versions start at 1"},
-		"hidden fields":          {[]domain.Element{order(domain.Event[hidden]())}, "has no exported field"},
+		"hidden fields":          {[]domain.Element{order(domain.Event[hidden]())}, "hidden.orderID is unexported and would be lost: export it, tag it json:\"-\" if it needn't be kept, or give hidden MarshalJSON and UnmarshalJSON"},
 		"pointer MarshalJSON":    {[]domain.Element{order(domain.Event[pointerJSON]())}, "give it a value receiver"},
-		"embedded time":          {[]domain.Element{order(domain.Event[stamped]())}, "perhaps of an embedded field"},
-		"channel":                {[]domain.Element{order(domain.Event[channels]())}, "has a field of type chan int, which JSON can't carry"},
+		"embedded time":          {[]domain.Element{order(domain.Event[stamped]())}, "stamped has the MarshalJSON of a type that it embeds"},
+		"channel":                {[]domain.Element{order(domain.Event[channels]())}, "channels.C is a chan int, which JSON can't carry"},
 		"alias with version":     {[]domain.Element{event(domain.Alias("Ordering.X.v1"))}, `write domain.Alias("Ordering.X")`},
 		"alias empty":            {[]domain.Element{event(domain.Alias(""))}, "has an alias without a name"},
 		"alias of itself":        {[]domain.Element{event(domain.Alias("Ordering.OrderCancelled"))}, "the alias Ordering.OrderCancelled is its name already"},

@@ -1,11 +1,13 @@
 package repository
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strconv"
 	"unicode/utf8"
@@ -14,6 +16,8 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/jsonfields"
+	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -21,38 +25,33 @@ import (
 // its own MarshalJSON makes of it and UnmarshalJSON reads. No table has to be
 // designed. Identity and version are not in the document but beside it.
 //
+// Nothing of an aggregate is lost without a word. A type with fields that JSON drops
+// or can't bring back is refused here: unexported ones, two of one name, interfaces.
+// Tag json:"-" what needn't be kept. A document with a field that the type doesn't
+// have is refused when it is loaded, as an [*UnknownFieldsError], unless
+// [domain.KeepUnknown] lets it be.
+//
 // New, [Mapped] and [EventSourced] panic if A is not declared in the units'
 // domain, and where else they could never work; the panic says what to do.
 func New[A domain.AggregateRoot](units *uow.Manager, opts ...Option) *Repository[A] {
 	d := documents[A]{newKept[A]("New", units, opts)}
-	if err := checkDocument(reflect.TypeFor[A]()); err != nil {
-		panic(fmt.Errorf("repository.New: %w", err))
+	if err := d.check(); err != nil {
+		panic(err)
 	}
 	return &Repository[A]{units: units, typ: d.typ, store: d}
 }
 
-// checkDocument refuses a type whose documents would all be {}.
-func checkDocument(t reflect.Type) error {
-	if t.Implements(reflect.TypeFor[json.Marshaler]()) {
-		if !t.Implements(reflect.TypeFor[json.Unmarshaler]()) {
-			return fmt.Errorf("%s has MarshalJSON but no UnmarshalJSON: give it both or neither", t)
-		}
-		return nil
+// check refuses a type of which documents would lose something.
+func (d documents[A]) check() error {
+	t := reflect.TypeFor[A]()
+	var errs []error
+	for _, lost := range jsonfields.Lost(t, reflect.TypeFor[domain.Root]()) {
+		errs = append(errs, fmt.Errorf("repository.New: %s", lost))
 	}
-	hidden := false
-	for _, f := range reflect.VisibleFields(t.Elem()) {
-		switch {
-		case f.Type == reflect.TypeFor[domain.Root]():
-		case f.IsExported():
-			return nil
-		default:
-			hidden = hidden || len(f.Index) == 1
-		}
+	if d.typ.KeepUnknown && t.Implements(reflect.TypeFor[json.Marshaler]()) {
+		errs = append(errs, fmt.Errorf("repository.New: %s is declared with domain.KeepUnknown() and has MarshalJSON, so what it doesn't know is its own matter: take one of them out", t))
 	}
-	if hidden {
-		return fmt.Errorf("%s has no exported field, so its document would always be {}: give it MarshalJSON and UnmarshalJSON, or use repository.Mapped or repository.EventSourced", t)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // documents keeps aggregates as JSON.
@@ -79,15 +78,15 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 		return nil, err
 	}
 	var state any
+	root := rootstate.Of(c.Aggregate)
+	root.Stored = rootstate.Stored{}
 	if !c.Removed {
-		b, err := json.Marshal(c.Aggregate)
+		b, err := encode(c.Aggregate)
 		if err != nil {
 			return nil, err
 		}
-		if !utf8.Valid(b) {
-			return nil, errors.New("its JSON is not UTF-8")
-		}
 		state = string(b)
+		root.Stored = rootstate.Stored{Version: c.Version, State: b}
 	}
 	s := uow.Statement{Rows: 1, Else: conflict(c)}
 	if c.Expected == 0 {
@@ -131,7 +130,83 @@ func (d documents[A]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow
 	return judge(c, tx.QueryRowContext(ctx, selectWriter, c.Type.Category, c.Aggregate.ID()).Scan)
 }
 
-func (d documents[A]) unchanged(A) bool { return false }
+// encode makes an aggregate's document, with what else was in the one it comes from.
+func encode(a domain.AggregateRoot) ([]byte, error) {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
+	}
+	if !utf8.Valid(b) {
+		return nil, errors.New("its JSON is not UTF-8")
+	}
+	return jsonfields.Join(b, rootstate.Of(a).Unknown), nil
+}
+
+// decode makes the aggregate of a document. What it has beyond the type is an error,
+// or stays with the aggregate.
+func (d documents[A]) decode(id string, doc []byte) (A, error) {
+	a := d.empty()
+	known, err := doc, error(nil)
+	var unknown []byte
+	if d.typ.KeepUnknown {
+		known, unknown, err = jsonfields.Split(reflect.TypeFor[A]().Elem(), doc)
+	}
+	if err == nil {
+		err = decodeStrictly(known, a)
+	}
+	if err != nil {
+		if fields := jsonfields.Unknown(reflect.TypeFor[A](), known); len(fields) > 0 {
+			return a, &UnknownFieldsError{Type: d.typ.Name, ID: id, GoType: reflect.TypeFor[A]().Elem().String(), Fields: fields}
+		}
+		return a, fmt.Errorf("repository: the document of %s %s can't be read: %w", d.typ.Category, id, err)
+	}
+	rootstate.Of(a).Unknown = unknown
+	return a, nil
+}
+
+func decodeStrictly(doc []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(doc))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows it")
+	}
+	return nil
+}
+
+// UnknownFieldsError is a document with fields that the aggregate's type doesn't have.
+// They would be lost with the next save, so it isn't loaded.
+type UnknownFieldsError struct {
+	Type, ID string
+	GoType   string
+	Fields   []string // "copys", "Lines[2].Colour"
+}
+
+func (e *UnknownFieldsError) Error() string {
+	return fmt.Sprintf("repository: the document of %s %q has %q, and %s has no such field, so a save would lose it: give a field that was renamed its old name by a json tag, deploy the build that has written it, or declare domain.KeepUnknown() for fields of the aggregate itself",
+		e.Type, e.ID, e.Fields, e.GoType)
+}
+
+func (d documents[A]) unchanged(a A) bool {
+	root := rootstate.Of(a)
+	if root.Stored.Version != root.Version {
+		return false
+	}
+	now, err := encode(a)
+	if err != nil || bytes.Equal(now, root.Stored.State) {
+		return err == nil
+	}
+	// An older program may have spelled the same otherwise: without a field that has
+	// come since, say.
+	stored, err := d.decode(root.ID, root.Stored.State)
+	if err != nil {
+		return false
+	}
+	before, err := encode(stored)
+	return err == nil && bytes.Equal(now, before)
+}
 
 func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all []stored[A], err error) {
 	rows, err := db.QueryContext(ctx, selectDocument, d.typ.Category, bun.List(ids))
@@ -150,13 +225,16 @@ func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all [
 			all = append(all, s)
 			continue
 		}
-		a := d.empty()
-		if err := json.Unmarshal(state, a); err != nil {
-			return nil, fmt.Errorf("repository: the document of %s %s can't be read: %w", d.typ.Category, s.id, err)
+		a, err := d.decode(s.id, state)
+		if err != nil {
+			return nil, err
 		}
+		unknown := rootstate.Of(a).Unknown
 		if s, err = d.restored(a, s.id, s.version); err != nil {
 			return nil, err
 		}
+		root := rootstate.Of(a)
+		root.Unknown, root.Stored = unknown, rootstate.Stored{Version: s.version, State: bytes.Clone(state)}
 		all = append(all, s)
 	}
 	if err := rows.Err(); err != nil {

@@ -1,7 +1,9 @@
 package repository
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -60,7 +63,8 @@ type Mapping[A domain.AggregateRoot, R any] struct {
 // again: see [uow.CommitUnknownError].
 //
 // What ToRow returns is written when the unit of work is flushed, in the state
-// that it had at Save. bun's hooks for models (BeforeAppendModel) don't run.
+// that it had at Save. bun's hooks for models (BeforeAppendModel) don't run. ToRow is
+// also called when an aggregate is loaded, to see later whether it has changed.
 func Mapped[A domain.AggregateRoot, R any, P interface {
 	*R
 	row() *Row
@@ -152,7 +156,40 @@ func findChild(table *schema.Table, row reflect.Value, slice any) (child, error)
 	return child{}, fmt.Errorf("no has-many relation of %s is what it points to: tag the field `bun:\"rel:has-many,join:id=<column of the child>\"`", table.Type)
 }
 
-func (m mapped[A, R]) unchanged(A) bool { return false }
+func (m mapped[A, R]) unchanged(a A) bool {
+	root := rootstate.Of(a)
+	if root.Stored.State == nil || root.Stored.Version != root.Version {
+		return false
+	}
+	row, err := m.mapping.ToRow(a)
+	return err == nil && bytes.Equal(m.sum(row, root.ID), root.Stored.State)
+}
+
+// sum stands for a row with its children, whoever writes it and in which version; nil
+// if they can't be written. The rows themselves may share memory with the aggregate,
+// and change with it.
+func (m mapped[A, R]) sum(row R, id string) []byte {
+	*m.row(&row) = Row{ID: id}
+	w := m.writer()
+	w.add(w.db.NewInsert().Model(&row), -1, nil)
+	m.addChildren(w, &row, id)
+	if w.err != nil {
+		return nil
+	}
+	sum := sha256.New()
+	for _, s := range w.statements {
+		sum.Write(s.Query.(sqlText))
+	}
+	return sum.Sum(nil)
+}
+
+func (m mapped[A, R]) addChildren(w *rowWriter, row *R, id string) {
+	for i, ch := range m.children {
+		if rows := m.mapping.Children[i](row); ch.adopt(rows, id) > 0 {
+			w.add(w.db.NewInsert().Model(rows).Returning("NULL"), -1, nil)
+		}
+	}
+}
 
 const (
 	insertRemoved = "INSERT INTO documents (category, id, version, unit) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -202,10 +239,9 @@ func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
 		w.add(bun.SafeQuery(insertRemoved, c.Type.Category, id, c.Version, c.Unit), 1, conflict(c))
 		return w.statements, w.err
 	}
-	for i, ch := range m.children {
-		if rows := m.mapping.Children[i](&row); ch.adopt(rows, id) > 0 {
-			w.add(w.db.NewInsert().Model(rows).Returning("NULL"), -1, nil)
-		}
+	m.addChildren(w, &row, id)
+	if w.err == nil {
+		rootstate.Of(c.Aggregate).Stored = rootstate.Stored{Version: c.Version, State: m.sum(row, id)}
 	}
 	return w.statements, w.err
 }
@@ -365,6 +401,9 @@ func (m mapped[A, R]) find(ctx context.Context, db bun.IDB, where func(*bun.Sele
 		s, err := m.restored(a, at.ID, at.Version)
 		if err != nil {
 			return nil, err
+		}
+		if as, err := m.mapping.ToRow(a); err == nil {
+			rootstate.Of(a).Stored = rootstate.Stored{Version: at.Version, State: m.sum(as, at.ID)}
 		}
 		all = append(all, s)
 	}

@@ -53,7 +53,8 @@ type store[A domain.AggregateRoot] interface {
 	uow.Persister
 	// load reads what is known of ids, in any order.
 	load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error)
-	// unchanged says that to save a would store nothing.
+	// unchanged says that a, which has been stored before and has raised nothing, is
+	// what is stored, as far as that is known.
 	unchanged(a A) bool
 }
 
@@ -170,19 +171,24 @@ func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *
 // Save stores a in the state that it has now, and puts its events into the
 // outbox. A version that someone else has overtaken is a [*uow.ConflictError],
 // at the latest when the unit commits.
+//
+// An aggregate that is as it was loaded, and has raised nothing, is not written and
+// keeps its version: then it doesn't matter either whether somebody was faster.
 func (r *Repository[A]) Save(ctx context.Context, a A) error {
 	return r.write(ctx, func(ctx context.Context, u *uow.Unit) error {
-		if r.store.unchanged(a) {
-			held, err := u.Loaded(a, r.store.Provider())
-			if err != nil {
+		if r.unchanged(a) {
+			if ok, err := u.Unchanged(a, r.store.Provider()); ok || err != nil {
 				return err
-			}
-			if _, ok := u.Identity(r.typ.Category, a.ID()); ok && held == domain.AggregateRoot(a) {
-				return nil
 			}
 		}
 		return u.Save(ctx, a, r.store)
 	})
+}
+
+// unchanged says that to save a would store nothing new.
+func (r *Repository[A]) unchanged(a A) bool {
+	root := rootstate.Of(a)
+	return root.Version > 0 && len(root.Raised) == 0 && r.store.unchanged(a)
 }
 
 // Update loads an aggregate, lets change act on it and saves it, in one unit of
@@ -330,6 +336,9 @@ func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opt
 	}
 	typ, err := domain.AggregateTypeFor[A](units.Domain())
 	provider, provErr := units.Provider(o.provider)
+	if err == nil && typ.KeepUnknown && constructor != "New" {
+		err = fmt.Errorf("%s is declared with domain.KeepUnknown(), which is about documents: take it out, or make its repository with repository.New", typ.Category)
+	}
 	if err := errors.Join(err, provErr); err != nil {
 		panic(fmt.Errorf("repository.%s: %w", constructor, err))
 	}

@@ -38,6 +38,8 @@ var shop = domain.MustNew("shop",
 	domain.Aggregate[*Sealed]("sealed"),
 	domain.Aggregate[*HalfSealed]("half-sealed"),
 	domain.Aggregate[*Odd]("odd"),
+	domain.Aggregate[*Shelf]("shelf", domain.KeepUnknown()),
+	domain.Aggregate[*Jar]("jar", domain.KeepUnknown()),
 	domain.Aggregate[*Parcel]("parcel", domain.Event[ParcelLoaded](domain.OrderedBy(func(e ParcelLoaded) string { return e.Van }))),
 )
 
@@ -59,7 +61,7 @@ type Tally struct {
 	Sum    int
 	Label  string
 	Parts  []int
-	broken bool
+	broken bool `json:"-"`
 }
 
 type (

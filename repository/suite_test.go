@@ -182,6 +182,63 @@ func suite[A counter](t *testing.T, k kind[A]) {
 		requireMissing(t, err, "nobody")
 	})
 
+	t.Run("what changes nothing writes nothing", func(t *testing.T) { // N11
+		version := func(id string, want int64) {
+			t.Helper()
+			require.Equal(t, want, k.get(t, id).Version())
+		}
+		k.saved(t, "still")
+		for range 2 {
+			require.NoError(t, k.repo.Update(ctx, "still", func(A) error { return nil }))
+		}
+		version("still", 1)
+		held := k.get(t, "still")
+		require.NoError(t, k.repo.Save(ctx, held), "one from outside the unit")
+		held.Add(1)
+		require.NoError(t, k.repo.Save(ctx, held))
+		require.NoError(t, k.repo.Save(ctx, held), "one that was just saved")
+		version("still", 2)
+		require.EqualValues(t, 2, held.Version())
+
+		// A change that is taken back before it is committed, but was sent.
+		require.NoError(t, k.db.units.Do(ctx, func(ctx context.Context) error {
+			a, err := k.repo.Get(ctx, "still")
+			require.NoError(t, err)
+			a.SetLabel("x")
+			require.NoError(t, k.repo.Save(ctx, a))
+			require.NoError(t, uow.Flush(ctx))
+			a.SetLabel("")
+			return k.repo.Save(ctx, a)
+		}))
+		require.Empty(t, k.get(t, "still").Text())
+		version("still", 4)
+
+		// A save that failed has changed nothing: the next one does.
+		lost := k.get(t, "still")
+		lost.SetLabel("kept")
+		require.ErrorIs(t, k.db.units.Do(ctx, func(ctx context.Context) error {
+			return errors.Join(k.repo.Save(ctx, lost), errBroken)
+		}), errBroken)
+		require.NoError(t, k.repo.Save(ctx, lost))
+		require.Equal(t, "kept", k.get(t, "still").Text())
+
+		// It raised nothing when it was looked at; what it raises later must not be lost.
+		err := k.db.units.Do(ctx, func(ctx context.Context) error {
+			a := k.get(t, "still")
+			require.NoError(t, k.repo.Save(ctx, a))
+			a.Add(1)
+			return nil
+		})
+		_, unsaved := errors.AsType[*uow.UnsavedError](err)
+		require.True(t, unsaved, "%v", err)
+	})
+
+	t.Run("an empty identity is an error of the save", func(t *testing.T) { // N11
+		require.ErrorContains(t, k.repo.Save(ctx, k.made("")), "has no identity")
+		_, err := k.repo.Get(ctx, "")
+		requireMissing(t, err, "")
+	})
+
 	t.Run("one identity has one instance in a unit", func(t *testing.T) {
 		k.saved(t, "same")
 		require.NoError(t, k.db.units.Do(ctx, func(ctx context.Context) error {

@@ -13,6 +13,9 @@ var (
 	// ErrOtherManager is a Do of one manager inside a unit of another. On SQLite
 	// it would wait for itself, on PostgreSQL it would be a second transaction.
 	ErrOtherManager = errors.New("uow: a unit of work of another manager is in progress in this context; let a subscription carry the effect to the other context")
+	// ErrOuterContext is a unit that was begun inside the function of another one, with
+	// the context from outside it, and would wait for it for ever. SQLite has one writer.
+	ErrOuterContext = errors.New("uow: a unit of work was begun inside the function of another, with the context from outside it, and would wait for that one: use the context that Do hands to its function")
 
 	// errUnfinished dooms a unit of which a part ended by a panic.
 	errUnfinished = errors.New("uow: a part of the unit did not return")

@@ -246,6 +246,7 @@ func (m *Manager) held(provider string, d time.Duration) {
 type Option interface{ apply(*options) }
 
 type options struct {
+	outer   context.Context //nolint:containedctx // the one that Do was given, to tell it from others
 	across  bool
 	retries int // 0: Config.MaxRetries
 }
@@ -280,7 +281,7 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 	if outer, ok := ctx.Value(unitKey{}).(*Unit); ok {
 		return outer.join(ctx, m, fn)
 	}
-	var o options
+	o := options{outer: ctx}
 	for _, opt := range opts {
 		opt.apply(&o)
 	}

@@ -78,6 +78,26 @@ func (u *Unit) Loaded(a domain.AggregateRoot, provider string) (domain.Aggregate
 	return a, nil
 }
 
+// Unchanged notes an aggregate that need not be saved, because it is what is stored.
+// It says no if the unit knows better: it holds another instance, or has removed it.
+func (u *Unit) Unchanged(a domain.AggregateRoot, provider string) (bool, error) {
+	if err := u.usable(); err != nil {
+		return false, err
+	}
+	t, err := u.m.cfg.Domain.AggregateTypeOf(a)
+	if err != nil {
+		return false, err
+	}
+	root := rootstate.Of(a)
+	key := entryKey{t.Category, root.ID}
+	if e, ok := u.entries[key]; ok {
+		return e.aggregate == a && !e.removed, nil
+	}
+	// What it raises from now on has to be saved before the unit commits.
+	u.entries[key] = &entry{aggregate: a, root: root, typ: t, provider: provider, before: root.Version, base: root.Version}
+	return true, nil
+}
+
 // Identity returns the instance of an aggregate that the unit already holds.
 func (u *Unit) Identity(category, id string) (domain.AggregateRoot, bool) {
 	e, ok := u.entries[entryKey{category, id}]
@@ -115,7 +135,7 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	}
 	root := rootstate.Of(a)
 	if root.ID == "" {
-		return u.doom(fmt.Errorf("uow: a %s without an identity can't be saved; start it with domain.NewRoot() or domain.RootWithID(id)", t.Name))
+		return u.doom(fmt.Errorf("uow: a %s has no identity and can't be saved: start it with domain.NewRoot(), or with domain.RootWithID(id) and an id that isn't empty", t.Name))
 	}
 	if before, ok := u.seen[a]; ok && len(root.Raised) > before {
 		return u.doom(&RerunError{Type: t.Name, ID: root.ID})

@@ -22,6 +22,8 @@ type Unit struct {
 	state state
 	err   error // what doomed it
 
+	running bool // its function
+
 	id          string // stored beside the version of every aggregate that it writes
 	correlation string // of events whose context names none
 	entries     map[entryKey]*entry
@@ -138,7 +140,7 @@ func (u *Unit) run(ctx context.Context, fn func(context.Context) error) error {
 			u.m.held(p.provider.Name(), p.session.Held())
 		}
 	}()
-	if err := fn(context.WithValue(ctx, unitKey{}, u)); err != nil {
+	if err := u.call(ctx, fn); err != nil {
 		return err
 	}
 	if u.state == doomed {
@@ -214,6 +216,9 @@ func (u *Unit) part(name string) (*part, error) {
 		return nil, u.doom(&ProvidersError{First: u.touched[0].provider.Name(), Second: p.Name()})
 	}
 	t := &part{provider: p, session: p.Session(), pokes: map[outbox.Poke]bool{}}
+	if s, ok := t.session.(Owned); ok {
+		s.OwnedBy(u)
+	}
 	u.touched = append(u.touched, t)
 	return t, nil
 }

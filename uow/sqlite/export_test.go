@@ -9,6 +9,9 @@ import (
 // SetWriterTimeout shortens the wait for the writer.
 func SetWriterTimeout(p uow.Provider, d time.Duration) { p.(*provider).writer.timeout = d }
 
+// SetNestedTimeout shortens the wait inside another unit's function.
+func SetNestedTimeout(p uow.Provider, d time.Duration) { p.(*provider).writer.nested = d }
+
 // Waiting is how many wait for the writer.
 func Waiting(p uow.Provider) int {
 	g := &p.(*provider).writer.gate

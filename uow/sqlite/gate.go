@@ -47,6 +47,13 @@ func (g *gate) enter(ctx context.Context, urgent bool) error {
 	return context.Cause(ctx)
 }
 
+// busy says whether to enter would be to wait.
+func (g *gate) busy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.taken
+}
+
 // tryEnter enters if nobody is there.
 func (g *gate) tryEnter() bool {
 	g.mu.Lock()

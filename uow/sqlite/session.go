@@ -17,6 +17,7 @@ import (
 // session is one immediate transaction on the writer.
 type session struct {
 	p      *provider
+	unit   *uow.Unit // whose it is; may be nil
 	begun  bool
 	ended  bool
 	tx     bun.Tx
@@ -25,7 +26,10 @@ type session struct {
 	held   time.Duration
 }
 
-var _ uow.Session = (*session)(nil)
+var (
+	_ uow.Session = (*session)(nil)
+	_ uow.Owned   = (*session)(nil)
+)
 
 func (s *session) Began() bool { return s.begun }
 
@@ -47,21 +51,46 @@ func (s *session) begin(ctx context.Context) error {
 	// first call may be shorter than the transaction: only the end of a unit
 	// cancels this one.
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, cancel)
+	waiting, done, err := s.patience(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	defer done()
+	stop := context.AfterFunc(waiting, cancel)
 	tx, err := s.p.db.BeginTx(txCtx, nil)
 	if !stop() {
 		if err == nil {
 			_ = tx.Rollback()
 		}
-		err = context.Cause(ctx)
+		err = context.Cause(waiting)
 	}
 	if err != nil {
 		cancel()
 		return fmt.Errorf("sqlite: begin: %w", err)
 	}
 	s.begun, s.tx, s.cancel, s.since = true, tx, cancel, time.Now()
+	s.p.writer.holder.Store(s.unit)
 	return nil
 }
+
+// patience is ctx for as long as it makes sense to wait for the writer. A unit inside
+// another's function waits for itself if that one is inside: certainly if both have
+// one context, and most likely if it takes long.
+func (s *session) patience(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	w := s.p.writer
+	if s.unit == nil || !w.gate.busy() || !s.unit.Nested() {
+		return ctx, func() {}, nil
+	}
+	if holder := w.holder.Load(); holder != nil && s.unit.SameContext(holder) {
+		return nil, nil, fmt.Errorf("sqlite: provider %q: %w", w.name, uow.ErrOuterContext)
+	}
+	waiting, done := context.WithTimeoutCause(ctx, w.nested, fmt.Errorf("provider %q: the writer was busy for %v: %w", w.name, w.nested, uow.ErrOuterContext))
+	return waiting, done, nil
+}
+
+// OwnedBy implements [uow.Owned].
+func (s *session) OwnedBy(u *uow.Unit) { s.unit = u }
 
 func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
 	for i, st := range statements {
@@ -143,6 +172,7 @@ func (s *session) Rollback(context.Context) error {
 }
 
 func (s *session) release() {
+	s.p.writer.holder.CompareAndSwap(s.unit, nil)
 	s.cancel()
 	s.held = time.Since(s.since)
 }

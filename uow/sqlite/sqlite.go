@@ -36,6 +36,9 @@ const (
 	busyTimeout = 10 * time.Second
 	// defaultWriterTimeout is how long a unit waits for those of its own process.
 	defaultWriterTimeout = 15 * time.Second
+	// defaultNestedTimeout is how long it does so inside the function of another unit,
+	// where it can't be told whether that one is in its way.
+	defaultNestedTimeout = 3 * time.Second
 )
 
 // Config says which file.
@@ -76,6 +79,10 @@ func ConfigFrom(name string, s broker.Settings) (Config, error) {
 // transaction at a time, in the order in which they came, so whoever holds a
 // transaction holds up all units of work. It can't prepare statements outside
 // transactions. The reader never waits for it.
+//
+// A unit waits 15 s for those of its process. One that was begun inside another, with
+// the context from outside, fails with [uow.ErrOuterContext]: at once if the other has
+// that very context and the writer, after 3 s if that can't be told.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	p := &provider{name: cmp.Or(cfg.Name, defaultName)}
 	path, err := cfg.path()
@@ -172,7 +179,7 @@ func (p *provider) open(path string) error {
 		db.SetMaxIdleConns(maxReaders)
 		return bun.NewDB(db, sqlitedialect.New(), bun.WithDiscardUnknownColumns())
 	}
-	p.writer = &oneWriter{Connector: writing, name: p.name, timeout: defaultWriterTimeout}
+	p.writer = &oneWriter{Connector: writing, name: p.name, timeout: defaultWriterTimeout, nested: defaultNestedTimeout}
 	p.db, p.reader = pool(p.writer), pool(reading)
 	p.reader.SetMaxOpenConns(maxReaders)
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/writer"
+	"github.com/waybill-go/waybill/uow"
 )
 
 // oneWriter is the file's one connection that writes, behind a gate.
@@ -22,6 +23,8 @@ type oneWriter struct {
 	gate             gate
 	name             string
 	timeout          time.Duration // of the wait for others of this process
+	nested           time.Duration // the same, inside the function of another unit
+	holder           atomic.Pointer[uow.Unit]
 
 	conn   driver.Conn // of whoever is inside; nil: not open
 	closed atomic.Bool
