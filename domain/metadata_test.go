@@ -1,7 +1,9 @@
 package domain_test
 
 import (
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,4 +45,29 @@ func TestWithOrigin_KeepsItsOwnExtensions(t *testing.T) {
 	ctx := domain.WithOrigin(t.Context(), domain.Origin{Extensions: extensions})
 	extensions["a"] = "2"
 	require.Equal(t, "1", domain.OriginFrom(ctx).Extensions["a"])
+}
+
+// N11: nothing that a request or a message brings along makes a save fail.
+func TestWithOrigin_N11_AnyTextCanBeStored(t *testing.T) {
+	stored := func(text string) string {
+		o := domain.OriginFrom(domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: text, CausationID: text, TenantID: text, Traceparent: text}))
+		require.Equal(t, []string{o.CorrelationID, o.CorrelationID, o.CorrelationID}, []string{o.CausationID, o.TenantID, o.Traceparent})
+		require.True(t, utf8.ValidString(o.TenantID))
+		require.LessOrEqual(t, len(o.TenantID), 256)
+		return o.TenantID
+	}
+	for text, want := range map[string]string{
+		"":                        "",
+		"c-1":                     "c-1",
+		"zażółć 漢字":               "zażółć 漢字",
+		"a\x00b\r\nc\x7f":         "a\uFFFDb\uFFFD\uFFFDc\uFFFD",
+		"a\xffb":                  "a\uFFFDb",
+		strings.Repeat("x", 256):  strings.Repeat("x", 256),
+		strings.Repeat("x", 4000): strings.Repeat("x", 239) + "~91c9568c40c8d8d1",
+	} {
+		require.Equal(t, want, stored(text))
+	}
+	// What differs beyond the bound, or in what is replaced, is not taken for the same tenant.
+	require.NotEqual(t, stored(strings.Repeat("漢", 100)+"a"), stored(strings.Repeat("漢", 100)+"b"))
+	require.NotEqual(t, "acme", stored("ac\x00me"))
 }

@@ -45,7 +45,7 @@ func New[A domain.AggregateRoot](units *uow.Manager, opts ...Option) *Repository
 func (d documents[A]) check() error {
 	t := reflect.TypeFor[A]()
 	var errs []error
-	for _, lost := range jsonfields.Lost(t, reflect.TypeFor[domain.Root]()) {
+	for _, lost := range jsonfields.Lost(t, reflect.TypeFor[domain.Root](), "") {
 		errs = append(errs, fmt.Errorf("repository.New: %s", lost))
 	}
 	if d.typ.KeepUnknown && t.Implements(reflect.TypeFor[json.Marshaler]()) {

@@ -51,8 +51,8 @@ func (s *HalfSealed) MarshalJSON() ([]byte, error) { return json.Marshal(s.secre
 type Odd struct {
 	domain.Root
 	Name   string
-	secret string
-	Lines  []struct{ colour string }
+	secret string                    //nolint:unused // so it would be lost
+	Lines  []struct{ colour string } //nolint:unused // so it would be lost
 }
 
 // Shelf keeps what it doesn't know.
@@ -130,7 +130,6 @@ func TestDocument_N2_UnknownFieldsAreRefused(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, []string{"Since", "Total"}, unknown.Fields)
 		require.Error(t, tallies.Update(t.Context(), "new", func(*Tally) error { return nil }))
-
 	})
 }
 

@@ -5,14 +5,19 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtext"
+	"github.com/waybill-go/waybill/internal/jsonfields"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -120,14 +125,52 @@ func (m mapped[A, R]) check() (children []child, err error) {
 	if table.SoftDeleteField != nil {
 		fail("%T has soft_delete: drop it, a removed aggregate leaves its version in the table documents", *row)
 	}
+	errs = append(errs, checkColumns(table)...)
 	for i, slice := range m.mapping.Children {
 		c, err := findChild(table, reflect.ValueOf(row).Elem(), slice(row))
 		if err != nil {
 			fail("Mapping.Children[%d]: %w", i, err)
 		}
+		if err == nil {
+			errs = append(errs, checkColumns(c.relation.JoinTable)...)
+		}
 		children = append(children, c)
 	}
 	return children, errors.Join(errs...)
+}
+
+// checkColumns refuses fields of rows that aren't stored, or not as they are.
+func checkColumns(table *schema.Table) (errs []error) {
+	for f := range table.Type.Fields() {
+		if !f.IsExported() && !f.Anonymous && f.Name != "_" && f.Tag.Get("bun") != "-" {
+			errs = append(errs, fmt.Errorf("%s.%s is unexported, so no column has it: export it, or tag it `bun:\"-\"`", table.Type, f.Name))
+		}
+	}
+	for _, f := range table.Fields {
+		of := f.IndirectType
+		switch {
+		case f.Append == nil:
+			errs = append(errs, fmt.Errorf("%s.%s is a %s, which no column can have: change it, or tag it `bun:\"-\"`", table.Type, f.GoName, of))
+		case isJSON(f):
+			for _, lost := range jsonfields.Lost(of, reflect.TypeFor[domain.Root](), table.Type.Name()+"."+f.GoName) {
+				errs = append(errs, fmt.Errorf("%s.%s is stored as JSON: %s", table.Type, f.GoName, lost))
+			}
+		}
+	}
+	return errs
+}
+
+// isJSON says whether bun stores a struct field as JSON of its own making.
+func isJSON(f *schema.Field) bool {
+	t := f.IndirectType
+	for _, other := range []string{"array", "hstore", "msgpack", "multirange"} {
+		if f.Tag.HasOption(other) {
+			return false
+		}
+	}
+	kinds := []reflect.Kind{reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Interface}
+	return slices.Contains(kinds, t.Kind()) && t != reflect.TypeFor[time.Time]() && t.PkgPath() != "net" && t.PkgPath() != "net/netip" &&
+		!reflect.PointerTo(t).Implements(reflect.TypeFor[driver.Valuer]()) && !reflect.PointerTo(t).Implements(reflect.TypeFor[schema.QueryAppender]())
 }
 
 // findChild finds the relation whose field slice points to.
@@ -240,6 +283,9 @@ func (m mapped[A, R]) Persist(c uow.Change) ([]uow.Statement, error) {
 		return w.statements, w.err
 	}
 	m.addChildren(w, &row, id)
+	if w.suspicious && w.err == nil {
+		w.err = m.storable(&row)
+	}
 	if w.err == nil {
 		rootstate.Of(c.Aggregate).Stored = rootstate.Stored{Version: c.Version, State: m.sum(row, id)}
 	}
@@ -310,6 +356,7 @@ func (c child) adopt(rows any, id string) int {
 type rowWriter struct {
 	db         *bun.DB
 	statements []uow.Statement
+	suspicious bool // a value may not have been written as it is
 	err        error
 }
 
@@ -321,8 +368,44 @@ func (w *rowWriter) add(query schema.QueryAppender, rows int64, otherwise error)
 	}
 	var b []byte
 	if b, w.err = query.AppendQuery(w.db.QueryGen(), nil); w.err == nil {
+		w.suspicious = w.suspicious || dbtext.Suspicious(b)
 		w.statements = append(w.statements, uow.Statement{Query: sqlText(b), Rows: rows, Else: otherwise})
 	}
+}
+
+// storable names the first field of a row or its children that can't be stored.
+func (m mapped[A, R]) storable(row *R) error {
+	if err := m.storableRow(reflect.ValueOf(row).Elem()); err != nil {
+		return err
+	}
+	for _, rows := range m.mapping.Children {
+		slice := reflect.ValueOf(rows(row)).Elem()
+		for i := range slice.Len() {
+			if err := m.storableRow(reflect.Indirect(slice.Index(i))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m mapped[A, R]) storableRow(row reflect.Value) error {
+	db := m.provider.DB()
+	for _, f := range db.Table(row.Type()).Fields {
+		value := reflect.Indirect(f.Value(row))
+		if !value.IsValid() {
+			continue
+		}
+		var is any = value.Interface()
+		if value.Kind() == reflect.String {
+			is = value.String()
+		}
+		problem := dbtext.Value(is, func(b []byte) []byte { return f.AppendValue(db.QueryGen(), b, row) })
+		if problem != "" {
+			return fmt.Errorf("%s.%s %s", row.Type().Name(), f.GoName, problem)
+		}
+	}
+	return nil
 }
 
 // sqlText is a finished statement.

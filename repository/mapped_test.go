@@ -136,16 +136,31 @@ func TestMapped_MappingErrorsAreNamed(t *testing.T) {
 }
 
 // A row with a NUL can't be written, and nothing else of its unit is.
-func TestMapped_NULIsRefused(t *testing.T) {
+// N11: what can't be stored is named. bun would write an error of its own into the SQL,
+// and replace what is not UTF-8.
+func TestMapped_N11_NULIsRefused(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
 		baskets := repository.Mapped(db.units, basketMapping)
 		b := newBasket("nul")
 		b.SetLabel("a\x00b")
-		require.Error(t, baskets.Save(t.Context(), b))
+		require.EqualError(t, baskets.Save(t.Context(), b), "uow: basket nul can't be stored: basketRow.Label has a NUL byte, which no text can have in a database: leave it out, or use bytes (bytea, BLOB)")
+		b.SetLabel("a\xffb")
+		require.ErrorContains(t, baskets.Save(t.Context(), b), "basketRow.Label is not UTF-8, which a text has to be in a database")
+		b.SetLabel("of a child row")
+		require.ErrorContains(t, baskets.Save(t.Context(), b), "noteRow.Text has a NUL byte")
+		for _, fine := range []string{"?!(", "'?!(", "\uFFFD", "a '' ?!(x)"} {
+			c := newBasket(fine)
+			c.SetLabel(fine)
+			require.NoError(t, baskets.Save(t.Context(), c))
+			got, err := baskets.Get(t.Context(), fine)
+			require.NoError(t, err)
+			require.Equal(t, fine, got.label)
+			require.NoError(t, baskets.Remove(t.Context(), got))
+		}
 		_, err := baskets.Get(t.Context(), "nul")
 		requireMissing(t, err, "nul")
-		require.Empty(t, db.outbox(t, ""))
+		require.Empty(t, db.outbox(t, "shop::basket-nul"))
 	})
 }
 
@@ -320,6 +335,11 @@ Mapping.Children[5]: repository_test.softChildRow has soft_delete: drop it, chil
 			func(r *parentRow) any { return &r.Deleted },
 		))
 	}))
+	// N2: what would be lost on the way to the columns.
+	require.Equal(t, `repository.Mapped: shop::basket: repository_test.lossyRow.note is unexported, so no column has it: export it, or tag it `+"`"+`bun:"-"`+"`"+`
+repository_test.lossyRow.Lines is stored as JSON: lossyLine.colour is unexported and would be lost: export it, tag it json:"-" if it needn't be kept, or give lossyLine MarshalJSON and UnmarshalJSON
+repository_test.lossyRow.Any is stored as JSON: lossyRow.Any is an interface (interface {}), and JSON doesn't keep which type is in it: give it a type of its own, such as a struct or json.RawMessage, or tag it json:"-" if it needn't be kept`,
+		message(func() { repository.Mapped(units, mappingTo[lossyRow]()) }))
 	require.Contains(t, message(func() { repository.Mapped(units, mappingTo[pointerRow]()) }), "repository_test.pointerRow embeds *repository.Row: embed it by value")
 }
 
@@ -330,3 +350,20 @@ func mappingTo[R any](children ...func(*R) any) repository.Mapping[*Basket, R] {
 		Children:  children,
 	}
 }
+
+type (
+	lossyRow struct {
+		repository.Row
+		note   string //nolint:unused // so it would be lost
+		hidden string `bun:"-"` //nolint:unused // it may be
+		Lines  []lossyLine
+		Any    any
+		Tags   []string `bun:",array"`
+		Raw    []byte
+		At     time.Time
+	}
+	lossyLine struct {
+		Article string
+		colour  string //nolint:unused // so it would be lost
+	}
+)

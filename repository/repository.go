@@ -29,12 +29,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -201,10 +200,11 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 	var missing *NotFoundError
 	err := r.units.Do(ctx, func(ctx context.Context) error {
 		a, err := r.Get(ctx, id)
-		if missing, _ = errors.AsType[*NotFoundError](err); missing != nil {
-			return nil
-		}
-		if err != nil {
+		missing, _ = errors.AsType[*NotFoundError](err)
+		switch {
+		case missing != nil:
+			return nil // of the unit, which may go on
+		case err != nil:
 			return err
 		}
 		if err := change(a); err != nil {
@@ -280,10 +280,10 @@ func (r *Repository[A]) write(ctx context.Context, fn func(context.Context, *uow
 	})
 }
 
-// checkID refuses what a database can't store as text.
+// checkID refuses what a database can't store as a key.
 func checkID(id string) error {
-	if strings.IndexByte(id, 0) >= 0 || !utf8.ValidString(id) {
-		return fmt.Errorf("the identity %q is not a text that a database can store: leave out NUL bytes and what is not UTF-8", id)
+	if problem := dbtext.KeyProblem(id); problem != "" {
+		return fmt.Errorf("the identity %.60q %s", id, problem)
 	}
 	return nil
 }

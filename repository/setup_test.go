@@ -167,6 +167,9 @@ var basketMapping = repository.Mapping[*Basket, basketRow]{
 			return basketRow{}, errors.New("no such label")
 		}
 		row := basketRow{Label: b.label, Sum: b.Total()}
+		if b.label == "of a child row" {
+			row.Notes = []noteRow{{Text: "\x00"}}
+		}
 		for i, n := range b.items {
 			// In an order that is not theirs.
 			row.Items = append([]*itemRow{{Position: i, N: n}}, row.Items...)

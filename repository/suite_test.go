@@ -376,9 +376,14 @@ func suite[A counter](t *testing.T, k kind[A]) {
 		}
 	})
 
-	t.Run("what is no text is no identity", func(t *testing.T) {
-		for _, id := range []string{"a\x00b", "\xff"} {
-			require.ErrorContains(t, k.repo.Save(ctx, k.made(id)), "not a text that a database can store")
+	t.Run("what is no text is no identity", func(t *testing.T) { // N11
+		long := strings.Repeat("x", 1024)
+		require.NoError(t, k.repo.Save(ctx, k.made(long)))
+		for id, want := range map[string]string{
+			"a\x00b": "not a text that a database can store", "\xff": "not a text that a database can store",
+			long + "y": "has 1025 bytes: use one of 1024 at most",
+		} {
+			require.ErrorContains(t, k.repo.Save(ctx, k.made(id)), want)
 			_, err := k.repo.Get(ctx, id)
 			requireMissing(t, err, id)
 		}

@@ -3,6 +3,7 @@ package uow_test
 import (
 	"context"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,5 +33,20 @@ func TestSave_S2_45_C_30_NotSerialisable(t *testing.T) {
 		require.ErrorContains(t, err, "Measured")
 		require.ErrorContains(t, err, "unsupported value")
 		w.nothing(t)
+	})
+}
+
+// N11: nothing that came with a request makes a save fail.
+func TestSave_N11_OriginOfAnyText(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		a := newAccount("a")
+		a.Deposit(1)
+		ctx := domain.WithOrigin(t.Context(), domain.Origin{
+			CorrelationID: "a\x00b\r\n\xff", TenantID: strings.Repeat("t", 5000), Traceparent: "\x00",
+			Extensions: map[string]string{"x": "\x00"},
+		})
+		require.NoError(t, w.units.Do(ctx, func(ctx context.Context) error { return w.save(ctx, a) }))
+		require.Len(t, w.events(t), 1)
 	})
 }

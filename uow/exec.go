@@ -10,6 +10,8 @@ import (
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/dbtext"
 )
 
 // Exec adds a statement to the unit of work that ctx carries, on the default
@@ -22,13 +24,18 @@ import (
 // PostgreSQL it is prepared; where that can't tell an argument's type, write
 // ?::type.
 //
-// It fails with [ErrNone] outside a unit.
+// It fails with [ErrNone] outside a unit. An argument that can't be stored, such as a
+// text with a NUL byte, is an error that says which, and dooms the unit.
 func Exec(ctx context.Context, query string, args ...any) error {
 	u, err := From(ctx)
 	if err != nil {
 		return err
 	}
-	return u.Exec("", Statement{Query: execution{bun.SafeQuery(query, args...)}, Rows: -1})
+	e := execution{bun.SafeQuery(query, args...)}
+	if err := e.check(u.m.cfg.Providers[0].DB().QueryGen()); err != nil {
+		return u.doom(err)
+	}
+	return u.Exec("", Statement{Query: e, Rows: -1})
 }
 
 // Exec adds a statement that is sent with the next flush of a provider ("" is the
@@ -47,6 +54,19 @@ func (u *Unit) Exec(provider string, s Statement) error {
 
 // execution is a statement of the application's.
 type execution struct{ schema.QueryWithArgs }
+
+// check refuses arguments that bun would leave out or write an error for.
+func (e execution) check(gen schema.QueryGen) error {
+	if _, _, err := e.Prepared(); err != nil {
+		return err
+	}
+	for i, arg := range e.Args {
+		if problem := dbtext.Argument(gen, arg); problem != "" {
+			return fmt.Errorf("uow: Exec: argument %d of %q %s", i+1, e.Query, problem)
+		}
+	}
+	return nil
+}
 
 // Prepared returns the query for PostgreSQL and its values; none if it can only be
 // sent with its values inside.

@@ -2,11 +2,13 @@ package uow_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/uow"
 )
@@ -66,3 +68,43 @@ func TestExec(t *testing.T) {
 		require.Equal(t, 3, count())
 	})
 }
+
+// N11: an argument that can't be stored is named, and its unit is doomed. bun would
+// write an error of its own into the SQL, and leave out what is too many.
+func TestExec_N11_ArgumentsThatCannotBeStored(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		_, err := w.db.DB().ExecContext(t.Context(), "CREATE TABLE totals (name text)")
+		require.NoError(t, err)
+		for want, args := range map[string][]any{
+			`argument 1 of "INSERT INTO totals VALUES (?)" has a NUL byte`:                           {"a\x00b"},
+			`argument 1 of "INSERT INTO totals VALUES (?)" is not UTF-8`:                             {"a\xffb"},
+			`argument 1 of "INSERT INTO totals VALUES (?)" can't be written as SQL: no value`:        {broken{}},
+			`argument 1 of "INSERT INTO totals VALUES (?)" can't be written as SQL: bun: string con`: {bun.List([]string{"a", "a\x00b"})},
+			`argument 1 of "INSERT INTO totals VALUES (?)" is a chan int, which can't be written`:    {make(chan int)},
+			`2 arguments for 1 times ? in`:                                                           {"a", "b"},
+			`0 arguments for 1 times ? in`:                                                           {},
+		} {
+			err := w.units.Do(t.Context(), func(ctx context.Context) error {
+				require.ErrorContains(t, uow.Exec(ctx, "INSERT INTO totals VALUES (?)", args...), want)
+				return nil
+			})
+			_, doomed := errors.AsType[*uow.DoomedError](err)
+			require.True(t, doomed, "%v", err)
+		}
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			return errors.Join(
+				uow.Exec(ctx, "INSERT INTO totals VALUES (?)", "'?!(no error)"),
+				uow.Exec(ctx, "INSERT INTO totals SELECT name FROM totals WHERE name IN (?)", bun.List([]string{"'?!(no error)", "b"})),
+			)
+		}))
+		var n int
+		require.NoError(t, w.db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM totals").Scan(&n))
+		require.Equal(t, 2, n)
+	})
+}
+
+// broken is an argument without a value.
+type broken struct{}
+
+func (broken) Value() (driver.Value, error) { return nil, errors.New("no value") }

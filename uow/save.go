@@ -9,6 +9,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
@@ -207,6 +208,9 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 		return outbox.Event{}, fmt.Errorf("uow: %s of %s %s has an empty key: let its domain.OrderedBy return what it is ordered by", et.WireName(), e.typ.Name, e.root.ID)
 	case e.key != "" && key != e.key:
 		return outbox.Event{}, fmt.Errorf("uow: %s of %s %s has the key %q and the event before it %q, and between two keys there is no order: let domain.OrderedBy return one that an aggregate keeps for life", et.WireName(), e.typ.Name, e.root.ID, key, e.key)
+	}
+	if problem := dbtext.KeyProblem(key); problem != "" {
+		return outbox.Event{}, fmt.Errorf("uow: the key %.60q that domain.OrderedBy gives %s of %s %s %s", key, et.WireName(), e.typ.Name, e.root.ID, problem)
 	}
 	e.key = key
 	origin := domain.OriginFrom(ctx)

@@ -21,7 +21,7 @@ type (
 	line struct {
 		Article string
 		Price   *big.Int
-		colour  string
+		colour  string //nolint:unused // so it would be lost
 	}
 	base    struct{ Name string }
 	Named   struct{ Name string }
@@ -29,7 +29,7 @@ type (
 	sealed  struct{ secret string }
 	half    struct{ Text string }
 	plain   map[string]int
-	none    struct{}
+	none    struct{} //nolint:unused // a field has it
 	tree    struct {
 		Label    string
 		Children []*tree
@@ -55,7 +55,7 @@ func (o *overriding) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &o
 func TestLost_N2(t *testing.T) {
 	lost := func(want []string, v any) {
 		t.Helper()
-		found := jsonfields.Lost(reflect.TypeOf(v), reflect.TypeFor[root]())
+		found := jsonfields.Lost(reflect.TypeOf(v), reflect.TypeFor[root](), "")
 		if len(want) == 0 {
 			require.Empty(t, found)
 			return
@@ -66,7 +66,7 @@ func TestLost_N2(t *testing.T) {
 		root
 		base
 		_        string
-		nothing  none
+		nothing  none   //nolint:unused // nothing is in it
 		Title    string `json:"title"`
 		Since    time.Time
 		ID       uuid.UUID
@@ -79,12 +79,12 @@ func TestLost_N2(t *testing.T) {
 		ByID     map[uuid.UUID]int
 		cache    string `json:"-"`
 		Zone     *overriding
-		internal struct{}
+		internal struct{} //nolint:unused // nothing is in it
 	}
 	lost(nil, &Book{root: root{"1"}, cache: "x"})
 
 	type Order struct {
-		root
+		root   //nolint:unused // it is looked at
 		secret string
 		Lines  []*line
 		ByName map[string]line
@@ -138,7 +138,7 @@ func TestLost_N2(t *testing.T) {
 // N2: what a document has and the type has not.
 func TestUnknown_N2(t *testing.T) {
 	type Book struct {
-		root
+		root         //nolint:unused // it is looked at
 		Title string `json:"title"`
 		Named
 		Lines  []*struct{ Article string }
@@ -151,8 +151,8 @@ func TestUnknown_N2(t *testing.T) {
 	known, rest, err := jsonfields.Split(reflect.TypeFor[Book](), []byte(`{"title": "x", "copys": 3, "b": {"c": 12345678901234567890.10}}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"title": "x"}`, string(known))
-	require.Equal(t, `{"b":{"c":12345678901234567890.10},"copys":3}`, string(rest)) //nolint:testifylint // to the byte
-	require.Equal(t, `{"title":"y","b":{"c":12345678901234567890.10},"copys":3}`, string(jsonfields.Join([]byte(`{"title":"y"}`), rest)))
+	require.Equal(t, `{"b":{"c":12345678901234567890.10},"copys":3}`, string(rest))                                                       //nolint:testifylint // to the byte
+	require.Equal(t, `{"title":"y","b":{"c":12345678901234567890.10},"copys":3}`, string(jsonfields.Join([]byte(`{"title":"y"}`), rest))) //nolint:testifylint // to the byte
 	require.Equal(t, string(rest), string(jsonfields.Join([]byte(`{}`), rest)))
 	require.Equal(t, `{}`, string(jsonfields.Join([]byte(`{}`), nil)))
 }

@@ -13,16 +13,25 @@ import (
 // remedy; nothing if all does. beside is a type that is kept elsewhere: t may embed
 // it, if t is a pointer type, and what t holds may not. A pointer type is encoded by
 // its pointers, another by its values, for which methods of pointers are not called.
-func Lost(t, beside reflect.Type) []string {
+// name is what t is called if it has no name of its own.
+func Lost(t, beside reflect.Type, name string) []string {
 	c := checker{beside: beside, seen: map[visit]bool{}}
 	of := t
 	if t.Kind() == reflect.Pointer {
 		of = t.Elem()
 		c.top = of
 	}
-	c.home = of.PkgPath()
-	c.value(t, of.Name(), false)
+	c.home = homeOf(of)
+	c.value(t, cmp.Or(of.Name(), name), false)
 	return c.found
+}
+
+// homeOf is the package of a type, or of what a slice or a map of it has.
+func homeOf(t reflect.Type) string {
+	for t.PkgPath() == "" && slices.Contains([]reflect.Kind{reflect.Slice, reflect.Array, reflect.Map, reflect.Pointer}, t.Kind()) {
+		t = t.Elem()
+	}
+	return t.PkgPath()
 }
 
 // visit is a type that was looked at. Where a value has an address, methods of its
