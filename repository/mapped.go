@@ -163,10 +163,8 @@ func checkColumns(table *schema.Table) (errs []error) {
 // isJSON says whether bun stores a struct field as JSON of its own making.
 func isJSON(f *schema.Field) bool {
 	t := f.IndirectType
-	for _, other := range []string{"array", "hstore", "msgpack", "multirange"} {
-		if f.Tag.HasOption(other) {
-			return false
-		}
+	if slices.ContainsFunc([]string{"array", "hstore", "msgpack", "multirange"}, f.Tag.HasOption) {
+		return false
 	}
 	kinds := []reflect.Kind{reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Interface}
 	return slices.Contains(kinds, t.Kind()) && t != reflect.TypeFor[time.Time]() && t.PkgPath() != "net" && t.PkgPath() != "net/netip" &&
@@ -396,7 +394,7 @@ func (m mapped[A, R]) storableRow(row reflect.Value) error {
 		if !value.IsValid() {
 			continue
 		}
-		var is any = value.Interface()
+		is := value.Interface()
 		if value.Kind() == reflect.String {
 			is = value.String()
 		}

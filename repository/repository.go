@@ -200,12 +200,8 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 	var missing *NotFoundError
 	err := r.units.Do(ctx, func(ctx context.Context) error {
 		a, err := r.Get(ctx, id)
-		missing, _ = errors.AsType[*NotFoundError](err)
-		switch {
-		case missing != nil:
-			return nil // of the unit, which may go on
-		case err != nil:
-			return err
+		if missing, err = notFound(err); missing != nil || err != nil {
+			return err // none if it is missing: the unit may go on
 		}
 		if err := change(a); err != nil {
 			return err
@@ -286,6 +282,14 @@ func checkID(id string) error {
 		return fmt.Errorf("the identity %.60q %s", id, problem)
 	}
 	return nil
+}
+
+// notFound tells an aggregate that isn't there from other errors.
+func notFound(err error) (missing *NotFoundError, other error) {
+	if missing, ok := errors.AsType[*NotFoundError](err); ok {
+		return missing, nil
+	}
+	return nil, err
 }
 
 // NotFoundError is an identity that no aggregate has.
