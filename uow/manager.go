@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	defaultMaxRetries      = 50
+	defaultMaxRetries      = 200
 	defaultMaxMessageBytes = 1 << 20
 	rollbackTimeout        = 5 * time.Second
 	firstRetryPause        = 5 * time.Millisecond
@@ -74,8 +74,9 @@ type Config struct {
 	Logger *slog.Logger
 	// MaxRetries is how often Do runs its function again after a conflict, a
 	// serialization failure or a deadlock, with random pauses that grow to 50 ms:
-	// enough for some dozens of clients that all change one aggregate. See also
-	// [Retries]. Defaults to 50; -1 is never.
+	// enough for some dozens of clients that all change one aggregate, also where a
+	// commit takes long: of n that meet, one gets through. See also [Retries].
+	// Defaults to 200; -1 is never.
 	MaxRetries int
 	// TracerProvider gets a span for each unit of work. Defaults to OpenTelemetry's
 	// global one, otel.GetTracerProvider(); noop.NewTracerProvider() is none.

@@ -92,7 +92,7 @@ func TestConflict_F56_RunsAgain(t *testing.T) {
 
 func TestConflict_GivesUp(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
-		for retries, want := range map[int]int{0: 51, 1: 2, -1: 1} {
+		for retries, want := range map[int]int{3: 4, 1: 2, -1: 1} {
 			w := newWorld(t, open, func(c *uow.Config) { c.MaxRetries = retries })
 			w.saved(t, newAccount("a"))
 			runs := 0
