@@ -11,10 +11,10 @@ import (
 
 var (
 	letterStatuses = []subscription.DeadLetterStatus{
-		subscription.DeadLetterParked, subscription.DeadLetterHeld, subscription.DeadLetterReplay,
+		subscription.DeadLetterParked, subscription.DeadLetterHeld, subscription.DeadLetterWaiting, subscription.DeadLetterReplay,
 		subscription.DeadLetterReplayed, subscription.DeadLetterDiscarded,
 	}
-	letterReasons = []string{"undecodable", "newer_version", "parked", "failed", "crashed", "held"}
+	letterReasons = []string{"undecodable", "newer_version", "parked", "failed", "crashed", "held", "waiting"}
 )
 
 // letterReport is a dead letter in a list.

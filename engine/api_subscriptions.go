@@ -27,6 +27,9 @@ type subscriptionReport struct {
 	LagSeconds  *float64 `json:"lag_seconds"`
 	LastError   *string  `json:"last_error"`
 	DeadLetters *int64   `json:"dead_letters"`
+	Waiting     *int64   `json:"waiting"`
+	Postponed   int64    `json:"postponed"`
+	Stalled     *string  `json:"stalled"`
 }
 
 func (e *Engine) subscriptions(r *http.Request) (any, error) {
@@ -61,6 +64,10 @@ func (e *Engine) subscriptionState(ctx context.Context, s stream, as age) subscr
 	report := subscriptionReport{
 		Provider: s.provider, Running: status.Running, Paused: status.Paused, Open: status.Open, InFlight: status.InFlight,
 		Handled: status.Handled, Duplicates: status.Duplicates, Parked: status.Parked, Retries: status.Retries,
+		Postponed: status.Postponed,
+	}
+	if status.Stalled != "" {
+		report.Stalled = &status.Stalled
 	}
 	if status.LastError != "" {
 		report.LastError = &status.LastError
@@ -77,8 +84,8 @@ func (e *Engine) subscriptionState(ctx context.Context, s stream, as age) subscr
 			continue
 		}
 		if open, known := d.dead.ask(ctx, as); known && open.err == nil {
-			n := open.value[s.name]
-			report.DeadLetters = &n
+			n, waiting := open.value.open[s.name], open.value.waiting[s.name]+status.Waiting
+			report.DeadLetters, report.Waiting = &n, &waiting
 		}
 	}
 	return report

@@ -44,7 +44,7 @@ type database struct {
 	alive  *cached[error]
 	stats  *cached[found[map[string]outbox.Stats]]
 	held   *cached[found[map[string]outbox.Held]]
-	dead   *cached[found[map[string]int64]] // dead letters that are open, by subscription
+	dead   *cached[found[letters]]
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
@@ -204,8 +204,16 @@ func (d *database) waitForOperators(ctx context.Context) (f found[map[string]out
 	return f
 }
 
-func (d *database) deadLetters(ctx context.Context) (f found[map[string]int64]) {
-	f.value, f.err = subscription.CountDeadLetters(ctx, d.provider.Reader())
+// letters are how many dead letters there are, by subscription.
+type letters struct {
+	open    map[string]int64 // that need somebody
+	waiting map[string]int64 // that go on by themselves
+}
+
+func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
+	if f.value.open, f.err = subscription.CountDeadLetters(ctx, d.provider.Reader()); f.err == nil {
+		f.value.waiting, f.err = subscription.CountWaiting(ctx, d.provider.Reader())
+	}
 	return f
 }
 

@@ -103,6 +103,8 @@ var (
 	counted     = gauge("waybill_outbox_counted", "1 if this scrape has the outbox's numbers; the database did not answer in time otherwise.", bit, "provider")
 	deadLetters = gauge("waybill_dead_letters", "Messages that a subscription could not handle, and those behind them, that nobody has replayed or discarded.",
 		func(n int64) float64 { return float64(n) }, "provider", "subscription")
+	lettersWaiting = gauge("waybill_dead_letters_waiting", "Messages that wait in the same table for their time, and those behind them: they go on by themselves.",
+		func(n int64) float64 { return float64(n) }, "provider", "subscription")
 
 	heldKeys = gauge("waybill_outbox_held_keys", "Keys that stand still behind an abandoned row until an operator decides.",
 		func(h outbox.Held) float64 { return float64(h.Keys) }, "provider", "target")
@@ -160,6 +162,9 @@ var (
 		consumer(gauge, "breaker_open", "1 while one message after the other fails, and they are tried one at a time.",
 			func(s subscription.Status) int64 { return int64(bit(s.Open)) }),
 		consumer(gauge, "in_flight", "Messages received and not yet acknowledged.", func(s subscription.Status) int64 { return s.InFlight }),
+		consumer(gauge, "waiting", "Messages in hand whose key waits: for another attempt, or for room in dead_letters.", func(s subscription.Status) int64 { return s.Waiting }),
+		consumer(gauge, "stalled", "1 while so many messages wait that others may not be taken, and dead_letters takes no more.", func(s subscription.Status) int64 { return int64(bit(s.Stalled != "")) }),
+		consumer(counter, "postponed_total", "Messages put into dead_letters because too many wait; they go on by themselves.", func(s subscription.Status) int64 { return s.Postponed }),
 		consumer(counter, "handled_total", "Messages that took effect.", func(s subscription.Status) int64 { return s.Handled }),
 		consumer(counter, "duplicates_total", "Deliveries of messages that had taken effect before.", func(s subscription.Status) int64 { return s.Duplicates }),
 		consumer(counter, "ignored_total", "Messages without a handler.", func(s subscription.Status) int64 { return s.Ignored }),
@@ -258,10 +263,10 @@ func (c *collector) healthOf(to chan<- prometheus.Metric) {
 
 // deadLettersOf also shows those of subscriptions that run elsewhere, or no more.
 func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
-	mine := map[string]int64{}
+	mine, waiting := map[string]int64{}, map[string]int64{}
 	for _, s := range c.streams {
 		if s.provider == d.provider.Name() {
-			mine[s.name] = 0
+			mine[s.name], waiting[s.name] = 0, 0
 		}
 	}
 	if len(mine) == 0 {
@@ -271,9 +276,13 @@ func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
 	if !known || result.err != nil {
 		return
 	}
-	maps.Copy(mine, result.value)
+	maps.Copy(mine, result.value.open)
 	for name, n := range mine {
 		deadLetters.send(to, n, d.provider.Name(), name)
+	}
+	maps.Copy(waiting, result.value.waiting)
+	for name, n := range waiting {
+		lettersWaiting.send(to, n, d.provider.Name(), name)
 	}
 }
 

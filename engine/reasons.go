@@ -245,7 +245,7 @@ func brief(d time.Duration) time.Duration { return d.Round(time.Second) }
 // reasons are those of one subscription.
 func (c subscriptionSight) reasons() []reason {
 	failure := &c.status.LastError
-	waits := c.lag != nil && c.lag.Messages > 0
+	waits := c.lag != nil && c.lag.Messages > c.status.Waiting // what waits for its time isn't expected to move
 	switch {
 	case !c.status.Running:
 		return []reason{{
@@ -264,6 +264,12 @@ func (c subscriptionSight) reasons() []reason {
 			what:   "one message after the other fails" + because(failure) + "; they are tried one at a time",
 			remedy: "See to what its handlers need. It goes on when one succeeds.",
 		}}
+	case c.status.Stalled != "":
+		return []reason{{
+			Code: "subscription_waiting", State: stuck,
+			what:   fmt.Sprintf("%s in hand wait for their keys since %s, and others may not be taken (%s)", number(c.status.Waiting, "message"), c.status.StalledSince.UTC().Format(time.RFC3339), c.status.Stalled),
+			remedy: "`waybill dead-letters summary` says what fills the table, and `waybill dead-letters list {only}` why; see to what the handlers wait for.",
+		}}
 	case waits && c.still >= stillAfter:
 		return []reason{{
 			Code: "subscription_still", State: stuck, quiet: true,
@@ -273,7 +279,7 @@ func (c subscriptionSight) reasons() []reason {
 	case c.lag != nil && c.lag.Age > farBehind:
 		return []reason{{
 			Code: "subscription_behind", State: degraded,
-			what:   fmt.Sprintf("the oldest message in its hand is %v old%s", brief(c.lag.Age), because(failure)),
+			what:   fmt.Sprintf("the oldest message in its hand is %v old, %s wait for another attempt%s", brief(c.lag.Age), number(c.status.Waiting, "message"), because(failure)),
 			remedy: "Its handlers are slower than what comes, or one is tried again and again: give it more lanes or processes, or see to its handlers.",
 		}}
 	}

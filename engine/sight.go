@@ -69,7 +69,7 @@ func (e *Engine) look(ctx context.Context) sight {
 			letters, _ := d.dead.recent(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			for subscription, n := range letters.value {
+			for subscription, n := range letters.value.open {
 				s.letters[lane{name, subscription}] = n
 			}
 		})

@@ -28,13 +28,24 @@ const (
 	exhausted    reason = "failed"
 	crashed      reason = "crashed"
 	behind       reason = "held"
+	later        reason = "waiting"
 )
 
 // parkRow keeps m as it came.
 func parkRow(d schema.Dialect, s Stream, m *message, why reason, cause error) (uow.Statement, error) {
-	columns, values, args, err := deadLetter(d, s, m, why, "parked", cause)
+	columns, values, args, err := deadLetter(d, s, m, why, "parked", s.OnParked == Hold, cause)
 	return uow.Statement{
 		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+") VALUES ("+values+")", args...),
+		Rows:  1, Else: errSettled,
+	}, err
+}
+
+// waitRow keeps m as it came, until its time has come. Its key waits, whatever becomes
+// of those behind parked messages.
+func waitRow(d schema.Dialect, s Stream, m *message, wait time.Duration) (uow.Statement, error) {
+	columns, values, args, err := deadLetter(d, s, m, later, "waiting", true, m.why)
+	return uow.Statement{
+		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+", due_at) VALUES ("+values+", ?)", append(args, bun.Safe(dbtime.In(d, wait)))...),
 		Rows:  1, Else: errSettled,
 	}, err
 }
@@ -42,7 +53,7 @@ func parkRow(d schema.Dialect, s Stream, m *message, why reason, cause error) (u
 // appendRow puts m behind the other messages of its key. It locks the first of
 // them: whoever handles that one frees the key, and would not see m.
 func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
-	columns, values, args, err := deadLetter(d, s, m, behind, "held", errors.New("an earlier message of its key is parked"))
+	columns, values, args, err := deadLetter(d, s, m, behind, "held", true, errors.New("an earlier message of its key is parked or waits"))
 	lock := ""
 	if d.Name() == dialect.PG {
 		lock = " FOR UPDATE"
@@ -56,7 +67,7 @@ func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
 
 // deadLetter is a row. What the database could refuse in a text is replaced:
 // nothing may keep a message from being parked.
-func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status string, cause error) (columns, values string, args []any, err error) {
+func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status string, holds bool, cause error) (columns, values string, args []any, err error) {
 	headers := make(map[string]string, len(m.Headers))
 	for name, value := range m.Headers {
 		headers[clean(name)] = clean(value)
@@ -72,7 +83,7 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 		[]any{
 			uuid.Must(uuid.NewV7()).String(), s.Name, clean(m.Topic), clean(m.key), m.keyID, m.id, bun.NullZero(clean(m.meta.Type)), m.Body, string(encoded),
 			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
-			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, s.OnParked == Hold,
+			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, holds,
 		}, nil
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-// DeadLetterStatus is what becomes of a dead letter. Those that are parked, held
-// or in replay are open: their messages have had no effect yet, and may.
+// DeadLetterStatus is what becomes of a dead letter. Those that are parked, held,
+// waiting or in replay are open: their messages have had no effect yet, and may.
 type DeadLetterStatus string
 
 const (
@@ -29,6 +29,9 @@ const (
 	// DeadLetterHeld waits for the messages of its key before it, and goes on by
 	// itself when they are replayed or discarded.
 	DeadLetterHeld DeadLetterStatus = "held"
+	// DeadLetterWaiting is handled when its time has come, by itself: its handler wants
+	// it later, or failed, and too many others waited to keep it in hand meanwhile.
+	DeadLetterWaiting DeadLetterStatus = "waiting"
 	// DeadLetterReplay is handled again when its time has come and nothing of its
 	// key is before it.
 	DeadLetterReplay DeadLetterStatus = "replay"
@@ -206,7 +209,7 @@ func (s *DeadLetters) List(ctx context.Context, f DeadLetterFilter, page DeadLet
 		page.Limit = 100
 	}
 	if len(f.Statuses) == 0 {
-		f.Statuses = []DeadLetterStatus{DeadLetterParked, DeadLetterHeld, DeadLetterReplay}
+		f.Statuses = []DeadLetterStatus{DeadLetterParked, DeadLetterHeld, DeadLetterWaiting, DeadLetterReplay}
 	}
 	db := s.provider.Reader()
 	match, err := f.match(db.Dialect())

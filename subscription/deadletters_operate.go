@@ -75,7 +75,7 @@ type DeadLetterResult struct {
 	Heads  []string `json:"heads"`
 	// Held were chosen, but go on by themselves when it is their turn.
 	Held int64 `json:"held"`
-	// Underway were in replay already.
+	// Underway were in replay already, or wait for their time.
 	Underway int64 `json:"underway"`
 	// Busy were left out by Discard: a runner is handling them now.
 	Busy int64 `json:"busy"`
@@ -290,7 +290,7 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 				}
 			case busy && !o.ordered:
 				r.Busy++
-			case status == DeadLetterReplay:
+			case status == DeadLetterReplay, status == DeadLetterWaiting:
 				r.Underway++
 			case behind > 0 && o.ordered:
 				r.Behind++

@@ -22,9 +22,10 @@ const (
 	// Settled: the message can be acknowledged.
 	handled outcome = iota
 	duplicate
-	setAside // in dead_letters
-	dropped  // the handler wants no effect of it
-	ignored  // not for this subscription
+	setAside  // in dead_letters
+	postponed // there, too, until its time has come
+	dropped   // the handler wants no effect of it
+	ignored   // not for this subscription
 
 	// Not settled.
 	failed  // its key waits
@@ -34,7 +35,7 @@ const (
 )
 
 func (o outcome) String() string {
-	return [...]string{"handled", "duplicate", "set aside", "dropped", "ignored", "failed", "delayed", "aborted", "repeated"}[o]
+	return [...]string{"handled", "duplicate", "set aside", "postponed", "dropped", "ignored", "failed", "delayed", "aborted", "repeated"}[o]
 }
 
 // suspect is after how many crashes a message is handled alone: one of those that
@@ -82,6 +83,7 @@ func (r *Runner) attempt(ctx context.Context, p pass, m *message) (result outcom
 		traced, span := r.attempting(ctx, m)
 		result, wait, err := r.attemptOnce(traced, p, m)
 		span.end(result, err)
+		m.why = err
 		if result != repeat {
 			return result, wait
 		}
@@ -119,7 +121,7 @@ func (r *Runner) attemptOnce(ctx context.Context, p pass, m *message) (outcome, 
 	case errors.Is(err, errSettled), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
 		r.takeBack(ctx, m)
 		return repeat, 0, nil
-	case errors.Is(err, errFull):
+	case errors.Is(err, errFull), errors.Is(err, errNoRoom):
 		r.note(err)
 		return delayed, fullWait, err
 	case r.databaseOutage.changes.Load() != outages: // the failure is the database's
@@ -128,7 +130,7 @@ func (r *Runner) attemptOnce(ctx context.Context, p pass, m *message) (outcome, 
 	case isLater:
 		r.note(err)
 		r.takeBack(ctx, m)
-		return delayed, max(later.after, 0), err
+		return delayed, max(later.after, time.Millisecond), err // one that goes on at once takes the place of others
 	}
 	result, wait := r.failed(ctx, p, m, err)
 	return result, wait, err
@@ -170,7 +172,8 @@ func (r *Runner) attemptAll(ctx context.Context, messages []*message) (ignoring 
 // failed counts an attempt that failed, and parks m after its last.
 func (r *Runner) failed(ctx context.Context, p pass, m *message, cause error) (outcome, time.Duration) {
 	r.note(cause)
-	opened, free := r.valve.failed(p, m.tries == 0)
+	// A dead letter is read anew for each attempt.
+	opened, free := r.valve.failed(p, m.tries == 0 && (m.parked == nil || m.attempts <= 1))
 	if opened {
 		r.log.Warn("one message after the other fails: they are tried one at a time until one succeeds, and the rest waits", "error", cause)
 	}
@@ -189,6 +192,9 @@ func (r *Runner) failed(ctx context.Context, p pass, m *message, cause error) (o
 		}
 	}
 	wait := r.backoff(m.tries)
+	if m.parked != nil {
+		wait = r.backoff(max(m.tries, m.attempts))
+	}
 	if n := m.tries; n == 1 || n >= 4 && n&(n-1) == 0 {
 		r.log.Warn("message failed; it is tried again, and its key waits", "id", m.id, "type", m.meta.Type, "key", m.key, "attempts", attempts, "next", wait.Round(time.Millisecond), "error", cause)
 	}
@@ -206,6 +212,8 @@ func (r *Runner) count(result outcome, deliveries int64) {
 		r.handled.Add(1)
 	case setAside:
 		r.parked.Add(1)
+	case postponed:
+		r.postponed.Add(1)
 	case dropped:
 		r.dropped.Add(1)
 	case ignored:
@@ -228,6 +236,8 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		return r.park(ctx, m, why, err)
 	case err != nil:
 		return failed, err
+	case m.parked != nil && m.crashes >= suspect:
+		return r.park(ctx, m, crashed, fmt.Errorf("%d attempts at it ended with the process while it was replayed", m.crashes))
 	case m.attempts >= r.stream.MaxAttempts:
 		// Whoever tried it last died before it could park it.
 		why, err := exhausted, errors.New(cmp.Or(m.said, "it had its attempts"))
@@ -238,7 +248,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 	}
 	// The attempt begins when its turn has come: of several suspects that wait for
 	// it, the one that kills the process is to be the only one that had begun.
-	defer r.enter(m.crashes >= suspect)()
+	defer r.enter(m.crashes >= suspect || m.parked != nil && m.crashes > 0)()
 	if m.counted || m.parked != nil || r.presence.careful() {
 		if err := r.home(m).begin(ctx, m); err != nil {
 			return failed, err

@@ -196,13 +196,13 @@ func TestReplay_A75_ReachesOnlyItsSubscription(t *testing.T) {
 	})
 }
 
-// F-78: nothing happens before a replay is due. One whose process died is for an
+// F-78: nothing happens before a replay is due. One that two processes died of is for an
 // operator to decide; one that a shutdown ended goes on with the next.
 func TestReplay_F_78_DueTakenAndInterrupted(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var mended atomic.Bool
 		s := w.breaking(&mended)
-		for _, key := range []string{"due", "later", "dead"} {
+		for _, key := range []string{"due", "later", "dead", "once"} {
 			w.publish(placed(key, "bad"))
 		}
 		_, stop := w.start(s, w.broker)
@@ -211,9 +211,10 @@ func TestReplay_F_78_DueTakenAndInterrupted(t *testing.T) {
 		mended.Store(true)
 		hour := map[bool]string{true: "now() + interval '1 hour'", false: "strftime('%Y-%m-%dT%H:%M:%fZ','now','+1 hour')"}[w.isPostgres()]
 		w.exec("UPDATE dead_letters SET due_at = " + hour + " WHERE partition_key = 'later'")
-		w.exec("UPDATE dead_letters SET taken_until = first_at WHERE partition_key = 'dead'")
+		w.exec("UPDATE dead_letters SET taken_until = first_at, begun = TRUE, run = 'gone', attempts = attempts + 1 WHERE partition_key IN ('dead', 'once')")
+		w.exec("UPDATE dead_letters SET crashes = 1 WHERE partition_key = 'dead'")
 		w.exec("UPDATE dead_letters SET status = 'replay'")
-		in := make(chan struct{}, 1)
+		in := make(chan struct{}, 10)
 		stuck := s
 		stuck.Handlers = []subscription.Handler{subscription.On(func(ctx context.Context, _ OrderPlaced) error {
 			in <- struct{}{}
@@ -230,7 +231,9 @@ func TestReplay_F_78_DueTakenAndInterrupted(t *testing.T) {
 		require.Equal(t, map[string]int{"replay": 1}, w.statuses("due"))
 
 		_, stop = w.start(s, w.broker)
-		w.until(func() bool { return w.statuses("due")["replayed"] == 1 && w.statuses("dead")["parked"] == 1 }, "each has its way")
+		w.until(func() bool {
+			return w.statuses("due")["replayed"] == 1 && w.statuses("dead")["parked"] == 1 && w.statuses("once")["replayed"] == 1
+		}, "each has its way")
 		stop()
 		require.Equal(t, map[string]int{"replay": 1}, w.statuses("later"))
 		for _, d := range w.parked() {
@@ -239,7 +242,9 @@ func TestReplay_F_78_DueTakenAndInterrupted(t *testing.T) {
 				require.Equal(t, 2, d.Attempts, "the shutdown cost it nothing")
 			case "dead":
 				require.Equal(t, "crashed", d.Reason)
-				require.Equal(t, "the process ended while it was replayed", d.Error)
+				require.Equal(t, "2 attempts at it ended with the process while it was replayed", d.Error)
+			case "once":
+				require.Equal(t, 3, d.Attempts, "one that a process died of is tried once more, by itself")
 			}
 		}
 	})

@@ -27,7 +27,7 @@ const (
 
 var (
 	// errSettled is what a unit of work fails with whose message has taken effect
-	// before, or whose key is held. The inbox says which.
+	// before, or whose key is held, or that another run has. The database says which.
 	errSettled = errors.New("subscription: the message was handled before, or its key is held")
 	// errFree is what a unit of work fails with that wanted to put a message behind
 	// others of its key, when none is left.
@@ -37,25 +37,28 @@ var (
 // open are the conditions of a dead letter that is not over, and holding those of
 // one that others of its key wait for.
 const (
-	open    = "status IN ('parked', 'held', 'replay')"
+	open    = "status IN ('parked', 'held', 'waiting', 'replay')"
 	holding = open + " AND holds"
 )
 
 // claimRows are the inbox rows of messages, as the first statement of the unit of
 // work that handles them. Whoever loses the race for a message waits here for the
-// other's end. Under Hold nothing is claimed whose key is held: another member of
-// the group may have parked a message since this one looked.
-func claimRows(subscription string, policy Policy, messages ...*message) uow.Statement {
+// other's end. Nothing is claimed whose key is held: another member of the group may
+// have parked a message, or let one wait, since this one looked.
+func claimRows(subscription string, messages ...*message) uow.Statement {
 	query, args := claimed(subscription, messages)
-	if policy == Hold {
-		query += " WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND " + holding + ")"
-		args = append(args, subscription)
-	} else {
-		query += " WHERE true" // SQLite takes ON CONFLICT for a join's ON without it
-	}
+	query += " WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND " + holding + ") ON CONFLICT DO NOTHING"
 	return uow.Statement{
-		Query: claim{bun.SafeQuery(query+" ON CONFLICT DO NOTHING", args...), subscription, policy, messages},
+		Query: claim{bun.SafeQuery(query, append(args, subscription)...), subscription, messages},
 		Rows:  int64(len(messages)), Else: errSettled,
+	}
+}
+
+// claimAnyway is the inbox row of a message that needs no turn: it is set aside.
+func claimAnyway(subscription string, m *message) uow.Statement {
+	return uow.Statement{
+		Query: bun.SafeQuery("INSERT INTO inbox (subscription, message_id) VALUES (?, ?) ON CONFLICT DO NOTHING", subscription, m.id),
+		Rows:  1, Else: errSettled,
 	}
 }
 
@@ -63,7 +66,6 @@ func claimRows(subscription string, policy Policy, messages ...*message) uow.Sta
 type claim struct {
 	schema.QueryWithArgs
 	subscription string
-	policy       Policy
 	messages     []*message
 }
 
@@ -80,17 +82,11 @@ func (c claim) Prepared() (query string, values []any, err error) {
 	for i, m := range c.messages {
 		ids[i], keys[i] = m.id, m.keyID
 	}
-	if c.policy == Hold {
-		return claimUnlessHeld, []any{c.subscription, pipeline.Texts(ids), pipeline.Texts(keys)}, nil
-	}
-	return claimAll, []any{c.subscription, pipeline.Texts(ids)}, nil
+	return claimUnlessHeld, []any{c.subscription, pipeline.Texts(ids), pipeline.Texts(keys)}, nil
 }
 
-const (
-	claimAll        = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[]) AS v(id) ON CONFLICT DO NOTHING"
-	claimUnlessHeld = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[], $3::text[]) AS v(id, key)" +
-		" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $1 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
-)
+const claimUnlessHeld = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[], $3::text[]) AS v(id, key)" +
+	" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $1 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
 
 func claimed(subscription string, messages []*message) (query string, args []any) {
 	args = []any{subscription}
@@ -113,19 +109,15 @@ type record struct {
 
 // inboxOf reads the records of messages, in one snapshot. An attempt that another
 // run has begun, and not ended, counts as a crash: nobody else has the message now.
-func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, policy Policy, messages []*message) (map[*message]record, error) {
+func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, messages []*message) (map[*message]record, error) {
 	ids := make([]string, len(messages))
 	keys := make([]string, len(messages))
 	for i, m := range messages {
 		ids[i], keys[i] = m.id, m.keyID
 	}
 	query := "SELECT 'inbox', message_id, 0, 0, '' FROM inbox WHERE subscription = ? AND message_id IN (?)" +
-		" UNION ALL SELECT 'attempts', message_id, attempts, crashes + CASE WHEN run <> ? THEN 1 ELSE 0 END, COALESCE(error, '') FROM inbox_attempts WHERE subscription = ? AND message_id IN (?)"
-	args := []any{subscription, bun.List(ids), run, subscription, bun.List(ids)}
-	if policy == Hold {
-		query += " UNION ALL SELECT 'held', key_id, count(*), 0, '' FROM dead_letters WHERE subscription = ? AND key_id IN (?) AND " + holding + " GROUP BY key_id"
-		args = append(args, subscription, bun.List(keys))
-	}
+		" UNION ALL SELECT 'attempts', message_id, attempts, crashes + CASE WHEN run <> ? THEN 1 ELSE 0 END, COALESCE(error, '') FROM inbox_attempts WHERE subscription = ? AND message_id IN (?)" +
+		" UNION ALL SELECT 'held', key_id, count(*), 0, '' FROM dead_letters WHERE subscription = ? AND key_id IN (?) AND " + holding + " GROUP BY key_id"
 	byID, behind := map[string]record{}, map[string]int{}
 	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var what, name, said string
@@ -143,7 +135,7 @@ func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, policy P
 			behind[name] = n
 		}
 		return err
-	}, args...)
+	}, subscription, bun.List(ids), run, subscription, bun.List(ids), subscription, bun.List(keys))
 	if err != nil {
 		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
 	}
@@ -201,9 +193,20 @@ func CountInbox(ctx context.Context, db bun.IDB) (map[string]int64, error) {
 }
 
 // CountDeadLetters returns how many dead letters of each subscription of a database
-// are open, for those that have some. An index answers it.
+// need somebody, for those that have some: what only waits for its time is not among
+// them, nor what is behind it. An index answers it.
 func CountDeadLetters(ctx context.Context, db bun.IDB) (map[string]int64, error) {
-	return count(ctx, db, "SELECT subscription, count(*) FROM dead_letters WHERE "+open+" GROUP BY subscription")
+	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND d.status <> 'waiting'"+
+		" AND NOT (d.status = 'held' AND EXISTS (SELECT 1 FROM dead_letters AS w WHERE w.subscription = d.subscription AND w.key_id = d.key_id AND w.status = 'waiting'))"+
+		" GROUP BY d.subscription")
+}
+
+// CountWaiting returns how many messages of each subscription of a database wait for
+// their time in dead_letters, with those behind them, for those that have some.
+func CountWaiting(ctx context.Context, db bun.IDB) (map[string]int64, error) {
+	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND (d.status = 'waiting'"+
+		" OR d.status = 'held' AND EXISTS (SELECT 1 FROM dead_letters AS w WHERE w.subscription = d.subscription AND w.key_id = d.key_id AND w.status = 'waiting'))"+
+		" GROUP BY d.subscription")
 }
 
 func count(ctx context.Context, db bun.IDB, query string) (map[string]int64, error) {

@@ -44,11 +44,11 @@ type incoming struct {
 }
 
 func (h incoming) look(ctx context.Context, messages []*message) (map[*message]record, error) {
-	return inboxOf(ctx, h.provider.Reader(), h.stream.Name, h.run, h.stream.OnParked, messages)
+	return inboxOf(ctx, h.provider.Reader(), h.stream.Name, h.run, messages)
 }
 
 func (h incoming) claim(messages []*message) []uow.Statement {
-	statements := []uow.Statement{claimRows(h.stream.Name, h.stream.OnParked, messages...)}
+	statements := []uow.Statement{claimRows(h.stream.Name, messages...)}
 	for _, m := range messages {
 		if m.counted {
 			statements = append(statements, h.forget(m))
@@ -103,6 +103,7 @@ func (h incoming) takeBack(ctx context.Context, m *message) error {
 	if err != nil {
 		return fmt.Errorf("subscription: take an attempt back: %w", err)
 	}
+	m.attempts = max(m.attempts-1, 0) // it is not to be one too many at the next try
 	return nil
 }
 
@@ -115,7 +116,7 @@ func (h incoming) drop(m *message) []uow.Statement { return h.settle(m) }
 
 // settle ends a message without a handler, whether its key is held or not.
 func (h incoming) settle(m *message, statements ...uow.Statement) []uow.Statement {
-	all := append([]uow.Statement{claimRows(h.stream.Name, Skip, m)}, statements...)
+	all := append([]uow.Statement{claimAnyway(h.stream.Name, m)}, statements...)
 	if m.counted {
 		all = append(all, h.forget(m))
 	}

@@ -61,13 +61,12 @@ func (s *session) step(p pass, q *queue) {
 			s.ready <- q
 		} else {
 			s.pause(q, wait)
+			q.storable = m.behind == 0
 		}
 	default:
 		s.settle(m, result)
-		if result == setAside && s.r.stream.OnParked == Hold {
-			for _, later := range q.messages[1:] {
-				later.behind = m.behind + 1
-			}
+		if result == setAside && (s.r.stream.OnParked == Hold || m.behind > 0) {
+			q.stand(m.behind)
 		}
 		s.next(q, 1)
 	}
@@ -173,7 +172,8 @@ func (s *session) begin(q *queue, limit int) []*message {
 
 // pause lets a queue wait. The lock is held.
 func (s *session) pause(q *queue, d time.Duration) {
-	s.waiting += len(q.messages)
+	q.due, q.storable = time.Now().Add(d), false
+	s.wait(len(q.messages), q.bytes())
 	q.retry = time.AfterFunc(d, func() { s.resume(q) })
 	signal(s.freed)
 }
@@ -183,7 +183,7 @@ func (s *session) resume(q *queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q.retry = nil
-	s.waiting -= len(q.messages)
+	s.wait(-len(q.messages), -q.bytes())
 	s.ready <- q
 }
 

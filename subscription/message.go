@@ -30,6 +30,7 @@ type message struct {
 	counted bool       // It may have a row in inbox_attempts.
 	begun   bool       // The attempt that is going on is counted there.
 	single  bool       // It is not handled together with others.
+	why     error      // Why the last attempt at it was not handled.
 	parked  *parkedRow // Not nil: it is a dead letter.
 
 	// Guarded by session.mu.

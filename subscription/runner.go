@@ -54,6 +54,8 @@ type Runner struct {
 
 	incoming incoming
 	letters  letters
+	hands    hands
+	room     room
 	presence *presence
 	evictor  *evictor
 	valve    *valve
@@ -61,9 +63,10 @@ type Runner struct {
 
 	session                               atomic.Pointer[session] // Nil while it isn't in its group.
 	running, interrupted                  atomic.Bool
+	over                                  atomic.Bool // It has stopped: nothing more is written.
 	handled, duplicates, ignored, dropped atomic.Int64
-	parked, replayed, retries             atomic.Int64
-	inFlight                              atomic.Int64
+	parked, replayed, retries, postponed  atomic.Int64
+	inFlight, left                        atomic.Int64
 	lastError                             atomic.Pointer[string]
 	brokerOutage, databaseOutage          outage
 	private                               sync.Map // Types of private events that the log has told of.
@@ -96,7 +99,9 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	r.presence = newPresence(provider, s.Name, r.consuming, r.note)
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, r.note)
 	r.incoming = incoming{provider, s, r.presence.run}
-	r.letters = letters{provider, s}
+	r.letters = letters{provider, s, r.presence.run, takenFor}
+	r.hands.have = map[string]*message{}
+	r.room = room{provider: provider, subscription: s.Name, limit: int64(s.WaitLimit)}
 	r.intake, r.close = context.WithCancel(context.Background())
 	r.work, r.abort = context.WithCancel(context.Background())
 	return r, nil
@@ -117,12 +122,16 @@ func (r *Runner) Start(ctx context.Context) error {
 	r.started = true
 	go func() { //nolint:contextcheck // it goes on after Start
 		defer close(r.done)
-		defer r.presence.start(r.intake)()
-		defer r.evictor.start(r.intake)()
-		var replays sync.WaitGroup
-		replays.Go(r.replay)
+		defer r.over.Store(true)
+		defer r.bounded("the row of its run", r.presence.start(r.intake))
+		defer r.bounded("the eviction from the inbox", r.evictor.start(r.intake))
+		replayed := make(chan struct{})
+		go func() {
+			defer close(replayed)
+			r.replay()
+		}()
 		r.run()
-		replays.Wait()
+		r.endReplays(replayed)
 	}()
 	return nil
 }
@@ -167,8 +176,16 @@ type Status struct {
 	Replayed   int64  // Dead letters that took effect.
 	Retries    int64  // Attempts that were not a message's first in this process.
 	InFlight   int64  // Deliveries received and not yet settled.
+	Waiting    int64  // Of these, those whose key waits: for another attempt, or for room in dead_letters.
+	Postponed  int64  // Messages put into dead_letters because too many wait; they go on by themselves.
+	Left       int64  // Handlers that went on when it had stopped, although their context was done.
 	Paused     bool   // By Pause.
 	Open       bool   // The breaker is: one message after the other failed, and they are tried one at a time.
+
+	// Stalled says why what waits can't be put into dead_letters, where that is so much
+	// that it keeps other messages from being taken; since StalledSince. "": it isn't.
+	Stalled      string
+	StalledSince time.Time
 
 	// BeyondHorizon are the messages, of those handled, that were sent before anything
 	// that the inbox still knows: if one was handled before, it is not known any more.
@@ -187,11 +204,16 @@ func (r *Runner) Status() Status {
 		InFlight:   r.inFlight.Load(),
 		Dropped:    r.dropped.Load(),
 		Replayed:   r.replayed.Load(),
+		Postponed:  r.postponed.Load(),
+		Left:       r.left.Load(),
 
 		BeyondHorizon: r.evictor.passed.Load(),
 	}
 	s.Paused, _ = r.valve.paused()
 	s.Open = r.valve.tripped()
+	if session := r.session.Load(); session != nil {
+		s.Waiting, s.Stalled, s.StalledSince = session.waits()
+	}
 	if text := r.lastError.Load(); text != nil {
 		s.LastError = *text
 	}
@@ -250,10 +272,12 @@ func (r *Runner) run() {
 func (r *Runner) join() (broker.Consumer, error) {
 	topic := r.stream.Topic()
 	// Whoever may only read goes on: somebody else has made the topic, or will.
-	if err := r.broker.EnsureTopics(r.intake, topic); err != nil && broker.ClassOf(err) != broker.Permanent {
+	_, err := call(r.intake, "making topics", func() (struct{}, error) { return struct{}{}, r.broker.EnsureTopics(r.intake, topic) }, nil)
+	if err != nil && broker.ClassOf(err) != broker.Permanent {
 		return nil, fmt.Errorf("subscription: make topic %s: %w", topic, err)
 	}
-	consumer, err := r.broker.Consume(r.intake, topic, r.stream.Name)
+	consumer, err := call(r.intake, "joining the group", func() (broker.Consumer, error) { return r.broker.Consume(r.intake, topic, r.stream.Name) },
+		func(late broker.Consumer) { _ = late.Close(r.intake) })
 	if err != nil {
 		return nil, fmt.Errorf("subscription: join group %s of topic %s: %w", r.stream.Name, topic, err)
 	}

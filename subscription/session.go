@@ -48,6 +48,7 @@ type session struct {
 	acks  chan struct{} // There is something to acknowledge.
 	last  chan struct{} // Closed: and there will be no more.
 	freed chan struct{} // There may be room.
+	over  chan struct{} // More waits than should.
 
 	mu      sync.Mutex
 	order   int64
@@ -57,6 +58,8 @@ type session struct {
 	held    int                 // Deliveries, until they are acknowledged or lost.
 	bytes   int                 // Their bodies.
 	waiting int                 // Messages whose queue waits for a retry.
+	idle    int                 // Their bodies.
+	crowd   crowd
 	floors  floors
 }
 
@@ -64,6 +67,23 @@ type session struct {
 type queue struct {
 	messages []*message
 	retry    *time.Timer // Not nil while the queue waits.
+	due      time.Time   // When that ends.
+	storable bool        // It waits because of its first message, which the database may keep meanwhile.
+}
+
+func (q *queue) bytes() (n int) {
+	for _, m := range q.messages {
+		n += len(m.Body)
+	}
+	return n
+}
+
+// stand notes that the messages behind the first, which is behind so many others of
+// their key, have to stand behind it in the table.
+func (q *queue) stand(behind int) {
+	for _, m := range q.messages[1:] {
+		m.behind = behind + 1
+	}
 }
 
 // serve works until the consumer fails or the intake ends, and leaves the group.
@@ -71,7 +91,7 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	s := &session{
 		r: r, consumer: consumer,
 		quit: make(chan struct{}), last: make(chan struct{}),
-		ready: make(chan *queue, maxHeld), acks: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		ready: make(chan *queue, maxHeld), acks: make(chan struct{}, 1), freed: make(chan struct{}, 1), over: make(chan struct{}, 1),
 		known: map[string]*message{}, queues: map[string]*queue{},
 		floors: floors{marks: r.evictor.marks, open: map[string]*list.List{}},
 	}
@@ -91,6 +111,7 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	for range r.stream.Lanes {
 		s.lanes.Go(s.lane)
 	}
+	s.lanes.Go(s.postpone)
 	r.session.Store(s)
 	defer r.session.Store(nil)
 	r.running.Store(true)
@@ -119,7 +140,7 @@ func (s *session) take(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		deliveries, err := s.consumer.Receive(ctx, limit)
+		deliveries, err := s.receive(ctx, limit)
 		if ctx.Err() != nil {
 			s.hold(deliveries)
 			return context.Cause(ctx)
@@ -225,7 +246,7 @@ func (s *session) enqueue(fresh []*message, records map[*message]record) (known 
 		}
 		q.messages = append(q.messages, m)
 		if q.retry != nil {
-			s.waiting++
+			s.wait(1, len(m.Body))
 		}
 	}
 	return known
@@ -280,7 +301,7 @@ func (s *session) ack(ctx context.Context, batch []broker.Delivery) error {
 	}
 	begin := time.Now()
 	for tries := 1; ; tries++ {
-		err := s.consumer.Ack(ctx, batch...)
+		err := s.tellBroker(ctx, "acknowledging", s.consumer.Ack, batch...)
 		if err != nil {
 			// Nobody can acknowledge what was taken back.
 			batch = slices.DeleteFunc(batch, func(d broker.Delivery) bool { return lost(d) })
@@ -322,12 +343,8 @@ func (s *session) finish(stopped bool) {
 	if s.r.work.Err() != nil {
 		s.r.interrupted.Store(true)
 	}
-	patience := time.NewTimer(abortTime)
-	defer patience.Stop()
-	select {
-	case <-ended:
-	case <-patience.C:
-		s.r.log.Warn("a handler goes on although its context is done; nothing that it saves from now on is committed")
+	if !within(ended, abortTime) {
+		s.r.leave(s.working())
 	}
 }
 
@@ -350,11 +367,12 @@ func (s *session) leave(ctx context.Context, stopped bool) {
 	s.mu.Unlock()
 
 	if stopped && len(deliveries) > 0 {
-		if err := s.consumer.Release(ctx, deliveries...); err != nil {
+		if err := s.tellBroker(ctx, "giving back", s.consumer.Release, deliveries...); err != nil {
 			s.r.log.Debug("messages could not be given back; they come again all the same", "error", err)
 		}
 	}
-	if err := s.consumer.Close(ctx); err != nil {
+	leave := func(ctx context.Context, _ ...broker.Delivery) error { return s.consumer.Close(ctx) }
+	if err := s.tellBroker(ctx, "leaving the group", leave); err != nil {
 		s.r.log.Debug("the group could not be left properly", "error", err)
 	}
 }

@@ -14,6 +14,9 @@ import (
 // room for more.
 var errFull = errors.New("subscription: the key is held, and as many of its messages are set aside as may be (Stream.HoldLimit): replay or discard what is parked")
 
+// errNoRoom is what it ends with where the table has no room.
+var errNoRoom = errors.New("subscription: as many messages wait in dead_letters as may (Stream.WaitLimit): see why they wait, and replay or discard what is parked")
+
 // home is where m is.
 func (r *Runner) home(m *message) home {
 	if m.parked != nil {
@@ -23,6 +26,9 @@ func (r *Runner) home(m *message) home {
 }
 
 func (r *Runner) takeBack(ctx context.Context, m *message) {
+	if r.over.Load() {
+		return // the database may be closed
+	}
 	if err := r.home(m).takeBack(ctx, m); err != nil {
 		r.note(err) // it counts as one that nobody saw the end of
 	}
@@ -56,13 +62,17 @@ func (r *Runner) append(ctx context.Context, m *message) (outcome, error) {
 	if m.behind >= r.stream.HoldLimit {
 		return failed, errFull
 	}
+	if _, err := r.room.left(ctx); err != nil {
+		return failed, err
+	}
 	row, err := appendRow(r.provider.DB().Dialect(), r.stream, m)
 	if err == nil {
 		err = r.do(ctx, r.incoming.settle(m, row)...)
 	}
 	if err != nil {
-		return failed, fmt.Errorf("subscription: put the message behind the parked one of its key: %w", err)
+		return failed, fmt.Errorf("subscription: put the message behind those of its key: %w", err)
 	}
+	r.room.add(1)
 	return setAside, nil
 }
 

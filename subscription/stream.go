@@ -51,6 +51,11 @@ type Stream struct {
 	// further ones stay unacknowledged, and when there are many of these the
 	// subscription takes no more. Defaults to 10,000.
 	HoldLimit int
+	// WaitLimit is how many messages of the subscription are in dead_letters and wait for
+	// their time, or for others of their key; further ones stay unacknowledged, and
+	// when there are many of these the subscription takes no more, and says so.
+	// Defaults to 1,000,000.
+	WaitLimit int
 
 	// InboxRetention is how long the inbox knows a message, counted while the
 	// subscription was consuming; longer, if its sender says that it may send it
@@ -95,6 +100,7 @@ func (s Stream) WithDefaults() Stream {
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, 8)
 	s.Backoff = cmp.Or(s.Backoff, 100*time.Millisecond)
 	s.HoldLimit = cmp.Or(s.HoldLimit, 10_000)
+	s.WaitLimit = cmp.Or(s.WaitLimit, 1_000_000)
 	s.InboxRetention = cmp.Or(s.InboxRetention, 30*24*time.Hour)
 	s.RedeliveryHorizon = cmp.Or(s.RedeliveryHorizon, 7*24*time.Hour)
 	return s
@@ -134,6 +140,9 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	}
 	if s.HoldLimit < 1 {
 		fail("HoldLimit is %d: at least 1, or 0 for 10,000", s.HoldLimit)
+	}
+	if s.WaitLimit < 1 {
+		fail("WaitLimit is %d: at least 1, or 0 for 1,000,000", s.WaitLimit)
 	}
 	if s.RedeliveryHorizon < 0 {
 		fail("RedeliveryHorizon is %v: above 0, or 0 for 168h", s.RedeliveryHorizon)

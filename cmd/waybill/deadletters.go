@@ -20,6 +20,7 @@ var (
 	statusWords = map[subscription.DeadLetterStatus]string{
 		subscription.DeadLetterParked:    "waits for an operator",
 		subscription.DeadLetterHeld:      "waits for what is before it in its key, then goes on by itself",
+		subscription.DeadLetterWaiting:   "is handled by itself when it is due",
 		subscription.DeadLetterReplay:    "is handled again when it is due and the first of its key",
 		subscription.DeadLetterReplayed:  "was handled again, and had its effect",
 		subscription.DeadLetterDiscarded: "was given up, and never has an effect",
@@ -30,7 +31,8 @@ var (
 		"parked":        "its handler said so",
 		"failed":        "it had its attempts",
 		"crashed":       "it had its attempts, and the process died of the last",
-		"held":          "it came after a parked message of its key",
+		"held":          "it came after a message of its key that is here",
+		"waiting":       "it is to be tried later, and too many others waited",
 	}
 )
 
@@ -43,8 +45,8 @@ type lettersFilter struct {
 	Type         string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
 	Error        string   `placeholder:"TEXT" help:"Only with this in the error's text."`
 	ErrorType    string   `placeholder:"TYPE" help:"Only with an error of this Go type."`
-	Reason       string   `enum:",undecodable,newer_version,parked,failed,crashed,held" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, newer_version, parked, failed, crashed or held."`
-	Status       []string `enum:"parked,held,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, replay, replayed or discarded. May be repeated."`
+	Reason       string   `enum:",undecodable,newer_version,parked,failed,crashed,held,waiting" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, newer_version, parked, failed, crashed, held or waiting."`
+	Status       []string `enum:"parked,held,waiting,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, waiting, replay, replayed or discarded. May be repeated."`
 	From         moment   `placeholder:"TIME" help:"Only with a last attempt at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
 	Until        moment   `placeholder:"TIME" help:"Only with a last attempt before this time."`
 }
@@ -162,7 +164,7 @@ func (s *shown) print(w io.Writer) {
 	field("Attempts", "%d, from %s to %s (%s ago)", s.Attempts, when(s.FirstAt), when(s.LastAt), since(s.LastAt))
 	if s.Replays > 0 {
 		due := ""
-		if s.Status == subscription.DeadLetterReplay && s.DueAt != nil {
+		if (s.Status == subscription.DeadLetterReplay || s.Status == subscription.DeadLetterWaiting) && s.DueAt != nil {
 			due = ", due " + when(*s.DueAt)
 		}
 		field("Replays", "%d asked for%s", s.Replays, due)

@@ -11,7 +11,7 @@ export function deadLetter(main, { rest, signal }) {
   main.append(h('p', { class: 'path' }, h('a', { href: '#/dead-letters' }, 'Dead letters'), ' ›'), h('h1', { class: 'mono' }, id), content);
 
   function draw(l) {
-    const open = ['parked', 'held', 'replay'].includes(l.status);
+    const open = ['parked', 'held', 'waiting', 'replay'].includes(l.status);
     const target = [{ provider: l.provider, filter: { subscription: l.subscription, ids: [l.id] } }];
     replace(content,
       h('p', { id: 'letter-status' }, badge(l.status), ' ', l.status === 'held' && 'It goes on by itself when what is before it in its key is replayed or discarded.',
