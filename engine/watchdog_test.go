@@ -208,6 +208,22 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.parcels(func(c *subscriptionSight) { c.still, c.lag = stillAfter, &subscription.Lag{Messages: 1} })
 			return s
 		}, []string{"subscription_still stuck subscription parcels"}, []string{"handled nothing for 5m0s although 1 message wait"}},
+		"a subscription that waits for keys": { // B6
+			func(s sight) sight {
+				s.parcels(func(c *subscriptionSight) {
+					c.status.Waiting, c.status.Stalled, c.status.StalledSince = 300, "the table is full", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+				})
+				return s
+			},
+			[]string{"subscription_waiting stuck subscription parcels"},
+			[]string{"300 messages in hand wait for their keys since 2026-01-02T03:04:05Z, and others may not be taken (the table is full)", "`waybill dead-letters list {only}`"},
+		},
+		"a subscription all of whose messages wait for their time": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) {
+				c.still, c.lag, c.status.Waiting = stillAfter, &subscription.Lag{Messages: 3}, 3
+			})
+			return s
+		}, nil, nil},
 		"a subscription without anything to do": {func(s sight) sight {
 			s.parcels(func(c *subscriptionSight) { c.still = time.Hour })
 			return s

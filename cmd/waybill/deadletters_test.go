@@ -144,7 +144,7 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 			"--rate and --limit are above 0":                           {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":   {"list", "--from", "yesterday"},
 			`the configuration has no provider "x"`:                    {"list", "--provider", "x"},
-			`must be one of "parked","held","replay","replayed","disc`: {"list", "--status", "x"},
+			`must be one of "parked","held","waiting","replay","replayed","disc`: {"list", "--status", "x"},
 		} {
 			require.Contains(t, run(exitUsage, args...).stderr, want)
 		}

@@ -142,6 +142,31 @@ func TestConsumers_F_72_WhatKillsTheProcessIsParked(t *testing.T) {
 	e.terminate()
 }
 
+// B12: a process that is stopped in the middle of a replay, and goes on when another has
+// taken that over, blames nobody: the message has its effect once, and is not parked.
+func TestConsumers_B12_AStoppedReplayIsTakenOverAndNotBlamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.createEffects()
+	first := w.engine(consuming)
+	w.say(0, poison)
+	w.say(0, takes+"5s")
+	w.drain()
+	eventually(t, func() bool { return w.count("dead_letters WHERE status = 'held'") == 1 }, "one is parked, with the slow one behind it")
+	w.mend()
+	slow := "slow " + accountID(0)
+	eventually(t, func() bool { return first.said(slow) == 1 }, "the slow one is handled")
+	w.pause(first)
+	second := w.engine(consuming)
+	eventually(t, func() bool { return second.said(slow) == 1 }, "another takes it over")
+	w.resume(first)
+	eventually(t, func() bool { return w.count("dead_letters WHERE status <> 'replayed'") == 0 }, "it is handled")
+	w.inOrder()
+	require.Zero(t, w.count("dead_letters WHERE reason = 'crashed'"))
+	first.terminate()
+	second.terminate()
+}
+
 // F-73, F-74, A78: a handler that takes longer than the group's session, while
 // members come and go, keeps its message, and delays no other key.
 func TestConsumers_F_73_SlowHandlerKeepsItsPartition(t *testing.T) {
