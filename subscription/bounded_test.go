@@ -139,6 +139,7 @@ func (c *hangingConsumer) Close(ctx context.Context) error {
 
 // B5: nor can a broker's client that doesn't listen, wherever it hangs.
 func TestStopDoesNotWaitForABroker_B5(t *testing.T) {
+	t.Parallel()
 	for _, call := range []string{"EnsureTopics", "Consume", "Receive", "Ack", "Release", "Close"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
@@ -170,6 +171,7 @@ func TestStopDoesNotWaitForABroker_B5(t *testing.T) {
 
 // B5: nor a database that doesn't, in what a runner does beside its messages.
 func TestStopDoesNotWaitForTheDatabase_B5(t *testing.T) {
+	t.Parallel()
 	for name, statement := range map[string]string{"row of the run": "DELETE FROM subscription_runs", "evictor": "SELECT evicted FROM subscription_evictions"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -113,6 +113,8 @@ func (h letters) find(ctx context.Context, query string, args ...any) (found []*
 // take reserves a dead letter for this run. If another run had begun with it and
 // didn't end, that is noted: the process may have died of it.
 func (h letters) take(ctx context.Context, m *message) (ok bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+	defer cancel()
 	args := append([]any{h.run, h.in(h.lease), h.in(0), m.parked.id}, h.resting()...)
 	err = h.provider.DB().NewRaw("UPDATE dead_letters SET run = ?, taken_until = ?, begun = FALSE,"+
 		" due_at = CASE WHEN begun THEN ? ELSE due_at END,"+

@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -122,15 +123,19 @@ func (r *Runner) take(m *message) (p pass, ok bool) {
 		return 0, false
 	}
 	r.hands.put(m)
-	ok, err := r.letters.take(r.intake, m)
-	if !ok {
-		r.hands.drop(m)
-		r.valve.done(p)
-		if err != nil && r.intake.Err() == nil {
-			r.note(err)
-		}
+	ok, err := r.letters.take(r.work, m)
+	if ok && r.intake.Err() == nil {
+		return p, true
 	}
-	return p, ok
+	r.hands.drop(m)
+	r.valve.done(p)
+	if ok || err != nil { // it may be taken although that failed
+		err = errors.Join(err, r.letters.release(r.work, m, 0))
+	}
+	if err != nil && r.intake.Err() == nil {
+		r.note(err)
+	}
+	return 0, false
 }
 
 // again handles a dead letter that is taken, and then those behind it. What fails

@@ -142,6 +142,7 @@ func TestWaitingKeysStopNoOthers_B6(t *testing.T) {
 // and in their order, whoever handles them, and what comes later follows them; under
 // both policies.
 func TestWaitingKeysKeepTheirOrder_B6(t *testing.T) {
+	t.Parallel()
 	policies(t, func(t *testing.T, w *world, policy subscription.Policy) {
 		const keys, each = 300, 3
 		var ready atomic.Bool
@@ -194,6 +195,7 @@ func (w *world) crowd() { w.publish(waiting(0, 300)...) }
 // B6: a message keeps its attempts in the table, and is parked after the last, with the key
 // held or not as the policy says.
 func TestPostponedMessageKeepsItsAttempts_B6(t *testing.T) {
+	t.Parallel()
 	policies(t, func(t *testing.T, w *world, policy subscription.Policy) {
 		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
 			switch e.Note {
