@@ -27,10 +27,16 @@ type hands struct {
 	have map[string]*message // By the row's id.
 }
 
-func (h *hands) put(m *message) {
+// put says whether m is not in hand already: after an outage of the database this run
+// may find what it has itself.
+func (h *hands) put(m *message) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.have[m.parked.id] != nil {
+		return false
+	}
 	h.have[m.parked.id] = m
+	return true
 }
 
 func (h *hands) drop(m *message) {
@@ -122,7 +128,10 @@ func (r *Runner) take(m *message) (p pass, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	r.hands.put(m)
+	if !r.hands.put(m) {
+		r.valve.done(p)
+		return 0, false
+	}
 	ok, err := r.letters.take(r.work, m)
 	if ok && r.intake.Err() == nil {
 		return p, true
