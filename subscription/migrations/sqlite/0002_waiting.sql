@@ -1,6 +1,7 @@
 -- Messages of keys that wait can be kept here, too; and who has a dead letter in
 -- hand is known by its run. SQLite changes no CHECK: the table is made anew.
-CREATE TABLE dead_letters_new (
+ALTER TABLE dead_letters RENAME TO dead_letters_before;
+CREATE TABLE dead_letters (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT NOT NULL UNIQUE,
     subscription  TEXT NOT NULL,
@@ -28,12 +29,11 @@ CREATE TABLE dead_letters_new (
     run           TEXT,          -- the run that has it in hand
     begun         INTEGER NOT NULL DEFAULT 0  -- that run has called its handler
 );
-INSERT INTO dead_letters_new (seq, id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack,
+INSERT INTO dead_letters (seq, id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack,
     reason, attempts, first_at, last_at, status, holds, replays, due_at, taken_until)
 SELECT seq, id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack,
-    reason, attempts, first_at, last_at, status, holds, replays, due_at, taken_until FROM dead_letters;
-DROP TABLE dead_letters;
-ALTER TABLE dead_letters_new RENAME TO dead_letters;
+    reason, attempts, first_at, last_at, status, holds, replays, due_at, taken_until FROM dead_letters_before;
+DROP TABLE dead_letters_before;
 CREATE INDEX dead_letters_open ON dead_letters (subscription, key_id, seq) WHERE status IN ('parked', 'held', 'waiting', 'replay');
 CREATE INDEX dead_letters_following ON dead_letters (subscription, key_id, seq) WHERE status IN ('held', 'replay') AND holds;
 CREATE INDEX dead_letters_due ON dead_letters (subscription, due_at) WHERE status = 'waiting';
