@@ -102,6 +102,11 @@ var provoked = map[string]provoke{
 		defer other.down.Store(false)
 		return until(t, e, `waybill_provider_up{provider="analytics"}`, 0)
 	},
+	"WaybillDatabaseRefuses critical": func(t *testing.T, b *bench) []samples {
+		_, err := b.db.DB().ExecContext(t.Context(), "ALTER TABLE outbox_jobs RENAME TO gone")
+		require.NoError(t, err)
+		return until(t, b.start(b.config()), `waybill_processor_database_refused{provider="default",target="partner"}`, 1)
+	},
 	"WaybillBrokerDown critical": func(t *testing.T, b *bench) []samples {
 		e := b.start(b.config())
 		b.partner.SetOutage(true)

@@ -121,13 +121,13 @@ func (e *Engine) health(ctx context.Context) health {
 			case lane.Breaker != "closed":
 				c.Brokers[l.Target] = newComponent(false, lane.LastError)
 			}
-			lanes[l.Target] = newComponent(lane.Running && lane.Breaker == "closed", lane.LastError)
+			lanes[l.Target] = newComponent(lane.Running && lane.Breaker == "closed" && lane.Database == nil, lane.LastError)
 		}
 		c.Processors[d.provider.Name()] = lanes
 	}
 	for _, s := range e.streams {
 		status := s.runner.Status()
-		c.Subscriptions[s.name] = newComponent(status.Running && !status.Open, status.LastError)
+		c.Subscriptions[s.name] = newComponent(status.Running && !status.Open && status.Database == nil, status.LastError)
 	}
 	return health{Status: e.verdict(c), Components: c}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -38,6 +39,11 @@ func (s sight) reasons() []reason {
 				l.stats = nil // what it said before
 			}
 			silent[target] = silent[target] || l.status != nil && l.status.Breaker != "closed"
+			if l.status != nil && l.status.Database != nil && !down {
+				r := refusal(*l.status.Database)
+				r.Provider, r.Target = provider, target
+				all = append(all, r)
+			}
 			for _, r := range l.reasons(target, s.parts.Brokers[target].Error) {
 				r.Provider, r.Target = provider, target
 				all = append(all, r)
@@ -57,7 +63,14 @@ func (s sight) reasons() []reason {
 		if !answers(s.parts.Providers, c.provider) {
 			continue // that is the reason
 		}
-		for _, r := range c.reasons() {
+		reasons := c.reasons()
+		if t := c.status.Database; t != nil {
+			if !c.status.Running && !t.Aside {
+				reasons = nil // that is why
+			}
+			reasons = append(reasons, refusal(*t))
+		}
+		for _, r := range reasons {
 			r.Provider, r.Subscription = c.provider, name
 			all = append(all, r)
 		}
@@ -72,6 +85,20 @@ func (s sight) reasons() []reason {
 		}
 	}
 	return all
+}
+
+// refusal is something that a database that answers doesn't let somebody do.
+func refusal(t outbox.Trouble) reason {
+	r := reason{
+		Code: "database_refuses", State: stuck,
+		what:   "the database does not let it " + t.What + because(&t.Error),
+		remedy: dberr.Remedy(t.Code),
+	}
+	if t.Aside {
+		r.State = degraded
+		r.what += "; the rest goes on"
+	}
+	return r
 }
 
 // phase is why an engine that doesn't run doesn't.

@@ -87,6 +87,33 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.parts.Providers["default"] = component{Error: &text}
 			return s
 		}, []string{"database_down stuck database default"}, []string{"(no answer in time)"}},
+		// S1: the reason names the database's words and what helps.
+		"a database that refuses a lane to claim": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.status.Database = &outbox.Trouble{What: "claim rows", Error: "permission denied", Code: "42501"}
+			})
+			return s
+		}, []string{"database_refuses stuck outbox default to partner"}, []string{"does not let it claim rows (permission denied)", "`waybill doctor`", "GRANT"}},
+		"a database that refuses to be cleaned up": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.status.Database = &outbox.Trouble{What: "remove expired rows", Error: "read-only", Code: "25006", Aside: true}
+			})
+			return s
+		}, []string{"database_refuses degraded outbox default to partner"}, []string{"the rest goes on", "primary"}},
+		"a database that is down has no other reason": {func(s sight) sight {
+			s.parts.Providers["default"] = newComponent(false, "connection refused")
+			s.partner(func(l *laneSight) {
+				l.status.Database = &outbox.Trouble{What: "claim rows", Error: "connection refused"}
+			})
+			return s
+		}, []string{"database_down stuck database default"}, nil},
+		"a database that refuses a subscription": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) {
+				c.status.Running = false
+				c.status.Database = &outbox.Trouble{What: "look messages up in its inbox", Error: "permission denied", Code: "42501"}
+			})
+			return s
+		}, []string{"database_refuses stuck subscription parcels"}, []string{"GRANT"}},
 		"counting takes too long": {func(s sight) sight {
 			lanes := s.outboxes["default"].lanes
 			for target := range lanes {

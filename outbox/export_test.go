@@ -1,9 +1,6 @@
 package outbox
 
 import (
-	"context"
-	"log/slog"
-
 	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
@@ -21,10 +18,4 @@ func (s *Store) Observe(f func(query string, values []any)) {
 			f(statement.Query, statement.Values)
 		}
 	}
-}
-
-// NewOutage returns what notes the answers of a database.
-func NewOutage(log *slog.Logger) func(error) {
-	o := &outage{log: log}
-	return func(err error) { o.note(context.Background(), err) }
 }

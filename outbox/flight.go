@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
@@ -222,12 +223,12 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 // worker's hand until then, and nobody else can take them while its lease runs.
 // clean says that all are published now.
 func (w *worker) settle(hard context.Context, s Settlement) (clean bool) {
-	l := w.lane
+	l, task := w.lane, by(settling, strconv.FormatInt(s.Claim, 10))
 	for try, pause := 0, retryFirst; hard.Err() == nil; try, pause = try+1, min(2*pause, retryMax) {
 		ctx, cancel := context.WithTimeout(hard, storeTimeout)
 		stale, err := l.p.cfg.Store.Settle(ctx, s)
 		cancel()
-		l.database.note(hard, err)
+		l.database.Note(hard, task, err)
 		if err == nil {
 			published := w.count(s.Outcomes, stale, try)
 			return stale == 0 && published == len(s.Outcomes)

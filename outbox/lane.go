@@ -11,9 +11,26 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/writer"
 )
+
+// What lanes ask of the database again and again. Workers claim and write back each
+// for itself.
+var (
+	claiming   = dberr.Task{What: "claim rows"}
+	settling   = dberr.Task{What: "write back what became of rows"}
+	keeping    = dberr.Task{What: "keep its partitions"}
+	watching   = dberr.Task{What: "look for rows"}
+	promising  = dberr.Task{What: "find out what is settled", Aside: true}
+	cleaningUp = dberr.Task{What: "remove expired rows", Aside: true}
+)
+
+func by(t dberr.Task, who string) dberr.Task {
+	t.Who = who
+	return t
+}
 
 // lane publishes the rows for one target broker. One goroutine, keep, holds
 // the leases of all its workers; each worker claims, publishes and settles.
@@ -27,7 +44,7 @@ type lane struct {
 	circuit    *circuit
 	workers    []*worker
 	working    sync.WaitGroup
-	database   outage
+	database   dberr.Outage
 
 	inFlight  atomic.Int64
 	attempts  atomic.Int64
@@ -50,7 +67,7 @@ func newLane(p *Processor, cfg Lane, incarnation string) *lane {
 		l.name += "-external"
 	}
 	l.log = p.log.With("lane", l.name)
-	l.database = outage{log: l.log}
+	l.database.Log = l.log
 	for i := range p.cfg.Outbox.Workers {
 		l.workers = append(l.workers, newWorker(l, fmt.Sprintf("%s-%d", incarnation, i+1)))
 	}
@@ -115,6 +132,9 @@ func (l *lane) status() LaneStatus {
 	s.RetryRate = retryRate(s.Attempts, s.Retries)
 	if e := l.lastError.Load(); e != nil {
 		s.LastError = *e
+	}
+	if s.Database = l.database.Worst(); s.Database != nil {
+		s.LastError = clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
 	}
 	return s
 }
@@ -214,7 +234,7 @@ func (k *keeper) turn(ctx context.Context) {
 	if err == nil && !l.p.stopping() {
 		err = k.balance(ctx)
 	}
-	l.database.note(ctx, err)
+	l.database.Note(ctx, keeping, err)
 	if err != nil {
 		k.drop()
 	}
@@ -374,37 +394,6 @@ func (k *keeper) leave(ctx context.Context) {
 	defer cancel()
 	if err := k.lane.p.cfg.Store.Leave(ctx, k.lane.target, k.lane.ids()); err != nil {
 		k.lane.log.Debug("the workers' announcement will run out by itself", "error", err)
-	}
-}
-
-// outage logs one line when the database begins to fail and one when it ends.
-type outage struct {
-	log    *slog.Logger
-	mu     sync.Mutex
-	since  time.Time
-	failed time.Time // last
-}
-
-// doubtful is for how long after a failure a success proves nothing: its answer
-// may be from before.
-const doubtful = 200 * time.Millisecond
-
-func (o *outage) note(ctx context.Context, err error) {
-	if err != nil && ctx.Err() == context.Canceled {
-		return // the process is ending
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	switch {
-	case err != nil:
-		if o.failed = now; o.since.IsZero() {
-			o.since = now
-			o.log.Warn("the database does not answer as it should; trying until it does", "error", err)
-		}
-	case !o.since.IsZero() && now.Sub(o.failed) >= doubtful:
-		o.log.Info("the database answers again", "after", now.Sub(o.since).Round(time.Millisecond))
-		o.since = time.Time{}
 	}
 }
 

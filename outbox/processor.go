@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/tracing"
 )
@@ -200,8 +201,15 @@ type LaneStatus struct {
 	Latency            *Latency // of the last minute; nil: nothing was published
 	Latencies          Latencies
 	Silent             *Silence // other processes that hold partitions and are not heard of; nil: there are none
-	LastError          string   // the last that a broker or the database answered; "" after a success
+	LastError          string   // the last that a broker answered, "" after a success; the database's words while there is Database
+	// Database is what the database doesn't let it do, over and over; nil: it lets it
+	// do everything.
+	Database *Trouble
 }
+
+// Trouble is something that a database doesn't let somebody do who tries again and
+// again.
+type Trouble = dberr.Trouble
 
 // Status is the state of every lane, by target broker.
 func (p *Processor) Status() map[string]LaneStatus {

@@ -147,8 +147,8 @@ func (s *Store) unsettled(ctx context.Context, db bun.IDB, target string) (since
 	return oldest.Time, at.Time, nil
 }
 
-// promise keeps the lane's promise. While the database doesn't answer, which others
-// tell, the last one stands: it says less. A stop doesn't wait for it.
+// promise keeps the lane's promise. While the database doesn't answer, the last one
+// stands: it says less. A stop doesn't wait for it.
 func (l *lane) promise(hard context.Context) {
 	stopping, cancel := context.WithCancel(hard)
 	defer cancel()
@@ -164,6 +164,7 @@ func (l *lane) promise(hard context.Context) {
 		ctx, done := context.WithTimeout(stopping, storeTimeout)
 		p, ok, err := l.p.cfg.Store.Promise(ctx, l.target, &memory)
 		done()
+		l.database.Note(stopping, promising, err)
 		if err == nil && ok {
 			l.promised.Store(&p)
 		}

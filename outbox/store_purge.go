@@ -27,6 +27,12 @@ func (s *Store) TakeTurn(ctx context.Context, job string, every time.Duration) (
 	return n == 1, err
 }
 
+// GiveBackTurn makes a job due at once whose turn came to nothing.
+func (s *Store) GiveBackTurn(ctx context.Context, job string) error {
+	_, err := s.db.ExecContext(ctx, "UPDATE outbox_jobs SET due_at = "+s.now()+" WHERE name = ?", job)
+	return err
+}
+
 // Purged is how many rows a purge removed, by what they were.
 type Purged struct {
 	Published int `json:"published"`

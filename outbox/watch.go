@@ -59,7 +59,7 @@ func (p *Processor) find(hard context.Context) (found bool) {
 	defer cancel()
 	all, err := p.cfg.Store.Look(ctx, areas)
 	for _, l := range p.lanes {
-		l.database.note(hard, err)
+		l.database.Note(hard, watching, err)
 	}
 	for _, a := range all {
 		l := p.lanes[a.Target]

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/dberr"
 )
 
 const (
@@ -178,6 +180,7 @@ func (w *worker) work(hard context.Context) (crash error) {
 		permit := l.circuit.enter()
 		if permit.wait > 0 {
 			<-w.slots
+			w.asked(hard, nil) // nothing, until the broker answers
 			l.p.sleep(permit.wait)
 			due = time.Now()
 			continue
@@ -198,6 +201,7 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 		// An idle worker takes no lock: it looks first, unless there is likely work.
 		n, claim, err := w.round(hard, permit, leases, surely && !permit.probe)
+		w.asked(hard, err)
 		w.quarantined = w.quarantined || claim.Quarantined
 		full = claim.More && !permit.probe
 		w.full.Store(full)
@@ -206,7 +210,7 @@ func (w *worker) work(hard context.Context) (crash error) {
 		}
 		switch {
 		case err != nil:
-			l.p.sleep(retryFirst + rand.N(retryFirst))
+			l.p.sleep(again(err))
 			due = time.Now()
 		case permit.probe && n == 0:
 			due = time.Now().Add(breakerFirst / 10)
@@ -257,8 +261,9 @@ func (w *worker) releaseSurplus(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, gone)
-	w.lane.database.note(ctx, err) // not released, they run out
+	if err := w.lane.p.cfg.Store.Release(ctx, w.lane.target, gone); err != nil {
+		w.lane.log.Warn("partitions could not be released to other workers, and will run out", "worker", w.id, "error", err)
+	}
 }
 
 // round makes one claim and lets it fly. It has a slot, which goes to the claim
@@ -343,7 +348,6 @@ func (w *worker) peek(hard context.Context, p permit, leases []Lease) (bool, Cla
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
 	found, c, err := w.lane.p.cfg.Store.Peek(ctx, w.request(p, leases))
-	w.answered(hard, leases, err)
 	w.remember()
 	w.await(c.InHand)
 	return found, c, err
@@ -362,7 +366,6 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 		w.careful = time.Now().Add(caution)
 		return Claim{Next: retryFirst}, nil
 	}
-	w.answered(hard, leases, err)
 	if err != nil {
 		w.doubting(unanswered)
 		return c, err
@@ -383,11 +386,19 @@ func (w *worker) claim(hard context.Context, p permit, leases []Lease) (Claim, e
 	return c, nil
 }
 
-// answered notes whether the database does: without leases it was not asked.
-func (w *worker) answered(hard context.Context, leases []Lease, err error) {
-	if len(leases) > 0 {
-		w.lane.database.note(hard, err)
+// asked notes what the database said when the worker looked for something to do.
+func (w *worker) asked(hard context.Context, err error) {
+	w.lane.database.Note(hard, by(claiming, w.id), err)
+}
+
+// again is when to ask the database again that has refused something: soon, unless
+// somebody has to do something about it first.
+func again(err error) time.Duration {
+	pause := retryFirst
+	if dberr.Lasts(dberr.CodeOf(err)) {
+		pause = retryMax / 2
 	}
+	return pause + rand.N(pause)
 }
 
 func partitionsOf(rows []Claimed) map[int]bool {
@@ -431,6 +442,7 @@ func (w *worker) isolate(hard context.Context) {
 			return
 		}
 		c, err := w.claim(hard, p, w.own.live(w.id))
+		l.database.Note(hard, by(claiming, w.id+", quarantine"), err)
 		if err != nil {
 			return
 		}
@@ -471,8 +483,8 @@ func (w *worker) resolve(ctx context.Context) (ok bool) {
 	defer cancel()
 	begin := time.Now()
 	leases, taken, err := l.p.cfg.Store.Refence(ctx, l.owner(w), d == crashed)
-	l.database.note(ctx, err)
 	if err != nil {
+		w.asked(ctx, err)
 		return false
 	}
 	l.took(taken)

@@ -74,21 +74,25 @@ func (e *evictor) start(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		note := func(err error) {
-			if err != nil && ctx.Err() == nil {
-				e.note(err)
-			}
-		}
-		for note(e.learn(ctx)); sleep(ctx, delay(e.every, e.every, 1)); note(e.learn(ctx)) {
-			if e.retention >= 0 {
-				note(e.report(ctx))
-				note(e.turn(ctx))
-			}
+		for e.round(ctx, false); sleep(ctx, delay(e.every, e.every, 1)); {
+			e.round(ctx, e.retention >= 0)
 		}
 	}()
 	return func() {
 		cancel()
 		<-done
+	}
+}
+
+// round tells how it ended, well or not.
+func (e *evictor) round(ctx context.Context, evict bool) {
+	var err error
+	if evict {
+		err = errors.Join(e.report(ctx), e.turn(ctx))
+	}
+	err = errors.Join(err, e.learn(ctx))
+	if ctx.Err() == nil {
+		e.note(err)
 	}
 }
 

@@ -116,9 +116,7 @@ func (r *Runner) replayable(heads *time.Time) []*message {
 		found = append(found, more...)
 		*heads = time.Now().Add(min(headsRest*time.Since(begin), time.Minute))
 	}
-	if err != nil && r.intake.Err() == nil {
-		r.note(err)
-	}
+	r.asked(replaying, err)
 	return found
 }
 

@@ -14,7 +14,9 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/tracing"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -70,6 +72,9 @@ type Runner struct {
 	lastError                             atomic.Pointer[string]
 	brokerOutage, databaseOutage          outage
 	private                               sync.Map // Types of private events that the log has told of.
+
+	refused atomic.Pointer[outbox.Trouble] // What it asks for messages; nil: the database answers.
+	aside   dberr.Outage                   // Of what goes on beside handling messages.
 }
 
 // NewRunner resolves the handlers of a stream against the domain of its units,
@@ -96,8 +101,9 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		log: log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
 		done: make(chan struct{}), valve: newValve(),
 	}
-	r.presence = newPresence(provider, s.Name, r.consuming, r.note)
-	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, r.note)
+	r.aside.Log = r.log
+	r.presence = newPresence(provider, s.Name, r.consuming, func(err error) { r.asked(beating, err) })
+	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
 	r.letters = letters{provider, s, r.presence.run, takenFor}
 	r.hands.have = map[string]*message{}
@@ -187,6 +193,10 @@ type Status struct {
 	Stalled      string
 	StalledSince time.Time
 
+	// Database is what the database doesn't let it do, over and over; nil: it lets it
+	// do everything.
+	Database *outbox.Trouble
+
 	// BeyondHorizon are the messages, of those handled, that were sent before anything
 	// that the inbox still knows: if one was handled before, it is not known any more.
 	BeyondHorizon int64
@@ -208,6 +218,10 @@ func (r *Runner) Status() Status {
 		Left:       r.left.Load(),
 
 		BeyondHorizon: r.evictor.passed.Load(),
+		Database:      r.aside.Worst(),
+	}
+	if t := r.refused.Load(); t != nil && dberr.Shows(*t) {
+		s.Database = t
 	}
 	s.Paused, _ = r.valve.paused()
 	s.Open = r.valve.tripped()
@@ -306,12 +320,33 @@ func (r *Runner) databaseDown(err error) {
 	if r.databaseOutage.begin() {
 		r.log.Warn("the database fails; messages wait until it answers", "provider", r.provider.Name(), "error", err)
 	}
+	t := outbox.Trouble{What: "look messages up in its inbox", Error: err.Error(), Code: dberr.CodeOf(err), Since: time.Now()}
+	if before := r.refused.Load(); before != nil {
+		t.Since = before.Since
+	}
+	r.refused.Store(&t)
 }
 
 func (r *Runner) databaseUp() {
+	r.refused.Store(nil)
 	if d, over := r.databaseOutage.end(); over {
 		r.log.Info("the database answers again", "provider", r.provider.Name(), "after", d)
 	}
+}
+
+// What goes on beside handling messages.
+var (
+	beating   = dberr.Task{What: "say that it runs", Aside: true}
+	evicting  = dberr.Task{What: "remove old entries from its inbox", Aside: true}
+	replaying = dberr.Task{What: "look for dead letters to replay", Aside: true}
+)
+
+// asked notes how something beside handling messages ended.
+func (r *Runner) asked(t dberr.Task, err error) {
+	if err != nil && r.intake.Err() == nil {
+		r.note(err)
+	}
+	r.aside.Note(r.intake, t, err)
 }
 
 func (r *Runner) note(err error) {

@@ -70,7 +70,7 @@ func (p *presence) careful() bool { return !p.calm.Load() }
 // start beats once, if ctx lasts so long, and goes on with it. stop ends that and
 // removes the row, within seconds.
 func (p *presence) start(ctx context.Context) (stop func()) {
-	if err := p.beat(ctx); err != nil && ctx.Err() == nil {
+	if err := p.beat(ctx); ctx.Err() == nil {
 		p.note(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -78,7 +78,7 @@ func (p *presence) start(ctx context.Context) (stop func()) {
 	go func() {
 		defer close(done)
 		for sleep(ctx, p.every) {
-			if err := p.beat(ctx); err != nil && ctx.Err() == nil {
+			if err := p.beat(ctx); ctx.Err() == nil {
 				p.note(err)
 			}
 		}

@@ -32,8 +32,8 @@ func TestCloudEvents_APartnerInPython(t *testing.T) {
 			s := newSite(t)
 			engine := s.serve()
 			partner := inPython(t, "--kafka", s.kafka, "--topic", s.prefix+"partner.orders")
-			succeed(t, s.dir, "place", "--orders", "120", "--customers", "11", "--cancel-percent", "25", "--writers", "4")
-			require.True(t, decode[books](t, succeed(t, s.dir, "verify", "--wait", "90s")).OK)
+			s.succeed("place", "--orders", "120", "--customers", "11", "--cancel-percent", "25", "--writers", "4")
+			require.True(t, decode[books](t, s.succeed("verify", "--wait", "90s")).OK)
 
 			rows := s.strings("SELECT message_id || ' ' || message_type || ' ' || aggregate_id FROM outbox WHERE target_broker = 'partner' ORDER BY seq")
 			require.Greater(t, len(rows), 120)

@@ -16,6 +16,11 @@ import (
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/rights"
+	"github.com/waybill-go/waybill/internal/rights/rightstest"
+	"github.com/waybill-go/waybill/uow/postgres"
 )
 
 // site is a database, topics and a directory with a waybill.yaml of one's own,
@@ -44,17 +49,37 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	own.Path = "/" + name
 	s.db = connect(t, own.String())
-	write(t, s.dir, "waybill.yaml", fmt.Sprintf(`domain: ordering
+	configure := func(file, dsn string) {
+		write(t, s.dir, file, fmt.Sprintf(`domain: ordering
 providers: {default: {dialect: postgres, dsn: %q}}
 brokers:
   default: {kind: kafka, addresses: [%q], topic_prefix: %q}
   partner: {kind: kafka, addresses: [%q], topic_prefix: %q}
 outbox: {external_brokers: [partner], retry: {base_delay: 1s}}
 server: {addr: "127.0.0.1:0"}
-`, own, kafka, s.prefix, kafka, s.prefix+"partner."))
+`, dsn, kafka, s.prefix, kafka, s.prefix+"partner."))
+	}
+	configure("waybill.yaml", own.String())
 	succeed(t, s.dir, "migrate")
 	t.Cleanup(s.deleteTopics)
+
+	owner, err := postgres.Open(t.Context(), postgres.Config{DSN: own.String()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, owner.Close()) }()
+	for _, role := range migrate.Roles() {
+		g := rights.Grantee{Role: role, Name: rightstest.Login(t, owner.DB(), role)}
+		require.NoError(t, rights.Give(t.Context(), owner.DB(), []rights.Grantee{g}, rights.Features()))
+		configure(string(role)+".yaml", rightstest.DSN(t, own.String(), g.Name))
+	}
 	return s
+}
+
+// S1: nobody but who migrates owns a table: each command has the rights of its role.
+var roles = map[string]migrate.Role{"serve": migrate.Engine, "place": migrate.App, "verify": migrate.Read}
+
+// as puts the configuration file of the command's role in front of it.
+func as(args []string) []string {
+	return append([]string{"--config", string(roles[args[0]]) + ".yaml"}, args...)
 }
 
 func connect(t *testing.T, dsn string) *sql.DB {
@@ -101,7 +126,12 @@ func (s *site) strings(query string) (all []string) {
 }
 
 func (s *site) start(args ...string) *process {
-	return start(s.t, s.dir, orderingProgram, args...)
+	return start(s.t, s.dir, orderingProgram, as(args)...)
+}
+
+func (s *site) succeed(args ...string) string {
+	s.t.Helper()
+	return succeed(s.t, s.dir, as(args)...)
 }
 
 var listening = regexp.MustCompile(`HTTP listens on (http://127\.0\.0\.1:\d+)`)
@@ -178,7 +208,7 @@ func TestServers_BalanceAfterKills(t *testing.T) {
 	require.Zero(t, two.wait(), two.stderr)
 	require.Regexp(t, `existing [1-9]`, one.stderr.String(), "what the killed one had placed")
 
-	b := decode[books](t, succeed(t, s.dir, "verify", "--wait", "90s"))
+	b := decode[books](t, s.succeed("verify", "--wait", "90s"))
 	require.True(t, b.OK)
 	require.EqualValues(t, orders, b.Orders)
 	require.EqualValues(t, orders, b.Shipments)
@@ -226,7 +256,7 @@ func TestPlace_KeepsCustomersInOrderAndEndsCleanly(t *testing.T) {
 		require.Contains(t, committed, line.MessageIDs[0])
 	}
 
-	succeed(t, s.dir, "place", "--file", "orders.csv", "--writers", "3")
+	s.succeed("place", "--file", "orders.csv", "--writers", "3")
 	require.Len(t, s.strings("SELECT id FROM documents"), 300)
 	customers := s.strings("SELECT (state ->> 'CustomerID') FROM outbox JOIN documents ON category = stream_category AND documents.id = aggregate_id WHERE target_broker = 'partner' ORDER BY seq")
 	lines := s.strings("SELECT split_part(aggregate_id, '-', 2) FROM outbox WHERE target_broker = 'partner' ORDER BY seq")

@@ -1,0 +1,96 @@
+package dberr
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Task is something that a part of a program asks of the database again and again.
+type Task struct {
+	What  string // "claim rows"
+	Who   string // of several who do it
+	Aside bool   // The rest goes on without it.
+}
+
+// Trouble is a task that the database doesn't let anybody do.
+type Trouble struct {
+	What  string // The task: "claim rows".
+	Error string // The database's words.
+	Code  string // PostgreSQL's SQLSTATE, or SQLite's result code; "" if it was not the database that answered.
+	Since time.Time
+	Aside bool // The rest goes on without it.
+}
+
+const (
+	// doubtful is for how long after a failure a success does not end an outage: its
+	// answer may be from before.
+	doubtful = 200 * time.Millisecond
+	// brief is how long what passes by itself is nobody's trouble.
+	brief = 5 * time.Second
+)
+
+// Outage knows which tasks fail. It logs one line when the first begins to and one
+// when none does any more. It is safe for concurrent use.
+type Outage struct {
+	Log *slog.Logger
+
+	mu     sync.Mutex
+	since  time.Time
+	failed time.Time // last
+	tasks  map[Task]Trouble
+}
+
+// Note notes how a task ended, or, without an error, that there is nothing to do.
+func (o *Outage) Note(ctx context.Context, t Task, err error) {
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return // the process is ending
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if err == nil {
+		delete(o.tasks, t)
+		if len(o.tasks) == 0 && !o.since.IsZero() && now.Sub(o.failed) >= doubtful {
+			o.Log.Info("the database answers again", "after", now.Sub(o.since).Round(time.Millisecond))
+			o.since = time.Time{}
+		}
+		return
+	}
+	o.failed = now
+	if o.tasks == nil {
+		o.tasks = map[Task]Trouble{}
+	}
+	trouble, known := o.tasks[t]
+	if !known {
+		trouble = Trouble{What: t.What, Since: now, Aside: t.Aside}
+	}
+	trouble.Error, trouble.Code = err.Error(), CodeOf(err)
+	o.tasks[t] = trouble
+	if o.since.IsZero() {
+		o.since = now
+		o.Log.Warn("the database does not answer as it should; trying until it does", "what", t.What, "error", err)
+	}
+}
+
+// Shows says whether people should see it: at once if it doesn't pass by itself, and
+// otherwise after a while.
+func Shows(t Trouble) bool { return Lasts(t.Code) || time.Since(t.Since) >= brief }
+
+// Worst is what fails and should be seen. What stops everything comes first. It is nil if all goes well.
+func (o *Outage) Worst() *Trouble {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var worst *Trouble
+	for _, t := range o.tasks {
+		if !Shows(t) {
+			continue
+		}
+		if worst == nil || worst.Aside && !t.Aside || worst.Aside == t.Aside && t.Since.Before(worst.Since) {
+			worst = &t
+		}
+	}
+	return worst
+}

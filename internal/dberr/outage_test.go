@@ -1,0 +1,79 @@
+package dberr_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+)
+
+var (
+	claim = dberr.Task{What: "claim rows", Who: "w1"}
+	tidy  = dberr.Task{What: "remove expired rows", Aside: true}
+)
+
+// F-40: of an outage there are two lines, also if an answer from before it is noted
+// between the first failures.
+func TestOutage_F_40_AnAnswerFromBeforeDoesNotEndIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs bytes.Buffer
+		o := dberr.Outage{Log: slog.New(slog.NewTextHandler(&logs, nil))}
+		note := func(err error) { o.Note(context.Background(), claim, err) }
+		lines := func() int { return strings.Count(logs.String(), "\n") }
+		note(nil)
+		require.Zero(t, lines())
+		for range 3 {
+			note(errors.New("conn closed"))
+			note(nil)
+		}
+		require.Equal(t, 1, lines(), logs.String())
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		note(nil)
+		note(nil)
+		require.Equal(t, 2, lines(), logs.String())
+		require.Contains(t, logs.String(), `msg="the database answers again" after=1s`)
+		note(errors.New("conn closed"))
+		require.Equal(t, 3, lines(), logs.String())
+	})
+}
+
+// S1: what others are let do is no sign that a task is; what passes is no trouble
+// before it has lasted, and what doesn't is at once.
+func TestOutage_S1_EachTaskForItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := dberr.Outage{Log: slog.New(slog.DiscardHandler)}
+		ctx, look := t.Context(), dberr.Task{What: "look for rows"}
+		denied := &pgconn.PgError{Code: dberr.Denied, Message: "permission denied for sequence s"}
+		o.Note(ctx, tidy, denied)
+		require.Equal(t, "remove expired rows", o.Worst().What)
+		o.Note(ctx, claim, denied)
+		o.Note(ctx, look, nil)
+		worst := o.Worst()
+		require.Equal(t, "claim rows", worst.What, "it stops everything")
+		require.Equal(t, dberr.Denied, worst.Code)
+		require.Contains(t, worst.Error, "permission denied for sequence s")
+		o.Note(ctx, claim, nil)
+		require.True(t, o.Worst().Aside)
+		o.Note(ctx, tidy, nil)
+		require.Nil(t, o.Worst())
+
+		o.Note(ctx, look, errors.New("conn closed"))
+		require.Nil(t, o.Worst())
+		time.Sleep(6 * time.Second) //nolint:forbidigo // in a bubble
+		require.Equal(t, "look for rows", o.Worst().What)
+
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		o.Note(ended, claim, denied)
+		require.Equal(t, "look for rows", o.Worst().What, "what ends with the process is nobody's trouble")
+	})
+}
