@@ -14,7 +14,7 @@ import (
 
 type doctorCmd struct {
 	Provider string   `placeholder:"NAME" help:"Only this database of the configuration file."`
-	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
+	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or somebody who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
 }
 
 // unopened is a database that could not be opened.

@@ -249,9 +249,10 @@ func TestMigrate_S1_PrintsTheRightsOfRoles(t *testing.T) {
 			require.NotContains(t, said, "WARNING")
 
 			place(t, openFor(t, as[migrate.App]), 1)
-			for _, command := range []string{"stats", "list"} {
-				r = waybill(t, "--dsn", as[migrate.Read], "outbox", command)
-				require.Zero(t, r.code, r.stderr)
+			for _, command := range []string{"outbox stats", "outbox list", "outbox show 1 --payload", "outbox log", "partitions", "dead-letters list", "dead-letters summary", "dead-letters log", "doctor"} {
+				r = waybill(t, append([]string{"--dsn", as[migrate.Read]}, strings.Fields(command)...)...)
+				require.Zero(t, r.code, "%s: %s", command, r.stderr)
+				require.NotContains(t, r.stdout+r.stderr, "permission denied", command)
 			}
 			r = waybill(t, "--dsn", as[migrate.Engine], "outbox", "abandon", "--status", "pending", "--yes", "--actor", "ada")
 			require.Zero(t, r.code, r.stderr)

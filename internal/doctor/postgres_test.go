@@ -371,7 +371,7 @@ func TestRights_S1_WhatARoleLacks(t *testing.T) {
 	}
 	require.NoError(t, rights.Give(t.Context(), p.DB(), []rights.Grantee{{Role: migrate.App, Name: "writer"}, {Role: migrate.Read, Name: "looker"}}, rights.Features()))
 	require.Equal(t, []Finding{{Check: "rights", Severity: OK, What: "role writer has what an application that saves and consumes needs"}}, as("writer"))
-	require.Contains(t, as("looker")[0].What, "role looker has what who only reads needs")
+	require.Contains(t, as("looker")[0].What, "role looker has what somebody who only reads needs")
 	for _, f := range as("looker", rights.Grantee{Role: migrate.Engine, Name: "writer"}) {
 		require.Contains(t, f.What, "which an engine needs")
 	}

@@ -42,7 +42,7 @@ func (e *exam) rights(ctx context.Context, db bun.IDB) (string, error) {
 }
 
 // doing is who needs the rights of a role.
-var doing = map[migrate.Role]string{migrate.Read: "who only reads", migrate.App: "an application that saves and consumes", migrate.Engine: "an engine"}
+var doing = map[migrate.Role]string{migrate.Read: "somebody who only reads", migrate.App: "an application that saves and consumes", migrate.Engine: "an engine"}
 
 // self is the role that the database was opened as. It is taken for what it may do
 // most of: one that may change the outbox for an engine's, one that may add to it for
