@@ -40,7 +40,7 @@ func (s sight) reasons() []reason {
 			}
 			silent[target] = silent[target] || l.status != nil && l.status.Breaker != "closed"
 			if l.status != nil && l.status.Database != nil && !down {
-				r := refusal(*l.status.Database)
+				r := withheld(*l.status.Database)
 				r.Provider, r.Target = provider, target
 				all = append(all, r)
 			}
@@ -68,7 +68,7 @@ func (s sight) reasons() []reason {
 			if !c.status.Running && !t.Aside {
 				reasons = nil // that is why
 			}
-			reasons = append(reasons, refusal(*t))
+			reasons = append(reasons, withheld(*t))
 		}
 		for _, r := range reasons {
 			r.Provider, r.Subscription = c.provider, name
@@ -87,8 +87,8 @@ func (s sight) reasons() []reason {
 	return all
 }
 
-// refusal is something that a database that answers doesn't let somebody do.
-func refusal(t outbox.Trouble) reason {
+// withheld is something that a database that answers doesn't let somebody do.
+func withheld(t outbox.Trouble) reason {
 	r := reason{
 		Code: "database_refuses", State: stuck,
 		what:   "the database does not let it " + t.What + because(&t.Error),
