@@ -49,6 +49,8 @@ type Config struct {
 	Subscriptions []subscription.Stream
 	// Outbox tunes the processors, one per provider.
 	Outbox outbox.Config
+	// DeadLetters says how long dead letters stay that are over.
+	DeadLetters subscription.DeadLetterRetention
 	// Server is the HTTP server. None by default.
 	Server Server
 	// Logger defaults to slog.Default().

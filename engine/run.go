@@ -176,6 +176,7 @@ func (e *Engine) consume(ctx context.Context, d *database) error {
 		s.started.Store(true)
 	}
 	d.ready.Store(true)
+	e.lookouts.start(func(ctx context.Context) { d.housekeeping(ctx, e.cfg.DeadLetters) })
 	return nil
 }
 

@@ -497,3 +497,35 @@ func TestRun_EndsWhenItsServerFails(t *testing.T) {
 	require.NoError(t, e.server.listener.Close())
 	require.ErrorContains(t, <-ended, "HTTP server")
 }
+
+// S12: the engine removes dead letters that are over, also of subscriptions that it
+// doesn't run, and leaves open ones.
+func TestRun_S12_DeadLettersThatAreOverGo(t *testing.T) {
+	b := setup(t)
+	put := func(status, at string) {
+		_, err := b.db.DB().ExecContext(t.Context(), "INSERT INTO dead_letters (id, subscription, topic, partition_key, key_id, message_id, headers, error, reason, attempts, first_at, last_at, status, holds)"+
+			" VALUES (lower(hex(randomblob(16))), 'gone', 't', 'k', 'k', 'm', '{}', 'no', 'failed', 8, ?0, ?0, ?1, TRUE)", at, status)
+		require.NoError(t, err)
+	}
+	left := func() (all []string) {
+		require.NoError(t, b.db.Reader().NewRaw("SELECT status FROM dead_letters ORDER BY seq").Scan(t.Context(), &all))
+		return all
+	}
+	const old = "2026-01-02T03:04:05.678Z"
+	put("replayed", old)
+	put("parked", old)
+	put("discarded", old)
+	put("replayed", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"))
+	cfg := b.config()
+	cfg.DeadLetters.Every = 50 * time.Millisecond
+	b.start(cfg)
+	eventually(t, func() bool { return len(left()) == 2 })
+	require.Equal(t, []string{"parked", "replayed"}, left())
+	eventually(t, func() bool { return len(b.logs.with("dead letters that were over were removed", "letters=2")) == 1 })
+	put("discarded", old)
+	eventually(t, func() bool { return len(left()) == 2 })
+
+	cfg.DeadLetters.Batch = -1
+	_, err := New(cfg)
+	require.ErrorContains(t, err, "subscriptions.dead_letters.batch is -1")
+}

@@ -55,6 +55,9 @@ func (e *Engine) wire() error {
 	if err := e.cfg.Outbox.Check(); err != nil {
 		w.errs = append(w.errs, err)
 	}
+	if err := e.cfg.DeadLetters.Check(); err != nil {
+		w.errs = append(w.errs, err)
+	}
 	if len(w.errs) == 0 {
 		w.processors()
 	}

@@ -307,10 +307,10 @@ type DeadLetterAction struct {
 	ID           int64           `json:"id"`
 	At           time.Time       `json:"at"`
 	Actor        string          `json:"actor"`
-	Action       string          `json:"action"` // "replay" or "discard"
-	Subscription string          `json:"subscription"`
-	Filter       json.RawMessage `json:"filter"` // with the rate and the bounds that were given
-	Messages     int64           `json:"messages"`
+	Action       string          `json:"action"`       // "replay", "discard", "purge" or "retire"
+	Subscription string          `json:"subscription"` // "": of several
+	Filter       json.RawMessage `json:"filter"`       // with the rate and the bounds that were given
+	Messages     int64           `json:"messages"`     // of "retire": all rows of the subscription
 }
 
 // Actions returns what operators did, the last first, at most limit.

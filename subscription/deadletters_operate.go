@@ -3,7 +3,6 @@ package subscription
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -395,7 +394,7 @@ func (s *DeadLetters) markOnce(ctx context.Context, o *operation, seqs []int64, 
 // set marks rows that are locked.
 func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64) error {
 	if o.action == actionDiscard {
-		_, err := tx.ExecContext(ctx, "UPDATE dead_letters SET status = 'discarded', due_at = NULL, taken_until = NULL WHERE seq IN (?)", bun.List(seqs))
+		_, err := tx.ExecContext(ctx, "UPDATE dead_letters SET status = 'discarded', due_at = NULL, taken_until = NULL, discarded_at = ? WHERE seq IN (?)", bun.Safe(dbtime.Now(tx.Dialect())), bun.List(seqs))
 		return err
 	}
 	due, rows := "due.at", make([]schema.QueryWithArgs, len(seqs))
@@ -417,20 +416,13 @@ func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64) error {
 
 // note puts n more into the record of the action.
 func (o *operation) note(ctx context.Context, tx bun.Tx, n int) error {
-	o.marked += int64(n)
-	if o.record != 0 {
-		_, err := tx.ExecContext(ctx, "UPDATE dead_letter_actions SET messages = ? WHERE id = ?", o.marked, o.record)
-		return err
-	}
-	asked, err := json.Marshal(struct {
+	e := entry{actor: o.actor, action: o.action, subscription: o.filter.Subscription, id: o.record, messages: o.marked, filter: struct {
 		DeadLetterFilter
 		Rate  float64 `json:"rate,omitempty"`
 		Limit int     `json:"limit,omitempty"`
 		UpTo  int64   `json:"up_to,omitempty"`
-	}{o.filter, o.rate, o.limit, o.upTo})
-	if err != nil {
-		return err
-	}
-	return tx.QueryRowContext(ctx, "INSERT INTO dead_letter_actions (actor, action, subscription, filter, messages) VALUES (?, ?, ?, ?, ?) RETURNING id",
-		o.actor, o.action, o.filter.Subscription, string(asked), o.marked).Scan(&o.record)
+	}{o.filter, o.rate, o.limit, o.upTo}}
+	e, err := e.with(ctx, tx, int64(n))
+	o.record, o.marked = e.id, e.messages
+	return err
 }

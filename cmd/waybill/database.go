@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/engine/config"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -47,6 +48,7 @@ type databases struct {
 	sends      outbox.Targets
 	external   []outbox.Target // the file's
 	retention  outbox.Retention
+	letters    subscription.DeadLetterRetention
 	server     engine.Server // the file's
 }
 
@@ -147,7 +149,7 @@ func (c *cli) openBy(ctx context.Context, kinds config.Kinds, openDSN func(dsn s
 	sends := outbox.TargetsOf(f.Broker, f.External)
 	return &databases{
 		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
-		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, server: f.Server,
+		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, letters: f.DeadLetters, server: f.Server,
 	}, nil
 }
 

@@ -248,7 +248,7 @@ func (l lettersLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 			t.row(provider, fmt.Sprint(a.ID), when(a.At), a.Actor, a.Action, a.Subscription, fmt.Sprint(a.Messages), string(a.Filter))
 		}
 	}
-	return t.flush(err, "Nobody replayed or discarded anything.")
+	return t.flush(err, "Nobody replayed, discarded, removed or retired anything.")
 }
 
 // change is what replay and discard have in common.

@@ -54,7 +54,7 @@ func TestDeadLetters_A72_C_17_Look(t *testing.T) {
 		}
 		require.Equal(t, result{0, "No dead letter is like that.\n", ""}, run("list"))
 		require.Equal(t, result{0, "There are no dead letters.\n", ""}, run("summary"))
-		require.Equal(t, result{0, "Nobody replayed or discarded anything.\n", ""}, run("log"))
+		require.Equal(t, result{0, "Nobody replayed, discarded, removed or retired anything.\n", ""}, run("log"))
 		require.JSONEq(t, `{"providers":{"default":{"dead_letters":[],"total":0,"next":0}}}`, run("list", "--json").stdout)
 
 		one := letter(t, p, "shipping", "o-1", "parked", []byte(`{"order_id":"o-1"}`))

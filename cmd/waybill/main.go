@@ -49,9 +49,14 @@ type cli struct {
 		Show    showLetterCmd     `cmd:"" help:"Show one dead letter: what failed, why, its place in its key, headers and body."`
 		Summary summarizeCmd      `cmd:"" help:"Count dead letters by subscription, status, reason, message type and error type."`
 		Replay  replayLettersCmd  `cmd:"" help:"Let the subscription handle parked messages again, in the order of their keys."`
-		Discard discardLettersCmd `cmd:"" help:"Give up parked messages for good. Their rows stay."`
-		Log     lettersLogCmd     `cmd:"" help:"Show who replayed and discarded what, the last first."`
+		Discard discardLettersCmd `cmd:"" help:"Give up parked messages for good. Their rows stay until they are purged."`
+		Purge   purgeLettersCmd   `cmd:"" help:"Remove dead letters that were replayed or discarded long enough ago. Of open ones only those whose --status is named, and never one that holds its key."`
+		Log     lettersLogCmd     `cmd:"" help:"Show who replayed, discarded and removed what, and retired which subscription, the last first."`
 	} `cmd:"" help:"Look after messages that subscriptions could not handle."`
+	Subscriptions struct {
+		List   listSubscriptionsCmd `cmd:"" help:"List what the database knows of subscriptions, of every program, also of those that run no more."`
+		Retire retireCmd            `cmd:"" help:"Remove all that the database keeps of a subscription that is no more: inbox, attempts, marks, uptime and dead letters. Refused while it was seen within the hour. Safe to end and to repeat."`
+	} `cmd:"" help:"Look after what subscriptions leave in the database."`
 	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
 	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone, until it is interrupted."`
 	Completion  completionCmd  `cmd:"" help:"Write a script that completes this command line in a shell."`

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
 )
 
 // File is what a file and the environment say, checked, with nothing opened.
@@ -31,6 +32,7 @@ type File struct {
 	Partitions      int
 	MaxMessageBytes int
 	Outbox          outbox.Config
+	DeadLetters     subscription.DeadLetterRetention
 	Server          engine.Server
 
 	providers []provider
@@ -80,6 +82,13 @@ type document struct {
 			Batch     int           `yaml:"batch"`
 		} `yaml:"retention"`
 	} `yaml:"outbox"`
+	Subscriptions struct {
+		DeadLetters struct {
+			Resolved time.Duration `yaml:"resolved"`
+			Every    time.Duration `yaml:"every"`
+			Batch    int           `yaml:"batch"`
+		} `yaml:"dead_letters"`
+	} `yaml:"subscriptions"`
 	Server struct {
 		Addr         string   `yaml:"addr"`
 		Token        string   `yaml:"token"`
@@ -160,6 +169,7 @@ func (d *decoder) convert(doc document) *File {
 				Every: o.Retention.Every, Batch: o.Retention.Batch,
 			},
 		},
+		DeadLetters: subscription.DeadLetterRetention(doc.Subscriptions.DeadLetters),
 		Server: engine.Server{
 			Addr: doc.Server.Addr, Token: doc.Server.Token, ShowPayloads: doc.Server.ShowPayloads, Redact: doc.Server.Redact,
 		},
@@ -181,6 +191,7 @@ func (d *decoder) convert(doc document) *File {
 		d.mistake(d.where["outbox.max_message_bytes"], "outbox.max_message_bytes", "is %d: above 0, or -1 for no limit", o.MaxMessageBytes)
 	}
 	d.check(f.Outbox.Check())
+	d.check(f.DeadLetters.Check())
 	d.check(f.Server.Check())
 	return f
 }

@@ -82,7 +82,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
-	s.Engine = engine.Config{Units: []*uow.Manager{s.Units}, Brokers: brokers, Outbox: f.Outbox, Server: f.Server}
+	s.Engine = engine.Config{Units: []*uow.Manager{s.Units}, Brokers: brokers, Outbox: f.Outbox, DeadLetters: f.DeadLetters, Server: f.Server}
 	return s, nil
 }
 

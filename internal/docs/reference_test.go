@@ -43,7 +43,7 @@ func TestReference_HasEveryKey(t *testing.T) {
 			}
 		}
 	}
-	for _, section := range []string{"providers", "brokers", "outbox", "retry", "retention", "server"} {
+	for _, section := range []string{"providers", "brokers", "outbox", "retry", "retention", "subscriptions", "dead_letters", "server"} {
 		delete(code, section)
 	}
 	require.Equal(t, code, documented)

@@ -65,6 +65,7 @@ type limits struct {
 	waiting     time.Duration // of a row whose lane has no processor: critical
 	expired     time.Duration // of a lease with rows in hand
 	overdue     time.Duration // of a clean-up
+	unseen      time.Duration // of a subscription
 	dead        int64         // rows, if they are more than a fifth of the living
 	connections float64       // used; critical from 0.95 on
 	checkpoints int64         // that were requested
@@ -77,7 +78,7 @@ type limits struct {
 
 var usual = limits{
 	clock: time.Second, transaction: 5 * time.Minute, horizon: 1_000_000, waiting: 2 * time.Minute, expired: 30 * time.Second,
-	overdue: 24 * time.Hour, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
+	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
 }
 
 // Examine runs all checks on a database, one after the other, each within seconds.
@@ -130,6 +131,7 @@ func (e *exam) checks() []check {
 		{"quarantine", "outbox", (*exam).quarantine},
 		{"retention", "outbox", (*exam).retention},
 	}
+	subscriptions := []check{{"subscriptions", "subscription", (*exam).subscriptions}}
 	if e.postgres() {
 		return slices.Concat([]check{
 			{"connection", "", (*exam).server},
@@ -143,7 +145,7 @@ func (e *exam) checks() []check {
 			{"transactions", "", (*exam).transactions},
 			{"connections", "", (*exam).connections},
 			{"pooler", "outbox", (*exam).pooler},
-		}, outbox)
+		}, outbox, subscriptions)
 	}
 	return slices.Concat([]check{
 		{"connection", "", (*exam).file},
@@ -153,7 +155,7 @@ func (e *exam) checks() []check {
 		{"files", "", (*exam).modes},
 		{"wal", "", (*exam).wal},
 		{"integrity", "", (*exam).integrity},
-	}, outbox)
+	}, outbox, subscriptions)
 }
 
 func (e *exam) postgres() bool { return e.provider.DB().Dialect().Name() == dialect.PG }

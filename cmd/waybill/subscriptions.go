@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// eachConsumer calls do for every database that has the tables of subscriptions.
+func (c *cli) eachConsumer(ctx context.Context, only string, do func(p uow.Provider) error) error {
+	return c.eachProvider(ctx, only, func(_ *databases, p uow.Provider) error {
+		if err := subscription.Migrations().Check(ctx, p.Reader()); err != nil {
+			return err
+		}
+		return do(p)
+	})
+}
+
+type listSubscriptionsCmd struct {
+	Provider string `placeholder:"NAME" help:"Only of this provider of the configuration file."`
+}
+
+func (l listSubscriptionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
+	all := map[string][]subscription.Listed{}
+	err := c.eachConsumer(ctx, l.Provider, func(p uow.Provider) error {
+		list, err := subscription.List(ctx, p.Reader())
+		if err == nil {
+			all[p.Name()] = list
+		}
+		return err
+	})
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
+	}
+	t := newTable(stdout, len(all), "SUBSCRIPTION", "RUNS", "LAST SEEN", "INBOX", "DEAD LETTERS", "OPEN")
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		for _, s := range all[provider] {
+			runs, seen, inbox := "no", "", fmt.Sprint(s.Inbox)
+			if s.Running {
+				runs = "yes"
+			}
+			if s.LastSeen != nil {
+				seen = fmt.Sprintf("%s (%s ago)", when(*s.LastSeen), since(*s.LastSeen))
+			}
+			if s.InboxMore {
+				inbox = "over " + inbox
+			}
+			t.row(provider, s.Name, runs, seen, inbox, fmt.Sprint(s.DeadLetters), fmt.Sprint(s.Open))
+		}
+	}
+	return t.flush(err, "The database knows no subscription.")
+}
+
+type retireCmd struct {
+	Name     string `arg:"" help:"The subscription, as the list has it."`
+	Provider string `placeholder:"NAME" help:"Only in this provider of the configuration file."`
+	Discard  bool   `help:"Give up its open dead letters: without this they are in the way."`
+	deed
+}
+
+func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	line := newProgress(stderr)
+	all := map[string]subscription.Retired{}
+	retire := func(dryRun bool) error {
+		return c.eachConsumer(ctx, r.Provider, func(p uow.Provider) (err error) {
+			defer line.clear()
+			plan, planned := all[p.Name()]
+			if planned && plan.Total() == 0 {
+				return nil
+			}
+			all[p.Name()], err = subscription.Retire(ctx, p, r.Name, subscription.RetireOptions{
+				Actor: r.Actor, Discard: r.Discard, DryRun: dryRun,
+				Progress: func(n int64) { line.tell("%s: %d of %s removed", p.Name(), n, rows(plan.Total())) },
+			})
+			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
+				fmt.Fprintf(stdout, "Provider %s: %s of %s removed; action %d, by %s.\n", p.Name(), rows(done.Total()), r.Name, done.Action, r.Actor)
+			}
+			return err
+		})
+	}
+	if err := retire(true); err != nil {
+		return err
+	}
+	var total, open int64
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		plan := all[provider]
+		total += plan.Total()
+		open += plan.Open
+		if plan.Total() > 0 && !c.JSON {
+			fmt.Fprintf(stdout, "Provider %s: %s of %s: %s.\n", provider, rows(plan.Total()), r.Name, byTable(plan))
+		}
+	}
+	if total == 0 && !c.JSON {
+		fmt.Fprintf(stdout, "There is nothing of subscription %s; `waybill subscriptions list` says what there is.\n", r.Name)
+	}
+	if r.DryRun || total == 0 {
+		if c.JSON {
+			return writeJSON(stdout, map[string]any{"dry_run": r.DryRun, "providers": all})
+		}
+		return nil
+	}
+	if !r.Yes {
+		question := fmt.Sprintf("Remove %s of subscription %s for good", rows(total), r.Name)
+		if open > 0 {
+			question += fmt.Sprintf(", %s among them that had no effect yet", messages(open))
+		}
+		if err := confirm(ctx, stderr, question+"?"); err != nil {
+			return err
+		}
+	}
+	err := retire(false)
+	if c.JSON {
+		return errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
+	}
+	if err == nil {
+		fmt.Fprintf(stdout, "Its consumer group stays at the broker, which has means of its own to remove it.\n")
+	}
+	return err
+}
+
+// byTable is "3 in inbox, 1 in dead_letters, 1 of them open".
+func byTable(r subscription.Retired) string {
+	var all []string
+	for _, table := range slices.Sorted(maps.Keys(r.Rows)) {
+		text := fmt.Sprintf("%d in %s", r.Rows[table], table)
+		if table == "dead_letters" && r.Open > 0 {
+			text += fmt.Sprintf(" (%d open)", r.Open)
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}

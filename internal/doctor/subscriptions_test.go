@@ -1,0 +1,25 @@
+package doctor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// B14: a subscription that was not seen for 30 days and left something is found,
+// with the command that removes it.
+func TestSubscriptions_B14(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		d := p.DB().Dialect()
+		at := func(ago time.Duration) any { return dbtime.Value(d, time.Now().Add(-ago)) }
+		_, err := p.DB().ExecContext(t.Context(), "INSERT INTO inbox (subscription, message_id, processed_at) VALUES ('old', 'm', ?0), ('young', 'm', ?1)", at(41*24*time.Hour+time.Minute), at(29*24*time.Hour))
+		require.NoError(t, err)
+		p.has(t, "subscriptions", Warning, "subscription old", "it was not seen for 41 days, and left 1 row in its inbox and 0 dead letters", "waybill subscriptions retire old --dry-run")
+		_, err = p.DB().ExecContext(t.Context(), "INSERT INTO subscription_runs (subscription, run) VALUES ('old', 'r')")
+		require.NoError(t, err)
+		require.Empty(t, p.examine(t))
+	})
+}

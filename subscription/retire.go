@@ -1,0 +1,314 @@
+package subscription
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/uow"
+)
+
+const (
+	actionRetire = "retire"
+	// countMost is how many inbox rows of a subscription are counted for a list.
+	countMost = 10_000
+	// goneFor is how long nothing may have been seen of a subscription that is retired.
+	goneFor = time.Hour
+	// runsIn is how long ago a run was seen that still runs.
+	runsIn = 5 * beatEvery
+	// retireRows is how many rows a step removes, and retireRest how many times as long
+	// as a step the pause behind it is.
+	retireRows = 1000
+	retireRest = 1
+)
+
+// remains is a table in which a subscription leaves something.
+type remains struct {
+	table string
+	key   string // columns that tell its rows apart
+	walk  string // one that leads through many of them, by the index of key
+}
+
+// allRemains are in the order in which they are removed. Uptime and runs are the last:
+// they say when the subscription was seen.
+var allRemains = []remains{
+	{"dead_letters", "seq", ""},
+	{"inbox_attempts", "subscription, message_id", "message_id"},
+	{"inbox_marks", "subscription, partition, source", ""},
+	{"inbox", "subscription, message_id", "message_id"},
+	{"subscription_evictions", "subscription", ""},
+	{"subscription_uptime", "subscription, up_from", ""},
+	{"subscription_runs", "subscription, run", ""},
+}
+
+// Listed is a subscription that a database knows of, of this program or another
+// one, of today or of long ago.
+type Listed struct {
+	Name     string     `json:"name"`
+	LastSeen *time.Time `json:"last_seen"` // when it last did anything
+	Running  bool       `json:"running"`   // in some process
+	// Inbox is how many messages it is done with, as far as the inbox knows; at most
+	// 10,000 are counted, and InboxMore says that there are more.
+	Inbox     int64 `json:"inbox"`
+	InboxMore bool  `json:"inbox_more"`
+	// DeadLetters are all of it, and Open those of them that may still take effect.
+	DeadLetters int64 `json:"dead_letters"`
+	Open        int64 `json:"open"`
+}
+
+// List returns the subscriptions that a database knows of, by name. It takes its
+// time where there are many dead letters.
+func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
+	all := map[string]*Listed{}
+	of := func(name string) *Listed {
+		if all[name] == nil {
+			all[name] = &Listed{Name: name}
+		}
+		return all[name]
+	}
+	seen := func(name string, at dbtime.Time) *Listed {
+		l := of(name)
+		if at.Valid && (l.LastSeen == nil || l.LastSeen.Before(at.Time)) {
+			l.LastSeen = &at.Time
+		}
+		return l
+	}
+	d := db.Dialect()
+	for _, step := range []func() error{
+		func() error { return inboxes(ctx, db, of, seen) },
+		func() error {
+			return dbrows.Each(ctx, db, "SELECT subscription, count(*), count(CASE WHEN "+open+" THEN 1 END), max(last_at) FROM dead_letters GROUP BY subscription", func(scan func(...any) error) error {
+				var name string
+				var n, open int64
+				var at dbtime.Time
+				err := scan(&name, &n, &open, &at)
+				l := seen(name, at)
+				l.DeadLetters, l.Open = n, open
+				return err
+			})
+		},
+		func() error {
+			return dbrows.Each(ctx, db, "SELECT subscription, max(up_until), FALSE FROM subscription_uptime WHERE up_from <= ?0 GROUP BY subscription"+
+				" UNION ALL SELECT subscription, max(seen_at), max(CASE WHEN seen_at > ?1 THEN 1 ELSE 0 END) = 1 FROM subscription_runs GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE FROM inbox_attempts GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE FROM inbox_marks GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE FROM subscription_evictions", func(scan func(...any) error) error {
+				var name string
+				var at dbtime.Time
+				var running bool
+				err := scan(&name, &at, &running)
+				l := seen(name, at)
+				l.Running = l.Running || running
+				return err
+			}, bun.Safe(dbtime.Now(d)), bun.Safe(dbtime.In(d, -runsIn)))
+		},
+	} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("subscription: list subscriptions: %w", err)
+		}
+	}
+	list := []Listed{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, *all[name])
+	}
+	return list, nil
+}
+
+// inboxes steps from name to name through an index, however many rows are between.
+func inboxes(ctx context.Context, db bun.IDB, of func(string) *Listed, seen func(string, dbtime.Time) *Listed) error {
+	var names []string
+	err := dbrows.Each(ctx, db, "WITH RECURSIVE n(name) AS (SELECT min(subscription) FROM inbox"+
+		" UNION ALL SELECT (SELECT min(subscription) FROM inbox WHERE subscription > n.name) FROM n WHERE n.name IS NOT NULL) SELECT name FROM n WHERE name IS NOT NULL",
+		func(scan func(...any) error) error {
+			var name string
+			err := scan(&name)
+			names = append(names, name)
+			return err
+		})
+	for _, name := range names {
+		if err != nil {
+			break
+		}
+		l := of(name)
+		var at dbtime.Time
+		err = db.QueryRowContext(ctx, "SELECT (SELECT max(processed_at) FROM inbox WHERE subscription = ?0), (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE subscription = ?0 LIMIT ?1) AS counted)", name, countMost+1).Scan(&at, &l.Inbox)
+		seen(name, at)
+		l.InboxMore = l.Inbox > countMost
+		l.Inbox = min(l.Inbox, countMost)
+	}
+	return err
+}
+
+// RetireOptions say how to retire a subscription.
+type RetireOptions struct {
+	// Actor is who asks, for the record. Required unless DryRun.
+	Actor string
+	// Discard gives up dead letters that are open. Without it they are in the way.
+	Discard bool
+	// DryRun counts, and removes nothing.
+	DryRun bool
+	// Progress is called after each transaction with how many rows were removed so far.
+	// May be nil.
+	Progress func(removed int64)
+}
+
+// Retired is what was removed of a subscription, or would be without a dry run.
+type Retired struct {
+	Rows   map[string]int64 `json:"rows"`   // by table
+	Open   int64            `json:"open"`   // dead letters among them that were open
+	Action int64            `json:"action"` // id of the record; 0: nothing was removed
+}
+
+// Total is how many rows were removed.
+func (r Retired) Total() (n int64) {
+	for _, of := range r.Rows {
+		n += of
+	}
+	return n
+}
+
+// Retire removes all that a database keeps of a subscription that is no more:
+// inbox, attempts, marks, uptime and dead letters. What operators did to these
+// stays on record, and the consumer group stays at the broker.
+//
+// It is refused while a run of it was seen within the hour, and while dead letters
+// are open, unless these shall be discarded. It removes step by step, each a
+// transaction of its own; where that ends early, running it again goes on. Of a
+// subscription that the database doesn't know it removes nothing, which is no
+// error.
+func Retire(ctx context.Context, p uow.Provider, name string, o RetireOptions) (Retired, error) {
+	r := Retired{Rows: map[string]int64{}}
+	switch {
+	case name == "":
+		return r, errors.New("subscription: retire: the name of the subscription is missing")
+	case o.Actor == "" && !o.DryRun:
+		return r, errors.New("subscription: retire: Actor is missing: say who asks, for the record")
+	}
+	if err := planRetire(ctx, p.Reader(), name, o, &r); err != nil || o.DryRun {
+		return r, err
+	}
+	clear(r.Rows)
+	e := entry{actor: o.Actor, action: actionRetire, subscription: name, filter: struct {
+		Subscription string `json:"subscription"`
+		Discard      bool   `json:"discard,omitempty"`
+	}{name, o.Discard}}
+	for _, t := range allRemains {
+		if err := t.retire(ctx, p, &e, o, &r); err != nil {
+			return r, fmt.Errorf("subscription: retire %q: it ended early, with %d rows removed; run it again for the others: %w", name, r.Total(), err)
+		}
+	}
+	return r, nil
+}
+
+// retire removes all that the subscription of e has in a table.
+func (t remains) retire(ctx context.Context, p uow.Provider, e *entry, o RetireOptions, r *Retired) error {
+	for after := ""; ; {
+		begin := time.Now()
+		var n int64
+		var last string
+		var grown entry
+		err := inTx(ctx, p, func(tx bun.Tx) (err error) {
+			if err := inTheWay(ctx, tx, e.subscription, o); err != nil {
+				return err
+			}
+			if n, last, err = t.remove(ctx, tx, e.subscription, after); err != nil {
+				return err
+			}
+			grown, err = e.with(ctx, tx, n)
+			return err
+		})
+		if err != nil || n == 0 {
+			return err
+		}
+		*e, after = grown, last
+		r.Rows[t.table] += n
+		if r.Action = e.id; o.Progress != nil {
+			o.Progress(r.Total())
+		}
+		if n < retireRows {
+			return nil
+		}
+		if !sleep(ctx, retireRest*time.Since(begin)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// planRetire counts, and refuses what must stay.
+func planRetire(ctx context.Context, db bun.IDB, name string, o RetireOptions, r *Retired) error {
+	for _, t := range allRemains {
+		var n int64
+		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+t.table+" WHERE subscription = ?", name).Scan(&n); err != nil {
+			return fmt.Errorf("subscription: retire %q: count %s: %w", name, t.table, err)
+		}
+		if n > 0 {
+			r.Rows[t.table] = n
+		}
+	}
+	err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters WHERE subscription = ? AND "+open, name).Scan(&r.Open)
+	if err == nil {
+		err = inTheWay(ctx, db, name, o)
+	}
+	if err != nil {
+		return fmt.Errorf("subscription: retire %q: %w", name, err)
+	}
+	return nil
+}
+
+// inTheWay is an error if the subscription may still run, or has open dead letters
+// that nobody gave up.
+func inTheWay(ctx context.Context, db bun.IDB, name string, o RetireOptions) error {
+	now, d := bun.Safe(dbtime.Now(db.Dialect())), db.Dialect()
+	var seen dbtime.Time
+	err := db.QueryRowContext(ctx, "SELECT max(at) FROM (SELECT up_until AS at FROM subscription_uptime WHERE subscription = ?0 AND up_from <= ?1"+
+		" UNION ALL SELECT seen_at FROM subscription_runs WHERE subscription = ?0) AS signs WHERE at > ?2", name, now, bun.Safe(dbtime.In(d, -goneFor))).Scan(&seen)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find out when it was seen: %w", err)
+	case seen.Valid:
+		return fmt.Errorf("it was seen at %s, and must be gone for an hour: stop all processes that run it, under this name, and come back after %s",
+			seen.Time.Format(time.RFC3339), seen.Time.Add(goneFor).Format(time.RFC3339))
+	case o.Discard:
+		return nil
+	}
+	var n int64
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters WHERE subscription = ? AND "+open, name).Scan(&n); err != nil {
+		return fmt.Errorf("count its open dead letters: %w", err)
+	}
+	if n > 0 {
+		return fmt.Errorf("%d of its dead letters are open, and would never take effect: see them with waybill dead-letters list --subscription %s, and give them up with --discard", n, name)
+	}
+	return nil
+}
+
+// remove removes some rows, those behind one where it walks, and returns the last
+// one.
+func (t remains) remove(ctx context.Context, tx bun.Tx, name, after string) (n int64, last string, err error) {
+	these, returning, args := " FROM "+t.table+" WHERE subscription = ?", "''", []any{name}
+	if t.walk != "" {
+		these, returning, args = these+" AND "+t.walk+" > ? ORDER BY "+t.walk, t.walk, append(args, after)
+	}
+	these += " LIMIT ?"
+	args = append(args, retireRows)
+	query := "DELETE FROM " + t.table + " WHERE (" + t.key + ") IN (SELECT " + t.key + these + ")"
+	if tx.Dialect().Name() != dialect.SQLite {
+		query = "DELETE FROM " + t.table + " WHERE ctid = ANY (ARRAY(SELECT ctid" + these + "))"
+	}
+	last = after
+	err = dbrows.Each(ctx, tx, query+" RETURNING "+returning, func(scan func(...any) error) error {
+		var at string
+		err := scan(&at)
+		last = max(last, at)
+		n++
+		return err
+	}, args...)
+	return n, last, err
+}
