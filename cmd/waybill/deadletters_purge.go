@@ -44,11 +44,11 @@ func (p purgeLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 				return err
 			}
 			all[name], err = letters.Purge(ctx, p.filter(), subscription.PurgeOptions{
-				Actor: p.Actor, OlderThan: older, DryRun: dryRun,
+				Actor: p.actor(), OlderThan: older, DryRun: dryRun,
 				Progress: func(n int64) { line.tell("%s: %d of %d removed", name, n, plan.Total()) },
 			})
 			if done := all[name]; done.Action != 0 && !c.JSON {
-				fmt.Fprintf(stdout, "Provider %s: %s removed; action %d, by %s.\n", name, byStatus(done), done.Action, p.Actor)
+				fmt.Fprintf(stdout, "Provider %s: %s removed; action %d, by %s.\n", name, byStatus(done), done.Action, p.actor())
 			}
 			return err
 		})

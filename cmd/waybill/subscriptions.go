@@ -78,11 +78,11 @@ func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) err
 				return nil
 			}
 			all[p.Name()], err = subscription.Retire(ctx, p, r.Name, subscription.RetireOptions{
-				Actor: r.Actor, Discard: r.Discard, DryRun: dryRun,
+				Actor: r.actor(), Discard: r.Discard, DryRun: dryRun,
 				Progress: func(n int64) { line.tell("%s: %d of %s removed", p.Name(), n, rows(plan.Total())) },
 			})
 			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
-				fmt.Fprintf(stdout, "Provider %s: %s of %s removed; action %d, by %s.\n", p.Name(), rows(done.Total()), r.Name, done.Action, r.Actor)
+				fmt.Fprintf(stdout, "Provider %s: %s of %s removed; action %d, by %s.\n", p.Name(), rows(done.Total()), r.Name, done.Action, r.actor())
 			}
 			return err
 		})

@@ -77,12 +77,10 @@ CREATE TABLE dead_letters (
     holds         boolean NOT NULL,
     replays       integer NOT NULL DEFAULT 0,
     due_at        timestamptz,
-    taken_until   timestamptz,
-    discarded_at  timestamptz
+    taken_until   timestamptz
 );
 CREATE INDEX dead_letters_open ON dead_letters (subscription, key_id, seq) WHERE status IN ('parked', 'held', 'replay');
 CREATE INDEX dead_letters_loose ON dead_letters (subscription, seq) WHERE status = 'replay' AND NOT holds;
-CREATE INDEX dead_letters_over ON dead_letters (COALESCE(discarded_at, last_at)) WHERE status IN ('replayed', 'discarded');
 CREATE INDEX dead_letters_message ON dead_letters (message_id);
 CREATE INDEX dead_letters_seq ON dead_letters (seq);
 
@@ -90,15 +88,10 @@ CREATE TABLE dead_letter_actions (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor        text NOT NULL,
-    action       text NOT NULL CHECK (action IN ('replay', 'discard', 'purge', 'retire')),
+    action       text NOT NULL CHECK (action IN ('replay', 'discard')),
     subscription text NOT NULL,
     filter       jsonb NOT NULL,
     messages     bigint NOT NULL
-);
-
-CREATE TABLE subscription_jobs (
-    name   text COLLATE "C" PRIMARY KEY,
-    due_at timestamptz NOT NULL
 );
 
 COMMENT ON TABLE inbox IS 'What a subscription is done with: the row commits with the message''s effect, or with its parking.';
@@ -137,9 +130,4 @@ COMMENT ON COLUMN dead_letters.holds IS 'later messages of its key wait for it';
 COMMENT ON COLUMN dead_letters.replays IS 'how often its replay was asked for';
 COMMENT ON COLUMN dead_letters.due_at IS 'before then it is not handled again; null: at once';
 COMMENT ON COLUMN dead_letters.taken_until IS 'until then a runner is at it';
-COMMENT ON COLUMN dead_letters.discarded_at IS 'when an operator gave it up; null: nobody did';
-COMMENT ON TABLE dead_letter_actions IS 'What operators did to dead_letters and subscriptions: who, when, to which messages.';
-COMMENT ON COLUMN dead_letter_actions.subscription IS 'empty: of several';
-COMMENT ON COLUMN dead_letter_actions.messages IS 'how many; of a retired subscription, all rows';
-COMMENT ON TABLE subscription_jobs IS 'What is done once per interval, by one process at a time.';
-COMMENT ON COLUMN subscription_jobs.due_at IS 'of the next turn';
+COMMENT ON TABLE dead_letter_actions IS 'What operators did to dead_letters: who, when, to which messages.';

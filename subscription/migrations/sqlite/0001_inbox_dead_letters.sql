@@ -79,26 +79,18 @@ CREATE TABLE dead_letters (
     holds         INTEGER NOT NULL,
     replays       INTEGER NOT NULL DEFAULT 0,
     due_at        TEXT,
-    taken_until   TEXT,
-    discarded_at  TEXT           -- when an operator gave it up; null: nobody did
+    taken_until   TEXT
 );
 CREATE INDEX dead_letters_open ON dead_letters (subscription, key_id, seq) WHERE status IN ('parked', 'held', 'replay');
 CREATE INDEX dead_letters_loose ON dead_letters (subscription, seq) WHERE status = 'replay' AND NOT holds;
-CREATE INDEX dead_letters_over ON dead_letters (COALESCE(discarded_at, last_at)) WHERE status IN ('replayed', 'discarded');
 CREATE INDEX dead_letters_message ON dead_letters (message_id);
 
 CREATE TABLE dead_letter_actions (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     at           TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     actor        TEXT NOT NULL,
-    action       TEXT NOT NULL CHECK (action IN ('replay', 'discard', 'purge', 'retire')),
+    action       TEXT NOT NULL CHECK (action IN ('replay', 'discard')),
     subscription TEXT NOT NULL,
     filter       TEXT NOT NULL CHECK (json_valid(filter)),
     messages     INTEGER NOT NULL
 );
-
--- What is done once per interval, by one process at a time.
-CREATE TABLE subscription_jobs (
-    name   TEXT PRIMARY KEY NOT NULL,
-    due_at TEXT NOT NULL -- of the next turn
-) WITHOUT ROWID;
