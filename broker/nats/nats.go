@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -102,7 +104,9 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 
 var _ broker.Opener = FromSettings
 
-// Open connects. Whoever opened a broker closes it.
+// Open connects. A server that can't be reached is an outage like a later one:
+// the broker connects by itself when the server is there, and until then calls fail
+// as Unavailable. Whoever opened a broker closes it.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	return open(ctx, cfg, usual)
 }
@@ -137,8 +141,12 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.requests.deny(err) }),
 	)
 	nc, err := connect(ctx, cfg.URL, options)
+	if unreachable(err) {
+		b.outage = &outage{time.Now(), noConnection(err, cfg)}
+		nc, err = connect(ctx, cfg.URL, append(options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { b.announce() })))
+	}
 	if err != nil {
-		return nil, classify(fmt.Errorf("nats: connect: %w", secret.Error(err, cfg.URL)))
+		return nil, classify(noConnection(err, cfg))
 	}
 	b.nc = nc
 	if b.js, err = jetstream.New(nc); err == nil {
@@ -149,6 +157,17 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 		return nil, fmt.Errorf("nats: connect: %w", err)
 	}
 	return b, nil
+}
+
+// unreachable says whether a server couldn't be reached. What it refuses, and what
+// is wrong in the configuration, doesn't mend itself.
+func unreachable(err error) bool {
+	return errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, io.EOF) || errors.As(err, new(*net.OpError))
+}
+
+// noConnection is err without the passwords in the URL.
+func noConnection(err error, cfg Config) error {
+	return fmt.Errorf("nats: no connection: %w", secret.Error(err, cfg.URL))
 }
 
 // connect is bounded by ctx, which nats.Connect isn't.
@@ -188,7 +207,7 @@ func (b *Broker) disconnected(err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.outage = &outage{time.Now(), fmt.Errorf("nats: no connection: %w", err)}
+	b.outage = &outage{time.Now(), noConnection(err, b.cfg)}
 }
 
 // away is nil while there is a connection.

@@ -228,21 +228,53 @@ func TestForeignAnswerIsUnknown(t *testing.T) {
 	require.ErrorContains(t, err, "something other than JetStream")
 }
 
-func TestOpenWithoutServer(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	url := "nats://" + free.Addr().String()
+// B11: a server that is away is an outage, also when a broker is opened: it
+// connects by itself.
+func TestOpenWithoutServerConnectsLater_B11(t *testing.T) {
+	h := newHost(t)
+	h.stop(t)
+	b := h.quick(t)
+	err := failure(t, b, message("a", 1))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+	require.Equal(t, broker.Unavailable, broker.ClassOf(b.EnsureTopics(t.Context(), topic)))
+	_, err = b.Consume(t.Context(), topic, "group")
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
 
-	// It takes the connection and says nothing.
+	h.start(t)
+	require.Eventually(t, func() bool { return b.EnsureTopics(t.Context(), topic) == nil }, 10*time.Second, 10*time.Millisecond)
+	publish(t, b, 0, 1)
+	c := join(t, b)
+	requireBodies(t, 0, receive(t, c, 1))
+	require.True(t, c.(broker.Stateful).State().Joined)
+}
+
+// B11: nobody waits for longer than told for a server that takes the connection
+// and says nothing.
+func TestOpenIsBoundedByItsContext_B11(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = nats.Open(ctx, nats.Config{URL: url})
+	_, err = nats.Open(ctx, nats.Config{URL: "nats://" + silent.Addr().String()})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
 
-	require.NoError(t, free.Close())
-	_, err = nats.Open(t.Context(), nats.Config{URL: url})
-	require.Error(t, err)
-	require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+// B11: what the server refuses, and what no server could be, doesn't mend itself.
+// S11: and no error shows a password.
+func TestWrongConfigurationFailsAtOnce_B11_S11(t *testing.T) {
+	admin, _ := restricted(t, server.Permissions{})
+	const password = "correct-horse"
+	for what, url := range map[string]string{
+		"wrong password": strings.Replace(admin, "admin:p@", "admin:"+password+"@", 1),
+		"no URL":         "nats://admin:" + password + "@ 127.0.0.1",
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, err := nats.Open(t.Context(), nats.Config{URL: url})
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), password)
+		})
+	}
 }
 
 func TestConfigErrorsComeAtOnce(t *testing.T) {

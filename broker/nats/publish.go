@@ -36,6 +36,11 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if err := ctx.Err(); err != nil {
 		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", err))
 	}
+	if away := b.away(); away != nil {
+		// Before the first connection the client takes the server for one that knows
+		// no headers, which would be a refusal.
+		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", away.err))
+	}
 	call := b.requests.begin(len(messages))
 	defer call.end()
 
