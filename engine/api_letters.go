@@ -14,7 +14,7 @@ var (
 		subscription.DeadLetterParked, subscription.DeadLetterHeld, subscription.DeadLetterWaiting, subscription.DeadLetterReplay,
 		subscription.DeadLetterReplayed, subscription.DeadLetterDiscarded,
 	}
-	letterReasons = []string{"undecodable", "newer_version", "parked", "failed", "crashed", "held", "waiting"}
+	letterReasons = []string{"undecodable", "too_large", "refused", "newer_version", "parked", "failed", "crashed", "held", "waiting"}
 )
 
 // letterReport is a dead letter in a list.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/waybill-go/waybill/internal/jsondepth"
 )
 
 // redacted stands for a value that is not shown.
@@ -89,13 +91,18 @@ func (e *Engine) payload(r *http.Request, body []byte) (payload any, hidden stri
 	if hidden = e.hidden(r); hidden != "" || body == nil {
 		return nil, hidden
 	}
+	// Indented, what is nested deep is larger by the square of that.
+	deep := jsondepth.Exceeds(body, jsondepth.Limit)
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	err := d.Decode(&payload)
-	if _, more := d.Token(); err == nil && errors.Is(more, io.EOF) {
-		return e.redaction.value(payload), ""
+	if !deep && d.Decode(&payload) == nil {
+		if _, more := d.Token(); errors.Is(more, io.EOF) {
+			return e.redaction.value(payload), ""
+		}
 	}
 	switch {
+	case len(e.redaction) > 0 && deep:
+		return nil, "it is nested too deep, so that server.redact can't be applied"
 	case len(e.redaction) > 0:
 		return nil, "it is not JSON, so that server.redact can't be applied"
 	case !utf8.Valid(body):

@@ -241,10 +241,10 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 	}
 	if want := m.Metadata.Envelope.Checksum; want != "" {
 		if !strings.HasPrefix(want, checksumPrefix) {
-			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %s has a checksum of an unknown kind: %q", head.ID, want)
+			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %.100s has a checksum of an unknown kind: %.100q", head.ID, want)
 		}
 		if have := appendChecksum(nil, m.Data); string(have) != want {
-			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %s was changed on its way: its data has checksum %s, it says %s", head.ID, have, want)
+			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %.100s was changed on its way: its data has checksum %s, it says %.100s", head.ID, have, want)
 		}
 	}
 	origin := domain.Origin{

@@ -37,15 +37,29 @@ type Promise struct {
 	Settled, AsOf time.Time
 }
 
-// PromiseOf reads a message's headers. ok is false if they have no promise.
+// PromiseOf reads a message's headers. ok is false if they name no source. Of times
+// that can't be a database's nothing is believed: p then only says that its source
+// has sent something.
 func PromiseOf(headers map[string]string) (p Promise, ok bool) {
-	settled, err := strconv.ParseInt(headers[settledHeader], 10, 64)
-	if err != nil {
-		return p, false
+	p.Source = headers[sourceHeader]
+	if p.Source == "" || len(p.Source) > maxSource {
+		return Promise{}, false
 	}
-	asOf, err := strconv.ParseInt(headers[asOfHeader], 10, 64)
-	p = Promise{Source: headers[sourceHeader], Settled: time.UnixMilli(settled).UTC(), AsOf: time.UnixMilli(asOf).UTC()}
-	return p, err == nil && p.Source != "" && len(p.Source) <= maxSource
+	settled, isTime := milliseconds(headers[settledHeader])
+	asOf, also := milliseconds(headers[asOfHeader])
+	if isTime && also {
+		if p.AsOf, p.Settled = asOf, settled; settled.After(asOf) {
+			p.Settled = asOf // nobody settles what is to come; and less is never wrong
+		}
+	}
+	return p, true
+}
+
+// milliseconds reads a time of years that both databases can hold.
+func milliseconds(text string) (t time.Time, ok bool) {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	t = time.UnixMilli(ms).UTC()
+	return t, err == nil && ms > 0 && t.Year() < 10000
 }
 
 // headers writes p down.

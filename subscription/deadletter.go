@@ -23,6 +23,8 @@ type reason string
 
 const (
 	undecodable  reason = "undecodable"
+	tooLarge     reason = "too_large"
+	refused      reason = "refused"
 	newerVersion reason = "newer_version"
 	parked       reason = "parked"
 	exhausted    reason = "failed"
@@ -53,7 +55,11 @@ func waitRow(d schema.Dialect, s Stream, m *message, wait time.Duration) (uow.St
 // appendRow puts m behind the other messages of its key. It locks the first of
 // them: whoever handles that one frees the key, and would not see m.
 func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
-	columns, values, args, err := deadLetter(d, s, m, behind, "held", true, errors.New("an earlier message of its key is parked or waits"))
+	why, cause := behind, errors.New("an earlier message of its key is parked or waits")
+	if m.fault == tooLarge { // the row tells its turn why there is no body
+		why, cause = m.fault, m.bad
+	}
+	columns, values, args, err := deadLetter(d, s, m, why, "held", true, cause)
 	lock := ""
 	if d.Name() == dialect.PG {
 		lock = " FOR UPDATE"
@@ -99,4 +105,13 @@ func describe(err error) (text, typ, stack string) {
 		root = next
 	}
 	return truncate(clean(err.Error())), fmt.Sprintf("%T", root), ""
+}
+
+// brief is err, without the rest of a text that is longer than a row keeps: it may
+// quote a message.
+func brief(err error) error {
+	if text := err.Error(); len(text) > maxError {
+		return errors.New(truncate(clean(text)))
+	}
+	return err
 }

@@ -55,6 +55,7 @@ type evictor struct {
 	marks        *marks
 	quiet        time.Duration // After which a sender that sends nothing doesn't count.
 	held         bool          // Senders may send again what is old enough to go.
+	crowded      bool          // There are more senders than marks.
 
 	horizon atomic.Pointer[time.Time] // What was processed before then is gone.
 	passed  atomic.Int64              // Messages beyond it.
@@ -64,7 +65,7 @@ type evictor struct {
 func newEvictor(provider uow.Provider, subscription, run string, retention, quiet time.Duration, log *slog.Logger, note func(error)) *evictor {
 	return &evictor{
 		provider: provider, subscription: subscription, run: run, retention: retention, quiet: quiet,
-		log: log, note: note, every: evictEvery, most: evictMost, marks: &marks{seen: map[mark]outbox.Promise{}},
+		log: log, note: note, every: evictEvery, most: evictMost, marks: &marks{room: maxMarks, seen: map[mark]outbox.Promise{}},
 	}
 }
 
@@ -88,7 +89,9 @@ func (e *evictor) start(ctx context.Context) (stop func()) {
 func (e *evictor) round(ctx context.Context, evict bool) {
 	var err error
 	if evict {
-		err = errors.Join(e.report(ctx), e.turn(ctx))
+		if err = e.report(ctx); err == nil { // nothing goes while a mark is missing
+			err = e.turn(ctx)
+		}
 	}
 	err = errors.Join(err, e.learn(ctx))
 	if ctx.Err() == nil {

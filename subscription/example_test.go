@@ -103,6 +103,9 @@ func charge(ctx context.Context, key string, e Billed) (status int, err error) {
 
 func payments(units *uow.Manager) subscription.Stream {
 	return subscription.Stream{
+		Broker:  "partner", // which is not believed, but for
+		Inbound: subscription.Inbound{Trust: subscription.Trust{Tenant: subscription.TenantAmong("acme"), Correlation: true}},
+
 		Name:     "payments",
 		Category: "ordering::order",
 		Units:    units,

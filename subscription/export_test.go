@@ -57,5 +57,8 @@ func (e *evictor) Promised(partition, source string, settled, asOf time.Time) {
 }
 func (e *evictor) Report(ctx context.Context) error { return e.report(ctx) }
 
+// Room makes room for so many marks.
+func (e *evictor) Room(n int) { e.marks.room = n }
+
 // Report writes down what senders have promised.
 func (r *Runner) Report(ctx context.Context) error { return r.evictor.report(ctx) }

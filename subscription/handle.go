@@ -274,12 +274,12 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 // prepare finds m's handler, none if it is not for this subscription. An error
 // with a reason is one that another attempt doesn't mend.
 func (r *Runner) prepare(m *message) (w work, why reason, err error) {
-	if m.bad != nil {
-		return w, undecodable, m.bad
-	}
 	known := r.stream.Units.Domain()
-	if !known.Knows(m.meta.Type) {
+	if r.needless(m) {
 		return w, "", nil
+	}
+	if m.bad != nil {
+		return w, m.fault, m.bad
 	}
 	t, err := known.EventNamed(m.meta.Type)
 	if err != nil {
@@ -316,6 +316,21 @@ func (r *Runner) warnOfPrivate(messageType string) {
 	if _, told := r.private.LoadOrStore(messageType, true); !told {
 		r.log.Warn("a handler handles an event that its context doesn't publish, and that may change or end without notice: ask for domain.Published() at its declaration there", "type", messageType)
 	}
+}
+
+// needless says whether m is of a type that nobody here reads, as far as it says so.
+func (r *Runner) needless(m *message) bool {
+	if m.bad == nil {
+		return !r.stream.Units.Domain().Knows(m.meta.Type)
+	}
+	said := m.data != nil || m.fault == tooLarge
+	return said && m.meta.Type != "" && !r.handles(m.meta.Type)
+}
+
+// handles says whether there is a handler for a type, in whatever version.
+func (r *Runner) handles(wireName string) bool {
+	t, err := r.stream.Units.Domain().EventNamed(wireName)
+	return err == nil && r.handlers[t].handle != nil
 }
 
 // version is the version in an event's name, 0 if there is none.

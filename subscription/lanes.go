@@ -223,7 +223,7 @@ func (s *session) settle(m *message, result outcome) {
 	s.floors.settle(m.spots)
 	s.r.count(result, int64(len(m.deliveries)))
 	if result == handled {
-		s.r.evictor.beyond(m.id, m.meta.Time)
+		s.r.evictor.beyond(m.id, m.sent)
 	}
 	signal(s.acks)
 }

@@ -33,6 +33,7 @@ type parkedRow struct {
 type letters struct {
 	provider uow.Provider
 	stream   Stream
+	intake   intake
 	run      string
 	lease    time.Duration
 }
@@ -44,7 +45,7 @@ const (
 	// second is known to be gone.
 	atRest = goesOn + " AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
 		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = dead_letters.subscription AND r.run = dead_letters.run AND r.seen_at > ?))"
-	letter = "id, topic, partition_key, body, headers"
+	letter = "id, topic, partition_key, body, headers, reason, error"
 )
 
 // resting are the arguments of atRest.
@@ -91,15 +92,20 @@ func (h letters) find(ctx context.Context, query string, args ...any) (found []*
 	err = dbrows.Each(ctx, h.provider.Reader(), query, func(scan func(...any) error) error {
 		var received broker.Message
 		var headers []byte
+		var why reason
+		var said string
 		var row parkedRow
-		if err := scan(&row.id, &received.Topic, &received.Key, &received.Body, &headers); err != nil {
+		if err := scan(&row.id, &received.Topic, &received.Key, &received.Body, &headers, &why, &said); err != nil {
 			return err
 		}
 		if err := json.Unmarshal(headers, &received.Headers); err != nil {
 			return fmt.Errorf("headers of dead letter %s: %w", row.id, err)
 		}
 		received.ID = received.Headers["id"]
-		m := understand(received)
+		m := h.intake.understand(received)
+		if why == tooLarge && received.Body == nil { // which was not kept
+			m.fault, m.bad = why, errors.New(said)
+		}
 		m.parked = &row
 		found = append(found, m)
 		return nil

@@ -27,11 +27,11 @@ func newPromises(w *world, days int) *promises {
 	return &promises{w, w.evictor("a", retention), time.Now()}
 }
 
-// says is a promise that arrives: made some time after the beginning, all that was
-// stored some time before the beginning is settled.
+// says is a promise that arrives: made some time after the day before the beginning,
+// all that was stored some time before the beginning is settled.
 func (p *promises) says(partition string, before, after time.Duration) {
 	p.t.Helper()
-	p.Promised(partition, "outbox:default", p.begin.Add(-before), p.begin.Add(after))
+	p.Promised(partition, "outbox:default", p.begin.Add(-before), p.begin.Add(after-day))
 	require.NoError(p.t, p.Report(p.t.Context()))
 }
 
@@ -202,5 +202,113 @@ func TestMarks_S0_20_WithoutHeaders(t *testing.T) {
 		stop()
 		require.Zero(t, w.count("SELECT count(*) FROM inbox_marks"))
 		p.require(2, "the old one goes")
+	})
+}
+
+// S4: headers of a stream that isn't trusted mark nothing, whatever they say.
+func TestMarks_S4_ForgedByAStranger(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		s := w.stream()
+		s.Inbound.Trust = subscription.Untrusted()
+		r, stop := w.start(s, w.broker)
+		at := time.Now().Add(-time.Minute)
+		for i := range 100 {
+			forged := with(placed("o-"+strconv.Itoa(i), ""), at, at)
+			forged.Headers["waybill-source"] = "forged-" + strconv.Itoa(i)
+			w.publish(forged)
+		}
+		w.until(func() bool { return w.allEffects() == 100 }, "they are handled as any others")
+		require.NoError(t, r.Report(t.Context()))
+		stop()
+		require.Zero(t, w.count("SELECT count(*) FROM inbox_marks"))
+	})
+}
+
+// S4: times that are none, or of a clock that is ahead, move no mark on; a sound
+// promise beside them isn't lost, and goes on when the clock does.
+func TestMarks_S4_WrongTimesLoseNoOther(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		p := newPromises(w, 35)
+		// As a session would note them, past the check of the headers.
+		p.Promised("0", "wrong-0", p.begin.AddDate(7000, 0, 0), p.begin.AddDate(7000, 0, 0))
+		p.Promised("0", "wrong-1", p.begin, p.begin.AddDate(290_000, 0, 0))
+		p.Promised("0", "wrong-2", p.begin, p.begin.Add(2*time.Hour))
+		p.says("0", 36*day, 0)
+		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox_marks WHERE source = 'outbox:default' AND next IS NOT NULL"), "the sound one")
+		p.require(1, "it holds, and the wrong ones with it")
+		require.Zero(t, w.count("SELECT count(*) FROM inbox_marks WHERE next_at > ?", w.in(time.Hour)))
+	})
+}
+
+// S4: what an earlier build wrote down of such times, and no later promise would
+// replace, is forgotten; the row stays, and keeps what its sender may send again.
+func TestMarks_S4_ARowOfWrongTimes(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		p := newPromises(w, 35)
+		times := []string{"9000-01-01T00:00:00.000Z"}
+		if !w.isPostgres() { // which has refused the others
+			times = append(times, "292278994-08-17T07:12:55.807Z", "20000-01-01T00:00:00.000Z")
+		}
+		for n, at := range times {
+			w.exec("INSERT INTO inbox_marks (subscription, partition, source, settled, next, next_at) VALUES ('shipping', '0', ?, ?, ?, ?)", "wrong-"+strconv.Itoa(n), at, at, at)
+		}
+		p.require(1, "nothing is known of their senders")
+		for n := range times {
+			for after := range 3 {
+				p.Promised("0", "wrong-"+strconv.Itoa(n), p.begin, p.begin.Add(time.Duration(after-4)*2*time.Hour))
+				require.NoError(t, p.Report(t.Context()))
+			}
+		}
+		p.require(0, "they have promised since")
+	})
+}
+
+// S4: more sources than there is room for: rows are bounded, none that is known is
+// lost, and of the others is known that they have sent something: entries stay until
+// they are gone.
+func TestMarks_S4_ManySources(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		p := newPromises(w, 35)
+		for after := range 3 {
+			p.says("0", 0, time.Duration(after-6)*2*time.Hour)
+		}
+		const room, sources = 50, 20_000
+		p.Room(room)
+		for n := range sources {
+			p.Promised("0", "forged-"+strconv.Itoa(n), p.begin, p.begin)
+		}
+		require.NoError(t, p.Report(t.Context()))
+		require.LessOrEqual(t, w.count("SELECT count(*) FROM inbox_marks"), room+1)
+		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox_marks WHERE source = 'outbox:default' AND settled IS NOT NULL"), "the one that was there")
+		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox_marks WHERE source = '' AND settled IS NULL"), "one for the others")
+		require.Len(t, w.logs.lines("more senders have sent messages than the inbox can keep marks of"), 1)
+		w.exec("DELETE FROM inbox_marks WHERE source LIKE 'forged-%'")
+		p.require(1, "nobody knows what the others have settled")
+		w.exec("UPDATE inbox_marks SET seen_at = ? WHERE source = ''", w.in(-8*day))
+		p.require(0, "they have gone")
+	})
+}
+
+// S4: a mark that can't be written is written later, and the others now.
+func TestMarks_S4_EachByItself(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		p := newPromises(w, 35)
+		if w.isPostgres() {
+			w.exec("ALTER TABLE inbox_marks ADD CONSTRAINT unlucky CHECK (source <> 'unlucky')")
+		} else {
+			w.exec("CREATE TRIGGER unlucky BEFORE INSERT ON inbox_marks WHEN NEW.source = 'unlucky' BEGIN SELECT RAISE(ABORT, 'unlucky'); END")
+		}
+		for _, source := range []string{"a", "unlucky", "b", "c"} {
+			p.Promised("0", source, p.begin, p.begin)
+		}
+		require.ErrorContains(t, p.Report(t.Context()), "unlucky")
+		require.Equal(t, 3, w.count("SELECT count(*) FROM inbox_marks"))
+		if w.isPostgres() {
+			w.exec("ALTER TABLE inbox_marks DROP CONSTRAINT unlucky")
+		} else {
+			w.exec("DROP TRIGGER unlucky")
+		}
+		require.NoError(t, p.Report(t.Context()))
+		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox_marks WHERE source = 'unlucky' AND next IS NOT NULL"))
 	})
 }

@@ -1,13 +1,11 @@
 package subscription
 
 import (
-	"cmp"
 	"encoding/json"
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // message is one message until it is settled.
@@ -19,9 +17,11 @@ type message struct {
 	keyID string // In dead_letters.
 	meta  domain.Metadata
 	data  json.RawMessage
-	bad   error // Why the body is no message.
+	bad   error  // Why it is no message that can be handled,
+	fault reason // and what that is called.
 
-	published time.Time
+	traceparent     string // In the envelope, as it came.
+	sent, published time.Time
 
 	// The lane's that has it.
 	record
@@ -38,27 +38,6 @@ type message struct {
 	deliveries []broker.Delivery // A broker may deliver it again before it is settled.
 	working    bool              // A lane has it.
 	spots      []*spot           // Of all its deliveries.
-}
-
-// read understands a delivery as far as the inbox and the lanes need it.
-func read(d broker.Delivery) *message {
-	m := understand(d.Message)
-	m.deliveries = []broker.Delivery{d}
-	m.counted = d.Redelivered > 0
-	m.published = cmp.Or(d.Published, m.meta.Time)
-	return m
-}
-
-func understand(received broker.Message) *message {
-	m := &message{Message: received}
-	m.meta, m.data, m.bad = outbox.ParseEnvelope(m.Body)
-	if m.bad != nil {
-		m.meta = domain.Metadata{ID: m.ID, Type: m.Headers["type"]}
-	}
-	m.id = inboxID(m.meta.ID, received)
-	m.key = cmp.Or(m.Key, m.id) // A message without a key has no order to keep.
-	m.keyID = indexable(m.key)
-	return m
 }
 
 // lost says whether the broker took all of these back.

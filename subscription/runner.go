@@ -43,6 +43,7 @@ type Runner struct {
 	broker   broker.Broker
 	provider uow.Provider
 	handlers map[*domain.EventType]Handler
+	assumed  bool // Nobody said that its messages are not trusted.
 	log      *slog.Logger
 	tracer   *tracing.Tracer
 
@@ -54,6 +55,7 @@ type Runner struct {
 	work    context.Context // Done when Stop's time is up.
 	abort   context.CancelFunc
 
+	arrivals intake
 	incoming incoming
 	letters  letters
 	hands    hands
@@ -98,14 +100,16 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	r := &Runner{
 		stream: s, broker: cfg.Broker, provider: provider, handlers: handlers,
-		log: log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
+		assumed: cfg.Stream.Inbound.Trust.isZero() && s.Inbound.Trust.kind == untrusted,
+		log:     log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
 		done: make(chan struct{}), valve: newValve(),
 	}
 	r.aside.Log = r.log
 	r.presence = newPresence(provider, s.Name, r.consuming, func(err error) { r.asked(beating, err) })
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
-	r.letters = letters{provider, s, r.presence.run, takenFor}
+	r.arrivals = intake{s.Inbound}
+	r.letters = letters{provider, s, r.arrivals, r.presence.run, takenFor}
 	r.hands.have = map[string]*message{}
 	r.room = room{provider: provider, subscription: s.Name, limit: int64(s.WaitLimit)}
 	r.intake, r.close = context.WithCancel(context.Background())
@@ -126,6 +130,9 @@ func (r *Runner) Start(ctx context.Context) error {
 		return fmt.Errorf("subscription %q: a runner runs once; make another with NewRunner", r.stream.Name)
 	}
 	r.started = true
+	if r.assumed {
+		r.log.Info("what messages of this stream say of themselves is not believed, as its broker isn't the context's own: no tenant, priority, extensions, correlation or trace is taken over; Stream.Inbound.Trust names what is", "broker", r.stream.Broker)
+	}
 	go func() { //nolint:contextcheck // it goes on after Start
 		defer close(r.done)
 		defer r.over.Store(true)

@@ -93,7 +93,7 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 		quit: make(chan struct{}), last: make(chan struct{}),
 		ready: make(chan *queue, maxHeld), acks: make(chan struct{}, 1), freed: make(chan struct{}, 1), over: make(chan struct{}, 1),
 		known: map[string]*message{}, queues: map[string]*queue{},
-		floors: floors{marks: r.evictor.marks, open: map[string]*list.List{}},
+		floors: floors{marks: r.evictor.marks, open: map[string]*list.List{}, trusted: r.stream.Inbound.Trust.kind == trusted},
 	}
 	s.work, s.abort = context.WithCancel(r.work)
 	defer s.abort()
@@ -185,7 +185,7 @@ func (s *session) room(ctx context.Context) (int, error) {
 func (s *session) hold(deliveries []broker.Delivery) []*message {
 	arrived := make([]*message, len(deliveries))
 	for i, d := range deliveries {
-		arrived[i] = read(d)
+		arrived[i] = s.r.arrivals.read(d)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,6 +43,7 @@ func (r *Runner) park(ctx context.Context, m *message, why reason, cause error) 
 	if err != nil {
 		return failed, fmt.Errorf("subscription: park the message: %w; it is parked because: %w", err, cause)
 	}
+	cause = brief(cause)
 	tracing.Fail(trace.SpanFromContext(ctx), cause)
 	r.log.Warn("message parked in dead_letters", "id", m.id, "type", m.meta.Type, "key", m.key, "reason", string(why), "attempts", m.attempts, "key_held", r.stream.OnParked == Hold, "error", cause)
 	return setAside, nil

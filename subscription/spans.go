@@ -7,6 +7,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/tracing"
 )
 
@@ -25,14 +26,28 @@ func (r *Runner) attempting(ctx context.Context, m *message) (context.Context, s
 
 func (r *Runner) begin(ctx context.Context, tracer trace.Tracer, m *message) (context.Context, span) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), tracing.Message(
-		r.broker.Capabilities(), m.Topic, m.Message,
+		r.broker.Capabilities(), m.Topic, m.shown(),
 		append(r.describe(), attribute.Int("waybill.attempt", m.attempts+1))...,
 	)}
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		options = append(options, trace.WithLinks(trace.LinkFromContext(ctx)))
 	}
-	ctx, s := tracer.Start(tracing.Received(ctx, m.Headers, m.meta.Traceparent), "process "+m.Topic, options...)
+	from := tracing.Received(ctx, m.Headers, m.traceparent)
+	if !r.stream.Inbound.Trust.traces() { // whether it is sampled is not the sender's to say
+		options = append(options, trace.WithNewRoot())
+		if trace.SpanContextFromContext(from).IsValid() {
+			options = append(options, trace.WithLinks(trace.LinkFromContext(from)))
+		}
+		from = ctx
+	}
+	ctx, s := tracer.Start(from, "process "+m.Topic, options...)
 	return ctx, span{s}
+}
+
+// shown is of a message what traces show: what was understood of it, not what it has
+// brought along.
+func (m *message) shown() broker.Message {
+	return broker.Message{ID: m.meta.ID, Body: m.Body, Headers: map[string]string{"type": m.meta.Type, "correlation-id": m.meta.CorrelationID}}
 }
 
 // attemptingAll begins the span of messages that are handled together. Each belongs
@@ -47,7 +62,7 @@ func (r *Runner) attemptingAll(ctx context.Context, all []work) (context.Context
 	}
 	links := make([]trace.Link, len(all))
 	for i, w := range all {
-		links[i] = trace.LinkFromContext(tracing.Received(ctx, w.Headers, w.meta.Traceparent))
+		links[i] = trace.LinkFromContext(tracing.Received(ctx, w.Headers, w.traceparent))
 	}
 	topic := all[0].Topic
 	attributes := append(r.describe(), semconv.MessagingDestinationName(topic), semconv.MessagingBatchMessageCount(len(all)))
@@ -68,15 +83,7 @@ func (r *Runner) describe() []attribute.KeyValue {
 
 // concerns says whether m is for a handler, or is none that anybody can read.
 func (r *Runner) concerns(m *message) bool {
-	if m.bad != nil {
-		return true
-	}
-	known := r.stream.Units.Domain()
-	if !known.Knows(m.meta.Type) {
-		return false
-	}
-	t, err := known.EventNamed(m.meta.Type)
-	return err != nil || r.handlers[t].handle != nil
+	return m.bad != nil || r.handles(m.meta.Type)
 }
 
 // end ends it with the outcome, and with the error of an attempt that failed: a stop

@@ -29,6 +29,8 @@ type Stream struct {
 	Broker string
 	// Provider is the database of inbox and effect. Defaults to the first of Units.
 	Provider string
+	// Inbound says what is believed of messages, and how large they may be.
+	Inbound Inbound
 
 	// Lanes is how many messages are handled at a time, each of another key.
 	// Defaults to 16.
@@ -103,6 +105,7 @@ func (s Stream) WithDefaults() Stream {
 	s.WaitLimit = cmp.Or(s.WaitLimit, 1_000_000)
 	s.InboxRetention = cmp.Or(s.InboxRetention, 30*24*time.Hour)
 	s.RedeliveryHorizon = cmp.Or(s.RedeliveryHorizon, 7*24*time.Hour)
+	s.Inbound = s.Inbound.withDefaults(s)
 	return s
 }
 
@@ -149,6 +152,9 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	}
 	if s.InboxRetention != -1 && s.InboxRetention < s.RedeliveryHorizon {
 		fail("InboxRetention is %v, but a message may come again for %v (RedeliveryHorizon) and would then take effect twice: keep it at least as long, or -1 for ever", s.InboxRetention, s.RedeliveryHorizon)
+	}
+	if err := s.Inbound.check(); err != nil {
+		fail("%w", err)
 	}
 	if len(s.Handlers) == 0 {
 		fail("Handlers is empty: add subscription.On(func(ctx context.Context, e YourEvent) error {…})")

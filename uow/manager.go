@@ -188,6 +188,9 @@ func (m *Manager) providerNames() string {
 // Broker is the name of the context's own broker.
 func (m *Manager) Broker() string { return m.cfg.Broker }
 
+// MaxMessageBytes is the limit of a message's body; 0: there is none.
+func (m *Manager) MaxMessageBytes() int { return m.cfg.MaxMessageBytes }
+
 // External are the partners' brokers.
 func (m *Manager) External() []outbox.Target { return slices.Clone(m.cfg.External) }
 

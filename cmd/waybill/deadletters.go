@@ -27,6 +27,8 @@ var (
 	}
 	reasonWords = map[string]string{
 		"undecodable":   "not a message of a known form",
+		"too_large":     "larger than the subscription takes; its body was not kept",
+		"refused":       "more than the subscription takes, or not from its sender",
 		"newer_version": "newer than the subscription's build knows",
 		"parked":        "its handler said so",
 		"failed":        "it had its attempts",
@@ -45,7 +47,7 @@ type lettersFilter struct {
 	Type         string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
 	Error        string   `placeholder:"TEXT" help:"Only with this in the error's text."`
 	ErrorType    string   `placeholder:"TYPE" help:"Only with an error of this Go type."`
-	Reason       string   `enum:",undecodable,newer_version,parked,failed,crashed,held,waiting" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, newer_version, parked, failed, crashed, held or waiting."`
+	Reason       string   `enum:",undecodable,too_large,refused,newer_version,parked,failed,crashed,held,waiting" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, too_large, refused, newer_version, parked, failed, crashed, held or waiting."`
 	Status       []string `enum:"parked,held,waiting,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, waiting, replay, replayed or discarded. May be repeated."`
 	From         moment   `placeholder:"TIME" help:"Only with a last attempt at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
 	Until        moment   `placeholder:"TIME" help:"Only with a last attempt before this time."`

@@ -19,6 +19,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/waybill-go/waybill/internal/jsondepth"
 )
 
 // maxRate is more rows per second than anybody has; JSON has no infinity.
@@ -159,7 +161,8 @@ const hexHead = 256
 // printBody shows what a message carries, JSON indented; about comes after its size.
 func printBody(w io.Writer, field func(name, format string, args ...any), title, about string, body []byte) {
 	var text bytes.Buffer
-	if json.Indent(&text, body, "", "  ") != nil {
+	// What is nested deep would be indented by the square of that.
+	if jsondepth.Exceeds(body, jsondepth.Limit) || json.Indent(&text, body, "", "  ") != nil {
 		text = *bytes.NewBuffer(body)
 	}
 	if !isText(text.Bytes()) {

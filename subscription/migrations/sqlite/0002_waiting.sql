@@ -15,7 +15,7 @@ CREATE TABLE dead_letters (
     error         TEXT NOT NULL CHECK (length(error) <= 2048),
     error_type    TEXT,
     stack         TEXT,
-    reason        TEXT NOT NULL CHECK (reason IN ('undecodable', 'newer_version', 'parked', 'failed', 'crashed', 'held', 'waiting')),
+    reason        TEXT NOT NULL CHECK (reason IN ('undecodable', 'too_large', 'refused', 'newer_version', 'parked', 'failed', 'crashed', 'held', 'waiting')),
     attempts      INTEGER NOT NULL CHECK (attempts >= 0),
     first_at      TEXT NOT NULL,
     last_at       TEXT NOT NULL,
