@@ -144,9 +144,11 @@ func (s *session) pick(limit int64) (queues []*queue, err error) {
 func (s *session) store(queues []*queue) error {
 	messages := make([]*message, len(queues))
 	waits := make([]time.Duration, len(queues))
+	s.mu.Lock() // Others of the key may arrive meanwhile.
 	for i, q := range queues {
 		messages[i], waits[i] = q.messages[0], max(time.Until(q.due), 0)
 	}
+	s.mu.Unlock()
 	err := s.r.postpone(s.work, messages, waits)
 	if errors.Is(err, errSettled) && len(queues) > 1 {
 		err = nil
