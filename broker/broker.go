@@ -71,6 +71,13 @@ type Consumer interface {
 	Close(ctx context.Context) error
 }
 
+// Limiting is a [Broker] that knows the largest message that its server takes.
+type Limiting interface {
+	// MaxMessage is in bytes, with key and headers; 0 as long as it isn't known. It
+	// doesn't ask the server.
+	MaxMessage() int
+}
+
 // Lagging is a [Consumer] of a broker that knows how much is left to do.
 type Lagging interface {
 	// Lag is how many messages the consumer's share of the group has not

@@ -45,4 +45,12 @@ func (p prefixed) Capabilities() Capabilities {
 	return c
 }
 
+// MaxMessage implements [Limiting].
+func (p prefixed) MaxMessage() int {
+	if b, ok := p.Broker.(Limiting); ok {
+		return b.MaxMessage()
+	}
+	return 0
+}
+
 func (p prefixed) Close(context.Context) error { return nil }

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"sync"
 
@@ -16,6 +18,8 @@ type link struct {
 	broker.Broker
 	name   string
 	topics []string
+	bodies int // The largest that contexts commit for it; unbounded: of any size.
+	log    *slog.Logger
 
 	mu      sync.Mutex
 	ensured bool
@@ -23,6 +27,41 @@ type link struct {
 	foreign map[string]bool // topics beside these that are known to exist
 
 	usable *cached[error]
+}
+
+const (
+	// unbounded is the size of bodies without a limit.
+	unbounded = math.MaxInt
+	// besideBody is what a message needs beside its body, for its key and headers.
+	besideBody = 4 << 10
+)
+
+// carries notes the largest body that a context commits for this broker; 0: it has
+// no limit.
+func (l *link) carries(bytes int) {
+	if bytes == 0 {
+		bytes = unbounded
+	}
+	l.bodies = max(l.bodies, bytes)
+}
+
+// compare warns where a context may commit what the broker's server refuses: such a
+// row could only be abandoned.
+func (l *link) compare() {
+	b, ok := l.Broker.(broker.Limiting)
+	if !ok || l.bodies == 0 {
+		return
+	}
+	limit := b.MaxMessage()
+	if limit == 0 || l.bodies < limit-besideBody {
+		return
+	}
+	allowed := "any size"
+	if l.bodies != unbounded {
+		allowed = fmt.Sprint(l.bodies)
+	}
+	l.log.Warn("the broker's server takes smaller messages than a unit of work may commit; a larger one is abandoned: raise the server's limit (max_payload on NATS), or lower outbox.max_message_bytes (uow.Config.MaxMessageBytes)",
+		"broker", l.name, "server_takes", limit, "body_may_have", allowed, "lower_to", limit-besideBody)
 }
 
 // attempt is a call whose result all get that come while it is out.
@@ -61,6 +100,9 @@ func (l *link) ensure(ctx context.Context) error {
 	l.mu.Lock()
 	l.ensured, l.running = a.err == nil, nil
 	l.mu.Unlock()
+	if a.err == nil {
+		l.compare() // Now the server has been asked for something, so its limit is known.
+	}
 	close(a.done)
 	return a.err
 }

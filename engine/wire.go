@@ -127,7 +127,7 @@ func (w *wiring) brokers() {
 			}
 		}
 		seen = append(seen, name)
-		w.links[name] = &link{name: name, Broker: b, foreign: map[string]bool{}}
+		w.links[name] = &link{name: name, Broker: b, foreign: map[string]bool{}, log: w.log}
 	}
 }
 
@@ -195,6 +195,7 @@ func (w *wiring) target(m *uow.Manager, name string, external bool, what string,
 		return
 	}
 	l.add(topics...)
+	l.carries(m.MaxMessageBytes())
 	for _, p := range m.Providers() {
 		for _, d := range w.databases {
 			if d.provider.Name() == p.Name() {

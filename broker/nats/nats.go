@@ -80,7 +80,10 @@ type Broker struct {
 	closed      bool
 }
 
-var _ broker.Broker = (*Broker)(nil)
+var (
+	_ broker.Broker   = (*Broker)(nil)
+	_ broker.Limiting = (*Broker)(nil)
+)
 
 // FromSettings opens a broker from a configuration file: kind "nats" with the
 // keys of [Config]. The key embedded is for the package embedded.
@@ -314,6 +317,9 @@ func checkTopic(topic string) error {
 func (b *Broker) Capabilities() broker.Capabilities {
 	return broker.Capabilities{System: "nats", KeyOrder: true, Groups: true, Redelivery: true, Dedup: true, Durable: true}
 }
+
+// MaxMessage implements [broker.Limiting]: the server's max_payload.
+func (b *Broker) MaxMessage() int { return int(b.nc.MaxPayload()) }
 
 // Close closes the consumers that are still open, and the connection.
 func (b *Broker) Close(ctx context.Context) error {

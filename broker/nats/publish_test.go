@@ -93,3 +93,10 @@ func TestWhatOthersSentIsReadAsItIs_B13_B1(t *testing.T) {
 	require.Equal(t, "broken%2", got[1].Key)
 	require.Empty(t, got[1].Headers)
 }
+
+// B13: what the server takes at most is known without asking for it.
+func TestTheServersLimitIsKnown_B13(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.EqualValues(t, b.Conn().MaxPayload(), b.MaxMessage())
+	require.Positive(t, b.MaxMessage())
+}
