@@ -27,7 +27,7 @@ type laneReport struct {
 	LeaseOwners          []string                `json:"lease_owners"`
 	Error                string                  `json:"error,omitempty"`
 
-	outage bool // LastError is what the broker said that doesn't answer, and about no row
+	outage bool // LastError is what a broker said that doesn't answer, or the database, and about no row
 }
 
 // latencyReport is that of the last minute.
@@ -120,6 +120,6 @@ func (r *laneReport) process(s outbox.LaneStatus) {
 		r.LatencySeconds = &latencyReport{s.Latency.P50.Seconds(), s.Latency.P99.Seconds()}
 	}
 	if s.LastError != "" {
-		r.LastError, r.outage = &s.LastError, s.Breaker != "closed"
+		r.LastError, r.outage = &s.LastError, s.Breaker != "closed" || s.Database != nil
 	}
 }

@@ -148,7 +148,7 @@ func TestAPI_C_12_C_14_ListDeadLetters(t *testing.T) {
 func TestAPI_ParametersThatAreWrong(t *testing.T) {
 	_, e, _ := withLetters(t, nil)
 	for query, want := range map[string]string{
-		"status=parkd":                           `status is "parkd": it takes one of parked, held, replay, replayed, discarded`,
+		"status=parkd":                           `status is "parkd": it takes one of parked, held, waiting, replay, replayed, discarded`,
 		"reason=why":                             `reason is "why": it takes one of undecodable`,
 		"reason=held&reason=held":                "reason stands there 2 times",
 		"limit=1001":                             `limit is "1001": it takes a whole number from 1 to 1000`,

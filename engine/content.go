@@ -75,7 +75,8 @@ func (l letterReport) withoutContent() letterReport {
 	return l
 }
 
-// withoutContent keeps what an open breaker's broker said: that is about no row.
+// withoutContent keeps what an open breaker's broker said, or a database that refuses
+// all: that is about no row.
 func (r outboxReport) withoutContent() outboxReport {
 	shown := outboxReport{Providers: map[string]map[string]laneReport{}}
 	for provider, lanes := range r.Providers {
@@ -145,7 +146,7 @@ func (l laneSight) withoutContent() laneSight {
 }
 
 func hideRows(s outbox.LaneStatus) outbox.LaneStatus {
-	if s.Breaker == "closed" {
+	if s.Breaker == "closed" && s.Database == nil {
 		s.LastError = *hide(&s.LastError)
 	}
 	return s

@@ -24,6 +24,9 @@ const (
 	firstReconnect = 100 * time.Millisecond
 	lastReconnect  = 5 * time.Second
 	maxBackoff     = 30 * time.Second
+	// doubtful is for how long an answer doesn't end an outage, as it may be from before.
+	// It is shorter than the pause before the next try.
+	doubtful = firstReconnect / 2
 )
 
 // RunnerConfig is what a runner is made of.
@@ -104,7 +107,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		log:     log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
 		done: make(chan struct{}), valve: newValve(),
 	}
-	r.aside.Log = r.log
+	r.aside.Log, r.aside.Told = r.log, r.databaseOutage.on
 	r.presence = newPresence(provider, s.Name, r.consuming, func(err error) { r.asked(beating, err) })
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
@@ -379,9 +382,10 @@ func (o *outage) begin() bool {
 	return true
 }
 
+// end does nothing within doubtful of the begin: the answer may be from before.
 func (o *outage) end() (lasted time.Duration, over bool) {
 	since := o.since.Load()
-	if since == nil || !o.since.CompareAndSwap(since, nil) {
+	if since == nil || time.Since(*since) < doubtful || !o.since.CompareAndSwap(since, nil) {
 		return 0, false
 	}
 	o.changes.Add(1)

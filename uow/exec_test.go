@@ -74,7 +74,7 @@ func TestExec(t *testing.T) {
 func TestExec_N11_ArgumentsThatCannotBeStored(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
-		_, err := w.db.DB().ExecContext(t.Context(), "CREATE TABLE totals (name text)")
+		_, err := w.owner.ExecContext(t.Context(), "CREATE TABLE totals (name text)")
 		require.NoError(t, err)
 		for want, args := range map[string][]any{
 			`argument 1 of "INSERT INTO totals VALUES (?)" has a NUL byte`:                           {"a\x00b"},

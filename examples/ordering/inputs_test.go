@@ -83,7 +83,7 @@ func TestInputs_WrongOnesAreExplained(t *testing.T) {
 		"wrong DSN":          {postgres("postgres://waybill@127.0.0.1:port/ordering"), "migrate", []string{"DSN"}},
 		"no such database":   {postgres(server.String()), "migrate", []string{"no_such_database", "CREATE DATABASE"}},
 		"unreachable server": {postgres("postgres://waybill@127.0.0.1:1/ordering"), "serve", []string{"no PostgreSQL answers at 127.0.0.1:1"}},
-		"unreachable Kafka":  {replaced("kind: nats, embedded: ./nats}", `kind: kafka, addresses: ["127.0.0.1:1"]}`), "serve", []string{"brokers.default", "127.0.0.1:1"}},
+		"unreachable Kafka":  {replaced("kind: nats, embedded: ./nats}", `kind: kafka, addresses: ["127.0.0.1:1"]}`), "serve", []string{"the broker doesn't answer", "broker=default", "127.0.0.1:1"}},
 		"missing tables":     {sqliteAndNATS, "place", []string{"tables of outbox are missing", "migrate"}},
 		"missing tables too": {sqliteAndNATS, "verify", []string{"tables of outbox are missing", "migrate"}},
 		"missing tables yet": {sqliteAndNATS, "serve", []string{"tables of outbox are missing", "migrate"}},

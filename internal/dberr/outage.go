@@ -30,12 +30,19 @@ const (
 	doubtful = 200 * time.Millisecond
 	// brief is how long what passes by itself is nobody's trouble.
 	brief = 5 * time.Second
+	// long is after which what passes by itself is told, although another line of the
+	// log could tell of it.
+	long = 30 * time.Second
 )
 
 // Outage knows which tasks fail. It logs one line when the first begins to and one
 // when none does any more. It is safe for concurrent use.
 type Outage struct {
 	Log *slog.Logger
+	// Told says whether another line of the log tells that the database is away. Nil:
+	// there is no other, and the first failure is told at once. With it, only a failure
+	// is that doesn't pass by itself, or goes on for half a minute.
+	Told func() bool
 
 	mu     sync.Mutex
 	since  time.Time
@@ -69,10 +76,15 @@ func (o *Outage) Note(ctx context.Context, t Task, err error) {
 	}
 	trouble.Error, trouble.Code = err.Error(), CodeOf(err)
 	o.tasks[t] = trouble
-	if o.since.IsZero() {
+	if o.since.IsZero() && o.tell(trouble) {
 		o.since = now
 		o.Log.Warn("the database does not answer as it should; trying until it does", "what", t.What, "error", err)
 	}
+}
+
+// tell says whether the log should have a line of it. The lock is held.
+func (o *Outage) tell(t Trouble) bool {
+	return o.Told == nil || Lasts(t.Code) || time.Since(t.Since) >= long && !o.Told()
 }
 
 // Shows says whether people should see it: at once if it doesn't pass by itself, and

@@ -77,3 +77,27 @@ func TestOutage_S1_EachTaskForItself(t *testing.T) {
 		require.Equal(t, "look for rows", o.Worst().What, "what ends with the process is nobody's trouble")
 	})
 }
+
+// F-40: where another line tells of the outage, what passes by itself needs none, and
+// is told all the same if it alone goes on. What doesn't pass is told at once.
+func TestOutage_F_40_TellsWhatNobodyElseDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs bytes.Buffer
+		elsewhere := true
+		o := dberr.Outage{Log: slog.New(slog.NewTextHandler(&logs, nil)), Told: func() bool { return elsewhere }}
+		fail := func(err error) int {
+			o.Note(t.Context(), tidy, err)
+			return strings.Count(logs.String(), "level=WARN")
+		}
+		require.Zero(t, fail(errors.New("conn closed")))
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		require.Zero(t, fail(errors.New("conn closed")), "another line tells of it")
+		elsewhere = false
+		require.Equal(t, 1, fail(errors.New("conn closed")))
+		require.Equal(t, 1, fail(errors.New("conn closed")))
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		o.Note(t.Context(), tidy, nil)
+		require.Contains(t, logs.String(), "the database answers again")
+		require.Equal(t, 2, fail(&pgconn.PgError{Code: dberr.Denied}))
+	})
+}
