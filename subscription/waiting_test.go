@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -136,6 +138,27 @@ func TestWaitingKeysStopNoOthers_B6(t *testing.T) {
 	counts, err = subscription.CountDeadLetters(t.Context(), w.provider.Reader())
 	require.NoError(t, err)
 	require.Empty(t, counts, "nobody has to look after them")
+}
+
+// B6: so it is on NATS, which stops lending at what nobody acknowledges.
+func TestWaitingKeysStopNoOthersOnNATS_B6(t *testing.T) {
+	const keys = 25_000
+	w := newWorld(t, openPostgres(t))
+	b, err := embedded.Open(t.Context(), embedded.Config{Dir: t.TempDir(), SyncInterval: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	for some := range slices.Chunk(append(waiting(0, keys), placed("live", "1"), placed("live", "2")), 1000) {
+		require.NoError(t, b.Publish(t.Context(), some))
+	}
+	var ready atomic.Bool
+	begin := time.Now()
+	r, _ := w.start(w.patient(&ready, time.Hour), b)
+	require.Eventually(t, func() bool { return len(w.effects("live")) == 2 }, 3*time.Minute, 10*time.Millisecond, "the key behind them goes on")
+	t.Logf("handled behind %d waiting keys after %v", keys, time.Since(begin).Round(time.Millisecond))
+	require.Empty(t, r.Status().Stalled)
+	require.NoError(t, b.Publish(t.Context(), []broker.Message{placed("live", "3")}))
+	w.until(func() bool { return len(w.effects("live")) == 3 }, "and at once, from then on")
 }
 
 // B6: messages of a waiting key that are put into the table have their effect there, once
