@@ -74,6 +74,7 @@ func TestObservatory_S2_AsksForTheToken(t *testing.T) {
 	b.press("\x1b")
 	b.shows("#line", "no access")
 	require.NotContains(t, b.text("body"), "default / partner")
+	b.holds(`!document.querySelector('dialog')`) // its input has the same name as the next one's
 	b.press("k")
 	b.holds(`document.getElementById('token-input')`)
 	b.fill("#token-input", "not the one that it is")
