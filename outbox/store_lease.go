@@ -21,11 +21,21 @@ type Lease struct {
 	Fence     int64
 }
 
+// announcing is how long PostgreSQL waits for a process in the middle of its renewal.
+const announcing = "15s"
+
 // EnsurePartitions creates the partitions of a target that has none yet.
 func (s *Store) EnsurePartitions(ctx context.Context, target string) (partitions int, err error) {
 	partitions, err = Partitions(ctx, s.reader)
 	if err != nil {
 		return 0, err
+	}
+	// To insert what is there would wait for whoever is writing it, and a process that
+	// has been stopped may do so for long.
+	var there int
+	err = s.reader.QueryRowContext(ctx, "SELECT count(*) FROM outbox_partitions WHERE target_broker = ?", target).Scan(&there)
+	if err != nil || there == partitions {
+		return partitions, err
 	}
 	values := make([]string, partitions)
 	for p := range values {
@@ -48,6 +58,12 @@ func (s *Store) Announce(ctx context.Context, db bun.IDB, target string, workers
 		for i, w := range workers {
 			values[i] = fmt.Sprintf("(?%d, ?0, %s)", i+1, until)
 			args = append(args, w)
+		}
+		// A process that is stopped in here must not lock its partitions for ever.
+		if !s.sqlite() {
+			if _, err := tx.ExecContext(ctx, "SELECT set_config('idle_in_transaction_session_timeout', '"+announcing+"', true)"); err != nil {
+				return err
+			}
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO outbox_workers (worker, target_broker, seen_until) VALUES "+strings.Join(values, ", ")+
 			" ON CONFLICT (worker, target_broker) DO UPDATE SET seen_until = excluded.seen_until", args...)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/migrate"
@@ -167,4 +168,24 @@ func TestMigrations_EveryColumnHasAComment(t *testing.T) {
 	require.NoError(t, b.DB.NewRaw("SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = 'outbox'"+
 		" AND col_description((quote_ident(table_schema) || '.outbox')::regclass, ordinal_position) IS NULL").Scan(t.Context(), &silent))
 	require.Empty(t, silent)
+}
+
+// B12: a process that was stopped in the middle of its renewal locks rows of
+// outbox_partitions, and no other waits for it to start.
+func TestStore_B12_StartsWhileARenewalStandsStill(t *testing.T) {
+	each(t, func(t *testing.T, b *outboxtest.Bench) {
+		if b.DB.Dialect().Name() == dialect.SQLite {
+			return // a process that stops there holds the one writer, whatever it writes
+		}
+		tx, err := b.DB.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(t.Context(), "UPDATE outbox_partitions SET locked_until = locked_until")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		n, err := b.EnsurePartitions(ctx, "default")
+		require.NoError(t, err)
+		require.Equal(t, outboxtest.Partitions, n)
+	})
 }
