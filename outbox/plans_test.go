@@ -180,7 +180,7 @@ func TestPlans_F_49_F_50_NothingReadsTheHistory(t *testing.T) {
 // S3-30: what operators ask for goes by an index, whatever the number of published
 // rows, also while the server believes that most rows are unfinished.
 func TestPlans_S3_30_OperatorsReadNoHistory(t *testing.T) {
-	b := outboxtest.Open(t, openPostgres(t))
+	b := outboxtest.Open(t, openDatabase(t))
 	b.Exec("ALTER TABLE outbox SET (autovacuum_enabled = false)")
 	fillPublished(b, 50_000, time.Hour)
 	check := func(t *testing.T) {
