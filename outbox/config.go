@@ -176,3 +176,7 @@ func (p RetryPolicy) Delay(attempts int, r float64) time.Duration {
 	}
 	return time.Duration(d)
 }
+
+// DefaultPartitions is the partition count of a database whose first migration
+// names none.
+const DefaultPartitions = 64

@@ -6,18 +6,6 @@ import (
 	"time"
 )
 
-// Latency is how long rows took from being stored to the broker's acknowledgement.
-type Latency struct {
-	P50, P99 time.Duration // estimated; what took longer than two days counts as two days
-}
-
-// Latencies are those of all rows since the start.
-type Latencies struct {
-	Count   uint64
-	Sum     time.Duration
-	Buckets map[float64]uint64 // rows that took so many seconds at most
-}
-
 // latencyBounds are how long what is in a bucket took at most.
 var latencyBounds = [...]time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/tracing"
 )
@@ -179,37 +178,6 @@ func (p *Processor) Hint() {
 	default:
 	}
 }
-
-// LaneStatus is what this process knows of one of its lanes.
-type LaneStatus struct {
-	Name               string // "outbox-processor-default-to-partner-external"
-	Running            bool
-	Workers            int
-	Partitions         int      // held by this process
-	InFlight           int      // rows in the broker's hand
-	Breaker            string   // "closed", "open" or "half-open"
-	OpenTopics         []string // topics that don't answer while others do
-	Published          int64    // since the start
-	PublishedPerSecond float64
-	Attempts           int64    // settled since the start; those that cost nothing, as in an outage, don't count
-	Retries            int64    // those of them that were not their row's first
-	RetryRate          float64  // the second as a fraction of the first
-	Stale              int64    // write-backs of rows that came too late and changed nothing
-	TakenOver          int64    // rows that another worker had claimed and not settled
-	OrderBreaks        int64    // rows that the broker stored although it had not stored an earlier one of their key
-	Crashes            int64    // workers, other parts of the lane, and calls of the broker, that panicked; they go on
-	Latency            *Latency // of the last minute; nil: nothing was published
-	Latencies          Latencies
-	Silent             *Silence // other processes that hold partitions and are not heard of; nil: there are none
-	LastError          string   // the last that a broker answered, "" after a success; the database's words while there is Database
-	// Database is what the database doesn't let it do, over and over; nil: it lets it
-	// do everything.
-	Database *Trouble
-}
-
-// Trouble is something that a database doesn't let somebody do who tries again and
-// again.
-type Trouble = dberr.Trouble
 
 // Status is the state of every lane, by target broker.
 func (p *Processor) Status() map[string]LaneStatus {

@@ -19,10 +19,6 @@ import (
 	"github.com/waybill-go/waybill/internal/migrate"
 )
 
-// DefaultPartitions is the partition count of a database whose first migration
-// names none.
-const DefaultPartitions = 64
-
 // maxPartitions keeps the claim's SQL small.
 const maxPartitions = 1024
 

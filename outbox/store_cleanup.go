@@ -16,28 +16,6 @@ import (
 // actionPurge is the record's word for it.
 const actionPurge = "purge"
 
-// CleanUp says which finished rows an operator wants removed.
-type CleanUp struct {
-	// Actor is who asks, for the record. Required unless DryRun.
-	Actor string
-	// OlderThan chooses rows that were finished so long ago, whenever they expire.
-	// 0: those that have expired.
-	OlderThan time.Duration
-	// Statuses are Published, Abandoned or both. Empty: both.
-	Statuses []Status
-	// DryRun counts, and removes nothing.
-	DryRun bool
-	// Progress is called after each transaction with what was removed so far, or
-	// counted. May be nil.
-	Progress func(Purged)
-}
-
-// CleanedUp is how many rows were removed, or would be without a dry run.
-type CleanedUp struct {
-	Purged
-	Action int64 // id of the record; 0: nothing was removed
-}
-
 // CleanUp removes finished rows like [Store.Purge], because an operator wants it:
 // never one that is held, or that a target that is joining may need. It takes as
 // long as that takes, and may be ended and run again at any time. Rows that

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/uptrace/bun"
@@ -19,47 +17,6 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
-
-// Filter chooses rows. An empty field does not restrict; all that are set must
-// hold.
-type Filter struct {
-	Seqs          []int64 `json:"seqs,omitempty"`
-	MessageID     string  `json:"message_id,omitempty"`
-	Target        string  `json:"target,omitempty"`
-	Type          string  `json:"type,omitempty"`
-	Stream        string  `json:"stream,omitempty"`
-	Category      string  `json:"category,omitempty"`
-	PartitionKey  string  `json:"partition_key,omitempty"`
-	CorrelationID string  `json:"correlation_id,omitempty"`
-	CausationID   string  `json:"causation_id,omitempty"`
-	FailureClass  string  `json:"failure_class,omitempty"`
-	// Error is a part of the last error's text.
-	Error    string   `json:"error,omitempty"`
-	Statuses []Status `json:"statuses,omitempty"`
-	// Held chooses abandoned rows behind which their key waits.
-	Held bool `json:"held,omitempty"`
-	// Stale chooses rows that are in the hand of a lease that has run out.
-	Stale bool `json:"stale,omitempty"`
-	// RetryReady chooses failed rows that are due.
-	RetryReady bool `json:"retry_ready,omitempty"`
-	// From and Until bound the time at which a row was stored; Until is the first
-	// that is too late.
-	From  time.Time `json:"from,omitzero"`
-	Until time.Time `json:"until,omitzero"`
-	// After is the Seq of the last row of the page before.
-	After int64 `json:"after,omitempty"`
-	// Limit is the size of a page. Defaults to 100.
-	Limit int `json:"limit,omitempty"`
-}
-
-// empty says whether f chooses every row.
-func (f Filter) empty() bool {
-	f.After, f.Limit = 0, 0
-	return len(f.Seqs)+len(f.Statuses) == 0 && reflect.DeepEqual(f, Filter{Seqs: f.Seqs, Statuses: f.Statuses})
-}
-
-// named says whether f names rows, so that the table is not searched for them.
-func (f Filter) named() bool { return len(f.Seqs) > 0 || f.MessageID != "" }
 
 // among are conditions, one for each index, that together hold all rows which can
 // be in f; nil: the history may have some.
@@ -151,9 +108,6 @@ func stale(now string) string {
 		" AND p.fence = outbox.fence AND p.locked_until > " + now + ")"
 }
 
-// storable says whether both databases take a text.
-func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
-
 // chosen is the query for columns of the rows that f chooses behind f.After, in
 // the order of seq, up to a bound.
 //
@@ -210,28 +164,6 @@ func (s *Store) look(ctx context.Context, fn func(ctx context.Context, db bun.ID
 }
 
 var errEndless = fmt.Errorf("outbox: it took longer than %v, and was ended", lookLimit)
-
-// Entry is a row as operators see it, without its payload.
-type Entry struct {
-	Row
-	Seq           int64      `json:"seq"`
-	Status        Status     `json:"status"`
-	Attempts      int        `json:"attempts"`
-	MaxAttempts   int        `json:"max_attempts"`
-	AvailableAt   time.Time  `json:"available_at"`
-	LastAttemptAt *time.Time `json:"last_attempt_at"`
-	LastError     string     `json:"last_error"`
-	FailureClass  string     `json:"failure_class"`
-	LockedBy      string     `json:"locked_by"`
-	LockedUntil   *time.Time `json:"locked_until"`
-	Fence         int64      `json:"fence"`
-	ClaimID       int64      `json:"claim_id"`
-	Losses        int        `json:"losses"`
-	Held          bool       `json:"held"`
-	CreatedAt     time.Time  `json:"created_at"`
-	PublishedAt   *time.Time `json:"published_at"`
-	ExpiresAt     *time.Time `json:"expires_at"`
-}
 
 // entryColumns are what scanEntry reads, after seq.
 const entryColumns = "id, message_id, target_broker, stream, stream_category, topic, partition_key, partition, message_type," +

@@ -1,44 +1,16 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 )
-
-// RefusedError is an operator's change that some of the rows don't allow.
-// Nothing was changed.
-type RefusedError struct {
-	Verb string           // "retried", "abandoned", …
-	From []Status         // in which a row must be
-	Held bool             // and it must be held
-	Rows map[int64]Status // by seq, those that are in another one; "": there is no such row
-}
-
-func (e *RefusedError) Error() string {
-	var rows []string
-	for _, seq := range slices.Sorted(maps.Keys(e.Rows)) {
-		rows = append(rows, fmt.Sprintf("%d is %s", seq, cmp.Or(e.Rows[seq], "not there")))
-	}
-	from := make([]string, len(e.From))
-	for i, s := range e.From {
-		from[i] = string(s)
-	}
-	state := strings.Join(from, " or ")
-	if e.Held {
-		state += " and held"
-	}
-	return fmt.Sprintf("outbox: only a row that is %s can be %s, and row %s; nothing was changed", state, e.Verb, strings.Join(rows, ", row "))
-}
 
 // allows says whether a row may be changed.
 func (e *RefusedError) allows(s Status, held bool) bool {
@@ -155,12 +127,6 @@ func (s *Store) lock(ctx context.Context, tx bun.Tx, seqs []int64, match schema.
 		see(row)
 		return err
 	}, match)
-}
-
-// Held is what waits behind held rows.
-type Held struct {
-	Keys   int64 // whose head is held
-	Behind int64 // rows that wait for those
 }
 
 // Held counts, per target, held keys and what waits behind them.

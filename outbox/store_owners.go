@@ -5,26 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
-
-// Owned is a partition of a target, with who publishes it and what it holds.
-type Owned struct {
-	Target        string     `json:"-"`
-	Partition     int        `json:"partition"`
-	Owner         *string    `json:"owner"`          // who had its last lease; nil: nobody, or given back
-	Fence         int64      `json:"fence"`          // number of that lease
-	Until         *time.Time `json:"until"`          // end of that lease; nil: there is none
-	Live          bool       `json:"live"`           // the lease is running
-	Unfinished    int64      `json:"unfinished"`     // rows that are neither published nor given up
-	OldestSeconds *float64   `json:"oldest_seconds"` // age of the oldest of them; nil: none
-	Held          int64      `json:"held"`           // rows of them behind which their keys wait
-}
 
 // Owners returns every partition that had an owner or has unfinished rows, by
 // target and number. What it costs depends on the unfinished rows.

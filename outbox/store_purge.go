@@ -33,12 +33,6 @@ func (s *Store) GiveBackTurn(ctx context.Context, job string) error {
 	return err
 }
 
-// Purged is how many rows a purge removed, by what they were.
-type Purged struct {
-	Published int `json:"published"`
-	Abandoned int `json:"abandoned"`
-}
-
 // A purge steps through the table so that others hardly notice.
 const (
 	// purgeFirst is how many rows its first step looks at, before it knows how long

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -16,67 +15,6 @@ import (
 
 // targetsPrefix stands before the context's name in outbox_settings.
 const targetsPrefix = "targets:"
-
-// TargetsFresh is for how long a writer relies on the targets that it has read.
-// One whose list was changed behind its back is refused from then on, and until
-// then no back-fill ends.
-const TargetsFresh = 3 * time.Second
-
-// Targets are the brokers that a context's rows are for. Every process that
-// writes a context into a database must have the same ones: a broker that one of
-// them doesn't know never gets its events, and nothing would show it. So they are
-// written into the database when a context comes to it, by a migration or by an
-// engine, and whoever has others is refused from then on.
-type Targets struct {
-	Broker   string   `json:"broker"`   // The context's own.
-	External []string `json:"external"` // The partners', in any order.
-	// Joining are those of External that get the events of the time before from
-	// [Store.Backfill]. Until it has ended, no unit of work writes rows for them.
-	// That is a state of the database: a program's configuration doesn't have it.
-	Joining []string `json:"joining,omitempty"`
-}
-
-// TargetsOf are a context's targets, as uow.Config has them.
-func TargetsOf(own string, external []Target) Targets {
-	t := Targets{Broker: own}
-	for _, e := range external {
-		t.External = append(t.External, e.Broker)
-	}
-	return t
-}
-
-// sorted is t as it is stored.
-func (t Targets) sorted() Targets {
-	t.External = append([]string{}, t.External...)
-	slices.Sort(t.External)
-	t.Joining = slices.Compact(slices.Sorted(slices.Values(t.Joining)))
-	return t
-}
-
-// Equal says whether t and o are the same brokers, joining or not.
-func (t Targets) Equal(o Targets) bool {
-	return t.Broker == o.Broker && slices.Equal(t.sorted().External, o.sorted().External)
-}
-
-// String is the form of `waybill migrate --set-targets`: "default,partner", the
-// context's own first.
-func (t Targets) String() string {
-	return strings.Join(append([]string{t.Broker}, t.sorted().External...), ",")
-}
-
-func (t Targets) check() error {
-	all := append([]string{t.Broker}, t.External...)
-	slices.Sort(all)
-	if slices.Contains(all, "") || len(slices.Compact(slices.Clone(all))) < len(all) {
-		return fmt.Errorf("outbox: targets %q: name every broker, and none twice", t)
-	}
-	for _, j := range t.Joining {
-		if !slices.Contains(t.External, j) {
-			return fmt.Errorf("outbox: targets %q: %q can't join, as it is not an external broker of them", t, j)
-		}
-	}
-	return nil
-}
 
 // ReadTargets are the targets that a database has, by context.
 func ReadTargets(ctx context.Context, db bun.IDB) (map[string]Targets, error) {

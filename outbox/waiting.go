@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/liveness"
@@ -12,32 +11,6 @@ import (
 
 // waitingEvery is how often a lane says at most that it waits for another process.
 const waitingEvery = 10 * time.Second
-
-// Silence is what a lane sees of other processes that hold partitions and don't
-// renew their leases: rows of these wait until the leases end.
-type Silence struct {
-	Partitions int
-	Processes  []string  // their names, and what is known of them
-	Until      time.Time // when the last of the leases ends, by the database's clock
-	For        time.Duration
-}
-
-// String is what waits for whom, and until when.
-func (s Silence) String() string {
-	return fmt.Sprintf("%s until %s, not heard of for %v", names(s.Processes), clock(s.Until), s.For.Round(time.Second))
-}
-
-// clock is a time of the day for people, by the database's clock.
-func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
-
-// names are some names for people.
-func names(all []string) string {
-	const most = 3
-	if more := len(all) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), more)
-	}
-	return strings.Join(all, ", ")
-}
 
 // watched is what a lane remembers of the workers of other processes. Whether one
 // renews is seen only by who looks again.
