@@ -40,6 +40,36 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
+// narrowed has a scope without being the package's own error.
+type narrowed struct{ error }
+
+func (narrowed) Scope() broker.Scope { return broker.ScopeTopic }
+
+// O1: an error says whom it concerns.
+func TestScopeOf(t *testing.T) {
+	cause := errors.New("cause")
+	for name, test := range map[string]struct {
+		err  error
+		want broker.Scope
+	}{
+		"nothing":              {nil, broker.ScopeUnknown},
+		"no scope":             {cause, broker.ScopeUnknown},
+		"only a class":         {broker.Classify(broker.Permanent, cause), broker.ScopeUnknown},
+		"scoped, then wrapped": {fmt.Errorf("more: %w", broker.Scoped(broker.Transient, broker.ScopeRow, cause)), broker.ScopeRow},
+		"by behaviour":         {fmt.Errorf("more: %w", narrowed{cause}), broker.ScopeTopic},
+		"the outer counts":     {broker.Scoped(broker.Unknown, broker.ScopeBroker, narrowed{cause}), broker.ScopeBroker},
+		"a class keeps it":     {broker.Classify(broker.Unavailable, narrowed{cause}), broker.ScopeTopic},
+		"a context":            {context.DeadlineExceeded, broker.ScopeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, broker.ScopeOf(test.err))
+		})
+	}
+	require.NoError(t, broker.Scoped(broker.Permanent, broker.ScopeRow, nil))
+	require.Equal(t, "unknown row topic broker Scope(9)", fmt.Sprint(broker.ScopeUnknown, " ", broker.ScopeRow, " ",
+		broker.ScopeTopic, " ", broker.ScopeBroker, " ", broker.Scope(9)))
+}
+
 func TestClassifyKeepsTheError(t *testing.T) {
 	require.NoError(t, broker.Classify(broker.Permanent, nil))
 	err := broker.Classify(broker.Permanent, context.Canceled)

@@ -18,8 +18,9 @@ const (
 	Unavailable
 	// Unknown: the message may or may not have been stored.
 	Unknown
-	// Permanent: trying again cannot help (too large, not authorised, not
-	// serialisable).
+	// Permanent: trying again cannot help, because of what the message itself is
+	// (too large, not serialisable, a header that can't be). What somebody can put
+	// right elsewhere, such as a missing topic or permission, is not.
 	Permanent
 )
 
@@ -37,18 +38,56 @@ func (c Class) String() string {
 	return fmt.Sprintf("Class(%d)", int(c))
 }
 
-// Error is an error with a class. Adapters return it; [ClassOf] reads it.
+// Scope says how much fails together with a message. Only a failure of scope row
+// costs the message an attempt: the others would have met any other message, too.
+type Scope int
+
+const (
+	// ScopeUnknown: the adapter can't tell. Who publishes goes by what else was
+	// answered.
+	ScopeUnknown Scope = iota
+	// ScopeRow: this message, whatever happens to others.
+	ScopeRow
+	// ScopeTopic: what goes to its topic, such as without a leader, replicas or
+	// permission, or if the topic doesn't exist.
+	ScopeTopic
+	// ScopeBroker: everything, such as without a connection or with wrong
+	// credentials.
+	ScopeBroker
+)
+
+func (s Scope) String() string {
+	switch s {
+	case ScopeUnknown:
+		return "unknown"
+	case ScopeRow:
+		return "row"
+	case ScopeTopic:
+		return "topic"
+	case ScopeBroker:
+		return "broker"
+	}
+	return fmt.Sprintf("Scope(%d)", int(s))
+}
+
+// Error is an error with a class and a scope. Adapters return it; [ClassOf] and
+// [ScopeOf] read it.
 type Error struct {
 	Of  Class
+	In  Scope
 	Err error
 }
 
-// Classify gives err a class. It returns nil for nil.
-func Classify(c Class, err error) error {
+// Classify gives err a class. The scope is the one that err has, if any. It
+// returns nil for nil.
+func Classify(c Class, err error) error { return Scoped(c, ScopeOf(err), err) }
+
+// Scoped gives err a class and a scope. It returns nil for nil.
+func Scoped(c Class, s Scope, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Of: c, Err: err}
+	return &Error{Of: c, In: s, Err: err}
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -57,6 +96,9 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Class is what [ClassOf] finds.
 func (e *Error) Class() Class { return e.Of }
+
+// Scope is what [ScopeOf] finds.
+func (e *Error) Scope() Scope { return e.In }
 
 // ClassOf finds the class of an error by its behaviour: that of the first error
 // in the chain with a method Class() Class. Without one, an error of a context
@@ -73,8 +115,19 @@ func ClassOf(err error) Class {
 	return Transient
 }
 
+// ScopeOf finds the scope of an error by its behaviour: that of the first error
+// in the chain with a method Scope() Scope. Without one it is ScopeUnknown.
+func ScopeOf(err error) Scope {
+	var scoped interface{ Scope() Scope }
+	if errors.As(err, &scoped) {
+		return scoped.Scope()
+	}
+	return ScopeUnknown
+}
+
 // PublishError is a call of which some messages were not stored, or are not
-// known to be. It has no class of its own: each failure has one.
+// known to be. It has no class and no scope of its own: each failure has
+// them.
 type PublishError struct {
 	Failed map[int]error // By index into the call's messages. Not empty.
 }
