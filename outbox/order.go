@@ -16,6 +16,9 @@ import (
 // of several aggregates have no row in common. It has to be a statement of its
 // own: the insert would draw before it waits. The locks are taken in the order of
 // their numbers, so that two transactions don't wait for each other.
+//
+// PostgreSQL has one set of locks for a whole database. Those of a schema are its own,
+// as its table of settings is in their hash.
 func LockKeys(events []Event) schema.QueryAppender {
 	var locks []int64
 	for i := range events {
@@ -40,14 +43,17 @@ func LockKeys(events []Event) schema.QueryAppender {
 // lockKeys is an array of bigint.
 type lockKeys string
 
-const lockAll = "SELECT pg_advisory_xact_lock(key) FROM unnest("
+const (
+	lockAll  = "SELECT pg_advisory_xact_lock(id) FROM (SELECT hashint8extended(key, 'outbox_settings'::regclass::oid::bigint) AS id FROM unnest("
+	lockEach = "::bigint[]) AS key ORDER BY id) AS locks"
+)
 
 // AppendQuery implements [schema.QueryAppender].
 func (keys lockKeys) AppendQuery(_ schema.QueryGen, b []byte) ([]byte, error) {
-	return append(append(append(b, lockAll+"'"...), keys...), "'::bigint[]) AS key"...), nil
+	return append(append(append(b, lockAll+"'"...), keys...), "'"+lockEach...), nil
 }
 
 // Prepared returns the statement for PostgreSQL to prepare, and its value.
 func (keys lockKeys) Prepared() (query string, values []any, err error) {
-	return lockAll + "$1::bigint[]) AS key", []any{string(keys)}, nil
+	return lockAll + "$1" + lockEach, []any{string(keys)}, nil
 }

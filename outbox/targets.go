@@ -16,7 +16,8 @@ import (
 // targetsPrefix stands before the context's name in outbox_settings.
 const targetsPrefix = "targets:"
 
-// ReadTargets are the targets that a database has, by context.
+// ReadTargets are the targets that a database has, by context. It is for people: see
+// [FindTargets].
 func ReadTargets(ctx context.Context, db bun.IDB) (map[string]Targets, error) {
 	var rows []struct{ Name, Value string }
 	if err := db.NewRaw("SELECT name, value FROM outbox_settings WHERE name LIKE '"+targetsPrefix+"%'").Scan(ctx, &rows); err != nil {
@@ -25,13 +26,35 @@ func ReadTargets(ctx context.Context, db bun.IDB) (map[string]Targets, error) {
 	all := map[string]Targets{}
 	for _, r := range rows {
 		name := strings.TrimPrefix(r.Name, targetsPrefix)
-		var t Targets
-		if err := json.Unmarshal([]byte(r.Value), &t); err != nil {
-			return nil, fmt.Errorf("outbox: outbox_settings says that the targets of context %s are %q; write them anew with `waybill migrate --set-targets %s=<own broker>,<external broker>`: %w", name, r.Value, name, err)
+		t, err := parseTargets(name, r.Value)
+		if err != nil {
+			return nil, err
 		}
 		all[name] = t
 	}
 	return all, nil
+}
+
+// FindTargets are the targets that a database has for one context. Others' are not
+// read: a unit of work costs the same however many there are, and doesn't fail for one
+// that is malformed.
+func FindTargets(ctx context.Context, db bun.IDB, name string) (t Targets, found bool, err error) {
+	var value string
+	switch err := db.NewRaw("SELECT value FROM outbox_settings WHERE name = ?", targetsPrefix+name).Scan(ctx, &value); {
+	case errors.Is(err, sql.ErrNoRows):
+		return Targets{}, false, nil
+	case err != nil:
+		return Targets{}, false, explain(ctx, db, fmt.Errorf("outbox: read targets of context %s: %w", name, err))
+	}
+	t, err = parseTargets(name, value)
+	return t, err == nil, err
+}
+
+func parseTargets(name, value string) (t Targets, err error) {
+	if err := json.Unmarshal([]byte(value), &t); err != nil {
+		return Targets{}, fmt.Errorf("outbox: outbox_settings says that the targets of context %s are %q; write them anew with `waybill migrate --set-targets %s=<own broker>,<external broker>`: %w", name, value, name, err)
+	}
+	return t, nil
 }
 
 // CheckTargets returns a [*TargetsError] unless the database has t for a context.
@@ -43,13 +66,11 @@ func CheckTargets(ctx context.Context, db bun.IDB, name string, t Targets) error
 // ConfirmTargets is CheckTargets that also returns what the database has: which
 // targets are joining.
 func ConfirmTargets(ctx context.Context, db bun.IDB, name string, t Targets) (Targets, error) {
-	all, err := ReadTargets(ctx, db)
-	if err != nil {
-		return Targets{}, err
-	}
-	have, ok := all[name]
+	have, found, err := FindTargets(ctx, db, name)
 	switch {
-	case !ok:
+	case err != nil:
+		return Targets{}, err
+	case !found:
 		return Targets{}, &TargetsError{Context: name, Want: t}
 	case !have.Equal(t):
 		return Targets{}, &TargetsError{Context: name, Have: &have, Want: t}

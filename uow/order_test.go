@@ -160,6 +160,19 @@ func TestOrderedBy_F02_WaitsForTheFirst(t *testing.T) {
 	require.NoError(t, errors.Join(first.commit(), <-second))
 }
 
+// O11: schemas of one database have keys of their own.
+func TestOrderedBy_O11_OtherSchemasDoNotWait(t *testing.T) {
+	w, other := newDepot(t, openPostgres), newDepot(t, openPostgres)
+	first := w.begin(t, parcel("van"))
+	select {
+	case err := <-other.loading(t, parcel("van")):
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Error("a unit of another schema waits")
+	}
+	require.NoError(t, first.commit())
+}
+
 // Two keys, in the one order and in the other: nobody waits for each other.
 func TestOrderedBy_NoDeadlock(t *testing.T) {
 	w := newDepot(t, openPostgres)

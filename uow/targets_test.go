@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,11 +67,43 @@ func TestTargets_AreLookedAtAgain(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, refused := errors.AsType[*outbox.TargetsError](deposit())
 			return refused
-		}, 2*outbox.TargetsFresh, 50*time.Millisecond)
+		}, 6*time.Second, 50*time.Millisecond, "the guarantee is 3 s")
 		_, refused := errors.AsType[*outbox.TargetsError](deposit())
 		require.True(t, refused, "and stays refused")
 		require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 		require.NoError(t, deposit())
+	})
+}
+
+// O13: a unit reads the targets of its own context alone: it costs the same whatever
+// others have, and what is malformed there is theirs to mend.
+func TestTargets_O13_OthersAreNotRead(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		ctx := t.Context()
+		require.NoError(t, outbox.InitTargets(ctx, w.owner, "bank", w.units.Targets()))
+		var others []string
+		for i := range 1000 {
+			others = append(others, fmt.Sprintf("('targets:other%d', '{')", i))
+		}
+		_, err := w.owner.ExecContext(ctx, "INSERT INTO outbox_settings (name, value) VALUES "+strings.Join(others, ", "))
+		require.NoError(t, err)
+		for name, before := range map[string]func(context.Context) error{
+			"at once": func(context.Context) error { return nil },
+			"begun":   func(ctx context.Context) error { _, err := uow.DB(ctx); return err },
+		} {
+			a := newAccount(name)
+			a.Deposit(1)
+			require.NoError(t, w.another(t).Do(ctx, func(ctx context.Context) error { return errors.Join(before(ctx), w.save(ctx, a)) }))
+		}
+		_, err = outbox.ReadTargets(ctx, w.owner)
+		require.ErrorContains(t, err, "waybill migrate --set-targets other", "who lists them all is told")
+		_, err = w.owner.ExecContext(ctx, "UPDATE outbox_settings SET value = '{' WHERE name = 'targets:bank'")
+		require.NoError(t, err)
+		a := newAccount("malformed")
+		a.Deposit(1)
+		err = w.another(t).Do(ctx, func(ctx context.Context) error { return w.save(ctx, a) })
+		require.ErrorContains(t, err, "waybill migrate --set-targets bank=<own broker>,<external broker>")
 	})
 }
 

@@ -26,6 +26,11 @@ const lock int64 = 0x77617962696c6c // "waybill"; more than an int where that ha
 // Set is one feature's migrations. Files holds postgres/0001_name.sql,
 // sqlite/0001_name.sql and so on, without gaps. A file is plain SQL, any number
 // of statements, without transaction control.
+//
+// A file whose leading comments have a line "-- tolerates: N" says that builds that
+// know version N, or a newer one, work on the tables as it leaves them: their
+// processes may start, which makes restarts during a deploy, and a way back, possible.
+// Without it only builds that know the file's own version do.
 type Set struct {
 	Feature string // "outbox"
 	Files   fs.FS
@@ -81,7 +86,7 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 			return err
 		}
 	}
-	if _, err := tx.Tx.ExecContext(ctx, bookkeeping(db.Dialect())); err != nil {
+	if err := keepBooks(ctx, tx); err != nil {
 		return err
 	}
 	have, err := s.version(ctx, tx)
@@ -96,34 +101,24 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 		if _, err := tx.Tx.ExecContext(ctx, f.SQL); err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES (?, ?, ?)",
-			s.Feature, f.Version, dbtime.Value(db.Dialect(), time.Now())); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, tolerates, applied_at) VALUES (?, ?, ?, ?)",
+			s.Feature, f.Version, f.Tolerates, dbtime.Value(db.Dialect(), time.Now())); err != nil {
 			return err
 		}
 	}
 	return tx.Commit()
 }
 
-// Check returns a [*SchemaError] unless the tables are at this build's version.
-// It may run inside a transaction, and leaves that usable.
+// Check returns a [*SchemaError] unless the tables are at this build's version, or at a
+// newer one that tolerates it. It may run inside a transaction, and leaves that usable.
 func (s Set) Check(ctx context.Context, db bun.IDB) error {
 	files, err := s.Steps(db.Dialect())
 	if err != nil {
 		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
 	}
-	exists := "SELECT to_regclass('waybill_migrations') IS NOT NULL"
-	if db.Dialect().Name() == dialect.SQLite {
-		exists = "SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = 'waybill_migrations'"
-	}
-	var migrated bool
-	if err := db.NewRaw(exists).Scan(ctx, &migrated); err != nil {
+	have, err := s.reached(ctx, db, len(files))
+	if err != nil {
 		return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
-	}
-	have := 0
-	if migrated {
-		if have, err = s.version(ctx, db); err != nil {
-			return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
-		}
 	}
 	if have != len(files) {
 		return &SchemaError{Feature: s.Feature, Have: have, Need: len(files)}
@@ -131,19 +126,31 @@ func (s Set) Check(ctx context.Context, db bun.IDB) error {
 	return nil
 }
 
-func (s Set) version(ctx context.Context, db bun.IDB) (have int, err error) {
-	err = db.NewRaw("SELECT coalesce(max(version), 0) FROM waybill_migrations WHERE feature = ?", s.Feature).Scan(ctx, &have)
+// reached is the version that the tables are at for a build that needs one: that one,
+// if newer ones tolerate the build.
+func (s Set) reached(ctx context.Context, db bun.IDB, need int) (have int, err error) {
+	exists, err := bookkept(ctx, db)
+	if err != nil || !exists {
+		return 0, err
+	}
+	if have, err = s.version(ctx, db); err != nil || have <= need {
+		return have, err
+	}
+	known, err := tolerating(ctx, db)
+	if err != nil || !known {
+		return have, err
+	}
+	var oldest int // Each file since then has to tolerate the build.
+	err = db.NewRaw("SELECT max(coalesce(tolerates, version)) FROM waybill_migrations WHERE feature = ? AND version > ?", s.Feature, need).Scan(ctx, &oldest)
+	if err == nil && oldest <= need {
+		return need, nil
+	}
 	return have, err
 }
 
-// bookkeeping is the table that has the versions.
-func bookkeeping(d schema.Dialect) string {
-	appliedAt := "text"
-	if d.Name() == dialect.PG {
-		appliedAt = "timestamptz"
-	}
-	return "CREATE TABLE IF NOT EXISTS waybill_migrations (" +
-		"feature text NOT NULL, version integer NOT NULL, applied_at " + appliedAt + " NOT NULL, PRIMARY KEY (feature, version))"
+func (s Set) version(ctx context.Context, db bun.IDB) (have int, err error) {
+	err = db.NewRaw("SELECT coalesce(max(version), 0) FROM waybill_migrations WHERE feature = ?", s.Feature).Scan(ctx, &have)
+	return have, err
 }
 
 // Step is one file of a feature.
@@ -151,7 +158,10 @@ type Step struct {
 	Feature string `json:"feature"`
 	Version int    `json:"version"`
 	Name    string `json:"file"` // "0001_outbox.sql"
-	SQL     string `json:"-"`
+	// Tolerates is the version that a build must know at least to run once the file was
+	// applied.
+	Tolerates int    `json:"tolerates"`
+	SQL       string `json:"-"`
 }
 
 // Steps are the migrations for one kind of database, in order, numbered 1, 2, 3 …
@@ -182,7 +192,11 @@ func (s Set) Steps(d schema.Dialect) ([]Step, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, Step{Feature: s.Feature, Version: version, Name: e.Name(), SQL: string(sql)})
+		tolerates, err := tolerated(string(sql), version)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", dir, e.Name(), err)
+		}
+		files = append(files, Step{Feature: s.Feature, Version: version, Name: e.Name(), Tolerates: tolerates, SQL: string(sql)})
 	}
 	return files, nil
 }

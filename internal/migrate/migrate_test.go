@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite"
@@ -108,6 +109,80 @@ func TestUpAppliesWhatIsMissing(t *testing.T) {
 		other.Feature = "others"
 		require.Equal(t, &migrate.SchemaError{Feature: "others", Need: 2}, other.Check(t.Context(), db))
 	})
+}
+
+// O15: an older build that each newer file tolerates starts, migrates nothing and is
+// refused by none; one that a single file doesn't tolerate is.
+func TestCheck_O15_OlderBuildsThatAreTolerated(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		const third = "-- makes room\n--  tolerates: 1 \nCREATE TABLE more (id text);\n"
+		db := again()
+		one, two, three := set(first), set(first, second), set(first, second, third)
+		require.NoError(t, two.Up(t.Context(), db))
+		require.NoError(t, three.Up(t.Context(), db))
+		require.NoError(t, three.Check(t.Context(), db))
+		require.NoError(t, two.Check(t.Context(), db))
+		require.NoError(t, two.Up(t.Context(), db), "there is nothing that it has to do")
+		steps, err := two.Missing(t.Context(), db)
+		require.NoError(t, err)
+		require.Empty(t, steps)
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 3, Need: 1}, one.Check(t.Context(), db), "the second file doesn't tolerate it")
+		require.NoError(t, three.Up(t.Context(), db))
+
+		four := set(first, second, third, "CREATE TABLE last (id text);")
+		script(t, db, four)
+		require.NoError(t, four.Check(t.Context(), db))
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 4, Need: 2}, two.Check(t.Context(), db), "without the line nothing is tolerated")
+	})
+}
+
+// O15: so it is where a script has migrated, and where the table of versions was made
+// by a build that knew nothing of it.
+func TestCheck_O15_TablesOfEarlierBuilds(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE waybill_migrations (feature text NOT NULL, version integer NOT NULL, applied_at text NOT NULL, PRIMARY KEY (feature, version))")
+		if db.Dialect().Name() == dialect.PG && err == nil {
+			_, err = db.ExecContext(t.Context(), "ALTER TABLE waybill_migrations ALTER COLUMN applied_at TYPE timestamptz USING applied_at::timestamptz")
+		}
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('things', 1, '2026-01-01T00:00:00Z'), ('others', 2, '2026-01-01T00:00:00Z')")
+		require.NoError(t, err)
+		others := set(first)
+		others.Feature = "others"
+		newer := &migrate.SchemaError{Feature: "others", Have: 2, Need: 1}
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, newer, others.Check(t.Context(), tx))
+		require.NoError(t, set(first).Check(t.Context(), tx), "the transaction is still usable")
+		require.NoError(t, tx.Rollback())
+
+		script(t, db, set(first, "-- tolerates: 1\nCREATE TABLE more (id text);"))
+		require.NoError(t, set(first).Check(t.Context(), db))
+		require.Equal(t, newer, others.Check(t.Context(), db))
+	})
+}
+
+// script migrates as people do who are given the SQL.
+func script(t *testing.T, db *bun.DB, s migrate.Set) {
+	t.Helper()
+	steps, err := s.Missing(t.Context(), db)
+	require.NoError(t, err)
+	text, err := migrate.Plan{Steps: steps}.Script(t.Context(), db)
+	require.NoError(t, err)
+	_, err = db.DB.ExecContext(t.Context(), text)
+	require.NoError(t, err, text)
+}
+
+func TestFiles_O15_WhatTheyTolerate(t *testing.T) {
+	for _, wrong := range []string{"-- tolerates: 3\n", "-- tolerates: 0\n", "-- tolerates: all", "--tolerates:"} {
+		_, err := set(first, wrong).Steps(pgdialect.New())
+		require.ErrorContains(t, err, "postgres/0002_step.sql: ", wrong)
+		require.ErrorContains(t, err, "write a number from 1 to 2, or leave it out")
+	}
+	steps, err := set(first, "\nSELECT 1;\n-- tolerates: 1\n").Steps(pgdialect.New())
+	require.NoError(t, err)
+	require.Equal(t, 2, steps[1].Tolerates, "only a file's head says it")
 }
 
 // F-59: a file that fails is an error with its name and the database's words, and

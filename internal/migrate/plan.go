@@ -53,10 +53,16 @@ func (p Plan) Script(ctx context.Context, db bun.IDB) (string, error) {
 	} else {
 		line("BEGIN IMMEDIATE;")
 	}
-	line("%s;", bookkeeping(db.Dialect()))
+	statements, err := books(ctx, db)
+	if err != nil {
+		return "", fmt.Errorf("migrate: %w", err)
+	}
+	for _, statement := range statements {
+		line("%s;", statement)
+	}
 	for _, s := range p.Steps {
 		line("\n-- %s: %s", s.Feature, s.Name)
-		line("INSERT INTO waybill_migrations (feature, version, applied_at) VALUES (%s, %d, %s);", Quote(s.Feature), s.Version, dbtime.Now(db.Dialect()))
+		line("INSERT INTO waybill_migrations (feature, version, tolerates, applied_at) VALUES (%s, %d, %d, %s);", Quote(s.Feature), s.Version, s.Tolerates, dbtime.Now(db.Dialect()))
 		line("\n%s", strings.TrimSpace(s.SQL))
 	}
 	line("")
