@@ -178,14 +178,6 @@ func (w *worker) sendable(rows []Claimed, errs map[int]error) (indexes []int, de
 	return indexes, deadline
 }
 
-// publishedHeader is "false" in messages whose event is no part of its context's
-// contract with others. Who handles one all the same is to hear of it.
-const publishedHeader = "waybill-published"
-
-// IsPrivate says whether a message's headers say that its event isn't published: its
-// context may change it at any time.
-func IsPrivate(headers map[string]string) bool { return headers[publishedHeader] == "false" }
-
 // call is one call of the broker.
 func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs map[int]error) {
 	if len(indexes) == 0 {
@@ -196,10 +188,10 @@ func (w *worker) call(ctx context.Context, rows []Claimed, indexes []int, errs m
 	for n, i := range indexes {
 		messages[n] = rows[i].Message
 		if promised != nil {
-			promised.headers(messages[n].Headers)
+			promised.WriteHeaders(messages[n].Headers)
 		}
 		if !w.lane.External && slices.Contains(w.lane.p.cfg.Private, messages[n].Headers["type"]) {
-			messages[n].Headers[publishedHeader] = "false"
+			MarkPrivate(messages[n].Headers)
 		}
 	}
 	spans, answered := w.publishing(ctx, rows, indexes, messages), false

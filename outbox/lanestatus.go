@@ -29,6 +29,7 @@ type LaneStatus struct {
 	Latency            *Latency // of the last minute; nil: nothing was published
 	Latencies          Latencies
 	Silent             *Silence // other processes that hold partitions and are not heard of; nil: there are none
+	Doing              string   // what makes it slow on purpose, such as "probing"; "": nothing does
 	LastError          string   // the last that a broker answered, "" after a success; the database's words while there is Database
 	// Database is what the database doesn't let it do, over and over; nil: it lets it
 	// do everything.

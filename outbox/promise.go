@@ -52,8 +52,8 @@ func milliseconds(text string) (t time.Time, ok bool) {
 	return t, err == nil && ms > 0 && t.Year() < 10000
 }
 
-// headers writes p down.
-func (p Promise) headers(into map[string]string) {
+// WriteHeaders writes p into a message's headers.
+func (p Promise) WriteHeaders(into map[string]string) {
 	into[sourceHeader] = p.Source
 	into[settledHeader] = strconv.FormatInt(p.Settled.UnixMilli(), 10)
 	into[asOfHeader] = strconv.FormatInt(p.AsOf.UnixMilli(), 10)
