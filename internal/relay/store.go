@@ -47,6 +47,7 @@ type Claimed struct {
 	Losses    int
 	Waits     bool // by now: it ends its key's run
 	CreatedAt time.Time
+	Waited    time.Duration // from CreatedAt to this claim, by the database's clock
 }
 
 // Ref names the row.
@@ -189,7 +190,8 @@ type Abandonment struct {
 
 // Polled is the answer to a poll.
 type Polled struct {
-	Last  int64 // the sequence's last value
+	Last  int64     // the sequence's last value
+	Now   time.Time // by the database's clock
 	Lanes []PolledLane
 }
 
@@ -205,7 +207,8 @@ type MemberState struct {
 	ID      MemberID
 	Name    string
 	Healthy bool
-	Expired bool // its lease has passed
+	Expired bool      // its lease has passed
+	Until   time.Time // when its lease ends, by the database's clock
 	Parts   int
 }
 
