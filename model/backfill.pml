@@ -12,7 +12,7 @@
    one. Commands that find the horizon, copy one row per transaction, and flip under
    the exclusive lock; each is killed and started again at any step. Rows for the
    own broker are published and removed, and so are those of the target.
-   Abstracted: how the horizon is found (memory.pml has it), batches, time, the
+   Abstracted: how the horizon is found (track.pml has it), batches, time, the
    queue at a lock. SQLite's one writer is the exclusive lock in every transaction.
 
    Asserted:

@@ -1,31 +1,45 @@
-/* Who pays when nothing is answered: the lane's breaker and its suspects.
+/* Who pays for a call that is not answered, and what is tried next: one breaker per
+   topic and one for the lane, and calls that get smaller.
 
-   A call of which no row is answered says nothing about its rows: the broker may be
-   away, or one row may be one that it never answers. Nobody pays; the breaker opens.
+   An answered failure says itself whose it is: of the row, the topic or the broker.
+   Silence doesn't. Here: what silence costs, and how a backlog leaves after it.
 
-   Modelled: one lane, calls one after the other. Slots 0 to 3 hold rows of different
-   keys, the lower the older; the rows in the first POISONS slots are never answered. A
-   published row's slot may get a new row at any time. The broker goes away OUTAGES
-   times, between calls or in the middle of one, and comes back at any time.
+   Modelled: one lane, calls one after the other. Slots hold rows of different keys, the
+   lower the older; the first half is of topic 0, the rest of topic 1. The rows in the
+   first POISONS slots are never answered, and each of their calls may be silent as a
+   whole. A published row's slot may get a new row at any time. The broker goes away,
+   between calls or in the middle of one, or topic 0 does, OUTAGES times; both come back
+   at any time. The lane's process starts anew RESTARTS times. While topic 0 is away its
+   slots may turn out to be other keys: its backlog is without end. The sizes are N, HALF
+   and one here for 500, 64, 8 and one.
    Abstracted: time (what waits gets due at any step), order within keys, several calls
-   at once, all failures with an answer.
+   at once, a call of which poison takes a part of its topic along.
 
    The rule.
-     - Some of a call is answered: unanswered heads pay.
-     - Nothing is: nobody pays, the breaker opens, the rows of this call are the suspects
-       (whoever was suspected before is not any more). While it is open, the probe is the
-       oldest row that isn't suspected, or else the oldest.
-     - When it has closed, suspects go first, one per call. One that isn't answered alone
-       pays, and the breaker opens again: each answer convicts one row at most.
+     - Of each key and topic remember the last silent call since its last answer.
+     - Rows of a topic of which another row in the call was answered: unanswered ones
+       pay. Otherwise nobody of the topic pays and the topic's breaker opens; if nothing
+       at all was answered, the lane's opens too.
+     - The lane is open: one row, of the topic and then of the key whose last silent call
+       is longest ago (none: first), the oldest of these. An answer closes the lane and
+       its topic.
+     - A topic is open: now and then one row of it, chosen the same way.
+     - Of each row count the silent calls since its last answer, but not those that a
+       breaker let through: these say nothing about the row. A call takes rows of one
+       count only, and the more it is, the fewer: all that fit, HALF, one.
+     - If one that is alone by its count isn't answered, and its topic was since the
+       topic's last silent call, the row pays.
 
    Asserted:
-     OUTAGE    a healthy row pays only while the broker is away, and at most once in each
-               outage; so with OUTAGES < MAX none is abandoned
-     POISONED  with the broker there for good, and poison and healthy rows due, poison is
-               abandoned within PATIENCE calls
-     STARVED   with the broker there for good, a healthy row waits for at most PATIENCE
-               calls
-   Poison that is alone in its lane is tried for ever: nobody can know.
+     OUTAGE    a healthy row pays only while broker or topic is away, and at most once in
+               each outage
+     POISONED  with everything there for good, and a healthy row of its topic due, poison
+               is abandoned within PATIENCE calls
+     STARVED   a healthy row whose topic is there for good waits for at most PATIENCE
+               calls, whatever the other topic does
+     BACKLOG   with everything there for good and no poison, the rows that were in silent
+               calls leave in as many calls as their sizes ask for, and one per open
+               breaker. So with 500, 64, 8: after one outage 10,000 rows in some 160
    Switches that must fail: see README.md. */
 #ifndef POISONS
 #define POISONS 1
@@ -33,143 +47,288 @@
 #ifndef OUTAGES
 #define OUTAGES 2
 #endif
+#ifndef RESTARTS
+#define RESTARTS 1
+#endif
 #ifndef MAX
 #define MAX 3
 #endif
-#define PATIENCE (6 * MAX * POISONS)
+#define PATIENCE (12 * MAX * (POISONS + 1))
+#ifndef N
 #define N 4
+#endif
+#ifndef HALF
+#define HALF 2
+#endif
 #define BIT(m) (1 << (m))
+#if POISONS == 2 /* a third slot of topic 0, for a healthy row */
+#define TOPIC(m) ((m) / 3)
+#define OF(t) ((t) == 0 -> 7 : 8)
+#else
+#define TOPIC(m) ((m) / (N / 2))
+#if N == 6
+#define OF(t) ((t) == 0 -> 7 : 56)
+#else
+#define OF(t) ((t) == 0 -> 3 : 12)
+#endif
+#endif
 #define POISON(m) ((m) < POISONS)
 #define ALLPOISON (BIT(POISONS) - 1)
+hidden byte OUTAGE = 1, POISONED = 1, STARVED = 1, BACKLOG = 1;
+#define ALONE 2 /* from that count on */
+#define SIZE(c) ((c) == 0 -> N : ((c) < ALONE -> HALF : 1))
 
-/* the properties; one that is 0 isn't asserted */
-hidden byte OUTAGE = 1, POISONED = 1, STARVED = 1;
-
-#define NONE 0 /* published, or not there yet */
+#ifdef ALONEATONCE
+#define LIMIT(c) ((c) == 0 -> N : 1)
+#else
+#define LIMIT(c) SIZE(c)
+#endif
+#define NONE 0
 #define PEND 1
-#define FAIL 2 /* not due */
+#define FAIL 2
 #define ABAN 3
 byte st[N], att[N];
-bit open, known;    /* known: answered since the last call that wasn't */
-byte suspects;
-#ifdef CURSOR
-byte cursor;
-#endif
-bit up = 1;
-byte outages = OUTAGES;
-bit paid[N];        /* in this outage */
+byte rank[N+2]; /* keys, then topics: by their last silent call, 0 none */
+bit open, topen[2], known[2], up = 1, tup = 1;
+byte outages = OUTAGES, restarts = RESTARTS, turn;
+byte count[N]; /* silent calls that no breaker let through */
+byte real[N];  /* the same, by the rule, whatever a switch makes of count */
+bit paid[N];
 byte wait[N], calls;
-hidden byte i, batch, ans, due, from;
+bit settled; byte allowed; /* all is there for good, and what the rows of silent calls may take */
+hidden byte i, j, batch, ans, due, best, from, alone, tried;
 
-inline lowest(set) { i = 0; batch = 0; do :: i < N && batch == 0 -> batch = (set) & BIT(i); i++ :: else -> break od; i = 0 }
-#ifdef UNION
-#define STAYS 1
-#else
-#define STAYS 0
-#endif
-inline choose() {
-  i = 0; due = 0;
-  do :: i < N -> if :: st[i] == PEND -> due = due | BIT(i) :: else fi; i++ :: else -> break od;
-  from = due;
-  if
-  :: open ->
-#ifdef CURSOR
-    if :: due & ~((BIT(cursor) * 2) - 1) -> from = due & ~((BIT(cursor) * 2) - 1) :: else fi;
-    lowest(from); cursor = 0; do :: batch != BIT(cursor) -> cursor++ :: else -> break od
-#else
+inline fewest(set) {
+  best = N; i = 0;
+  do
+  :: i < N ->
+    if
+    :: (set) & BIT(i) ->
+      if
+      :: best == N -> best = i
 #ifndef SAMEPROBE
-    if :: due & ~suspects -> from = due & ~suspects :: else if :: !STAYS -> suspects = 0 :: else fi fi;
-#endif
-    lowest(from)
-#endif
-  :: !open && (due & suspects) ->
-#ifdef TOGETHER
-    batch = due & suspects
+#ifndef NOTOPIC
+      :: best != N && rank[N+TOPIC(i)] < rank[N+TOPIC(best)] -> best = i
+      :: best != N && rank[N+TOPIC(i)] == rank[N+TOPIC(best)] && rank[i] < rank[best] -> best = i
 #else
-    lowest(due & suspects)
+      :: best != N && rank[i] < rank[best] -> best = i
 #endif
-  :: else -> /* up to three */
-    batch = due; if :: batch == 15 -> batch = 7 :: else fi
-  fi; from = 0
+#endif
+      :: else
+      fi
+    :: else
+    fi; i++
+  :: else -> break
+  od; i = 0; batch = BIT(best); best = 0
+}
+/* of the rows whose topic isn't open the oldest of a count, 0 or not, and those that may go with it */
+inline sized(suspects) {
+  from = N; best = 0; i = 0;
+  do
+  :: i < N ->
+    if
+    :: (due & BIT(i)) && !topen[TOPIC(i)] && (count[i] > 0) == suspects ->
+      if
+#ifdef TOGETHER
+      :: 1 -> batch = batch | BIT(i)
+#else
+      :: from == N -> from = i; batch = BIT(i); best = 1
+      :: from != N && count[i] == count[from] && best < LIMIT(count[from]) -> batch = batch | BIT(i); best++
+      :: else
+#endif
+      fi
+    :: else
+    fi; i++
+  :: else -> break
+  od; i = 0;
+  if :: from < N && count[from] == ALONE -> alone = 1 :: else fi;
+  from = 0; best = 0
+}
+inline choose() {
+  due = 0; i = 0; alone = 0; tried = 0;
+  do :: i < N -> if :: st[i] == PEND -> due = due | BIT(i) :: else fi; i++ :: else -> break od; i = 0;
+  batch = 0;
+  if
+  :: open -> fewest(due); tried = 1
+  :: else ->
+    j = 0;
+    do
+    :: j < 4 && batch == 0 ->
+      if
+      :: turn == 0 && topen[0] && (due & OF(0)) -> fewest(due & OF(0)); tried = 1
+      :: turn == 1 && topen[1] && (due & OF(1)) -> fewest(due & OF(1)); tried = 1
+      :: turn == 2 -> sized(1)
+      :: turn == 3 -> sized(0)
+      :: else
+      fi;
+      turn = (turn + 1) % 4; j++
+    :: else -> break
+    od; j = 0
+  fi
 }
 inline pay(m) {
   if
-  :: !POISON(m) -> assert(!OUTAGE || !up && !paid[m]); paid[m] = 1
+  :: !POISON(m) -> assert(!OUTAGE || (!up || TOPIC(m) == 0 && !tup) && !paid[m]); paid[m] = 1
   :: else
   fi;
   att[m]++;
-  if :: att[m] >= MAX -> st[m] = ABAN; calls = 0 :: else -> st[m] = FAIL fi
+  if :: att[m] >= MAX -> st[m] = ABAN; calls = 0; rank[m] = 0; count[m] = 0 :: else -> st[m] = FAIL fi
 }
-/* one call; `cut`: the broker goes away when it has answered one row */
-inline call(cut) {
-  choose();
-  ans = (up -> batch & ~ALLPOISON : 0);
+inline eachpays(set) { i = 0; do :: i < N -> if :: (set) & BIT(i) -> pay(i) :: else fi; i++ :: else -> break od; i = 0 }
+/* what is in set comes after all others; ranks without gaps, 0 is never */
+inline last(at, size, set) {
+  i = 0; best = 0; do :: i < size -> if :: rank[(at)+i] > best -> best = rank[(at)+i] :: else fi; i++ :: else -> break od;
+  i = 0; do :: i < size -> if :: (set) & BIT(i) -> rank[(at)+i] = best + 1 :: else fi; i++ :: else -> break od;
+  j = 1;
+  do
+  :: j <= best ->
+    i = 0; do :: i < size && rank[(at)+i] != j -> i++ :: else -> break od;
+    if
+    :: i == size -> i = 0; do :: i < size -> if :: rank[(at)+i] > j -> rank[(at)+i]-- :: else fi; i++ :: else -> break od; best--
+    :: else -> j++
+    fi
+  :: else -> break
+  od; i = 0; j = 0; best = 0
+}
+inline silent(set, t) {
+  last(0, N, set); last(N, 2, BIT(t));
+  i = 0;
+  do
+  :: i < N ->
+    if
+    :: (set) & BIT(i) ->
+      if :: !tried && real[i] < ALONE -> real[i]++ :: else fi;
+#ifdef PROBESCOUNT
+      if :: count[i] < ALONE -> count[i]++ :: else fi
+#else
+      if :: !tried && count[i] < ALONE -> count[i]++ :: else fi
+#endif
+    :: else
+    fi; i++
+  :: else -> break
+  od; i = 0;
+  topen[t] = 1; known[t] = 0
+}
+#ifdef NOBODY
+#define CONVICTS(t) 0
+#else
+#ifdef PAYTOPIC /* others were answered, so the broker is there */
+#define CONVICTS(t) (ans != 0 || alone && known[t] && !open)
+#else
+#define CONVICTS(t) (alone && known[t] && !open)
+#endif
+#endif
+inline result(t) {
   if
-  :: cut -> up = 0; outages--; i = 0; do :: i < N -> paid[i] = 0; i++ :: else -> break od;
-     from = batch; lowest(ans); ans = batch; batch = from; from = 0
-  :: else
-  fi;
-  /* with the broker there for good, this has to lead somewhere */
-  if
-  :: up && outages == 0 ->
-    if :: (due & ALLPOISON) && (due & ~ALLPOISON) -> calls++; assert(!POISONED || calls <= PATIENCE) :: else fi;
-    i = POISONS;
-    do
-    :: i < N -> if :: (due & BIT(i)) && !(ans & BIT(i)) -> wait[i]++; assert(!STARVED || wait[i] <= PATIENCE) :: else -> wait[i] = 0 fi; i++
-    :: else -> break
-    od; i = 0
-  :: else
-  fi;
-  if
-  :: ans != 0 ->
+  :: ans & OF(t) ->
     i = 0;
+    do
+    :: i < N -> if :: (ans & OF(t)) & BIT(i) -> st[i] = NONE; att[i] = 0; rank[i] = 0; count[i] = 0; real[i] = 0 :: else fi; i++
+    :: else -> break
+    od; i = 0;
+    eachpays(batch & OF(t) & ~ans);
+    rank[N+t] = 0; topen[t] = 0; known[t] = 1; open = 0
+  :: !(ans & OF(t)) && (batch & OF(t)) ->
+    if
+#ifdef PAYALL
+    :: 1 -> eachpays(batch & OF(t)); silent(batch & OF(t), t)
+#else
+    :: CONVICTS(t) -> known[t] = 0; eachpays(batch & OF(t))
+    :: !CONVICTS(t) -> silent(batch & OF(t), t); if :: ans == 0 -> open = 1 :: else fi
+#endif
+    fi
+  :: else
+  fi
+}
+inline unpay() { i = 0; do :: i < N -> paid[i] = 0; i++ :: else -> break od; i = 0 }
+/* what rows of silent calls may take from now on */
+inline allow() {
+  settled = 1; allowed = open + topen[0] + topen[1]; j = 0;
+  do
+  :: j < 4 -> /* of each topic the two counts */
+    best = 0; i = 0;
     do
     :: i < N ->
       if
-      :: ans & BIT(i) -> st[i] = NONE; att[i] = 0
-      :: (batch & ~ans) & BIT(i) -> pay(i)
+      :: TOPIC(i) == j / 2 && real[i] == 1 + j % 2 && st[i] == FAIL -> allowed++ /* due when it likes */
+      :: TOPIC(i) == j / 2 && real[i] == 1 + j % 2 && st[i] != FAIL -> best++
       :: else
       fi; i++
     :: else -> break
-    od; i = 0;
-    suspects = suspects & ~batch; open = 0; known = 1
-  :: else ->
-    i = 0; do :: !(batch & BIT(i)) -> i++ :: else -> break od;
-    if
-#ifdef PAYALL
-    :: 1 -> i = 0; do :: i < N -> if :: batch & BIT(i) -> pay(i) :: else fi; i++ :: else -> break od
-#else
-#ifndef NOBODY
-    :: !open && known && batch == BIT(i) && (suspects & batch) -> pay(i); suspects = suspects & ~batch
-#endif
-#endif
-    :: else ->
-#if defined(LASTCALL) || defined(CURSOR)
-      suspects = batch
-#else
-      suspects = suspects | batch
-#endif
-    fi; i = 0;
-    open = 1; known = 0
-  fi;
-  batch = 0; ans = 0; due = 0
+    od;
+    allowed = allowed + (best + SIZE(1 + j % 2) - 1) / SIZE(1 + j % 2); j++
+  :: else -> break
+  od; i = 0; j = 0; best = 0
 }
-#define DUE (st[0] == PEND || st[1] == PEND || st[2] == PEND || st[3] == PEND)
+inline spend() {
+  i = 0; do :: i < N && !((batch & BIT(i)) && real[i]) -> i++ :: else -> break od;
+  if :: i < N -> assert(!BACKLOG || allowed > 0); if :: allowed > 0 -> allowed-- :: else fi :: else fi; i = 0
+}
+inline call(cut, mute) {
+  choose();
+  if
+  :: batch != 0 ->
+    ans = (up && !(mute && (batch & ALLPOISON)) -> batch & ~ALLPOISON : 0); if :: !tup -> ans = ans & OF(1) :: else fi;
+    if
+    :: cut -> up = 0; outages--; unpay();
+       if :: ans -> do :: !(ans & BIT(i)) -> i++ :: else -> break od; ans = BIT(i); i = 0 :: else fi
+    :: else
+    fi;
+#if POISONS == 0
+    if
+    :: up && tup && outages == 0 && restarts == 0 -> if :: !settled -> allow() :: else fi; spend()
+    :: else
+    fi;
+#else
+    if
+    :: up && outages == 0 && restarts == 0 ->
+      if :: tup && (due & ALLPOISON) && (due & ~ALLPOISON & OF(0)) -> calls++; assert(!POISONED || calls <= PATIENCE) :: else fi;
+      i = POISONS;
+      do
+      :: i < N -> if :: (due & BIT(i)) && !(ans & BIT(i)) && (tup || TOPIC(i) == 1) -> wait[i]++; assert(!STARVED || wait[i] <= PATIENCE) :: else -> wait[i] = 0 fi; i++
+      :: else -> break
+      od; i = 0
+    :: else
+    fi;
+#endif
+    result(0); result(1)
+  :: else
+  fi;
+  batch = 0; ans = 0; due = 0; alone = 0; tried = 0
+}
 inline slot(m) {
   if
   :: d_step { st[m] == NONE -> st[m] = PEND }
   :: d_step { st[m] == FAIL -> st[m] = PEND }
   fi
 }
+inline forget(n) { i = 0; do :: i < (n) -> rank[i] = 0; count[i] = 0; real[i] = 0; i++ :: else -> break od; i = 0 }
+#if N == 6
+#define DUE (st[0] == PEND || st[1] == PEND || st[2] == PEND || st[3] == PEND || st[4] == PEND || st[5] == PEND)
+#else
+#define DUE (st[0] == PEND || st[1] == PEND || st[2] == PEND || st[3] == PEND)
+#endif
 init {
   do
   :: slot(0)
   :: slot(1)
   :: slot(2)
   :: slot(3)
-  :: d_step { DUE -> call(0) }
-  :: d_step { DUE && up && outages > 0 -> call(1) }
-  :: d_step { up && outages > 0 -> outages--; up = 0; i = 0; do :: i < N -> paid[i] = 0; i++ :: else -> break od; i = 0 }
+#if N == 6
+  :: slot(4)
+  :: slot(5)
+#endif
+  :: d_step { DUE -> call(0, 0) }
+#if POISONS > 0
+  :: d_step { DUE && up -> call(0, 1) }
+#endif
+  :: d_step { DUE && up && outages > 0 -> call(1, 0) }
+  :: d_step { up && outages > 0 -> outages--; up = 0; unpay() }
+  :: d_step { tup && outages > 0 -> outages--; tup = 0; unpay() }
   :: d_step { !up -> up = 1 }
+  :: d_step { !tup -> tup = 1 }
+  :: d_step { !tup && (rank[0] != 0 || rank[1] != 0) -> forget(2) }
+  :: d_step { restarts > 0 -> restarts--; open = 0; topen[0] = 0; topen[1] = 0; known[0] = 0; known[1] = 0; rank[N+0] = 0; rank[N+1] = 0;
+       forget(N); turn = 0 }
   od
 }

@@ -13,25 +13,15 @@ import (
 
 var (
 	conformanceRow = regexp.MustCompile(`(?m)^\| ([ABCDFNSTU][0-9-]+) \| (.+) \| (.+) \|$`)
-	testName       = regexp.MustCompile("`(Test[^`]+)`")
+	// What is run over every implementation stands in a package.
+	suites   = regexp.MustCompile(`/(outboxtest/suite|relaytest/\w+)\.go$`)
+	testName = regexp.MustCompile("`(Test[^`]+)`")
 )
 
 // Every row of docs/conformance.md names tests that exist, in files that name
 // the id.
 func TestConformance_NamesTestsThatExist(t *testing.T) {
-	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		// The servers' files come and go while the tests run.
-		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
-			return filepath.SkipDir
-		}
-		if err != nil || !strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(path, "outboxtest/suite.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		files[path] = string(text)
-		return err
-	}))
+	files := testSources(t)
 	text, err := os.ReadFile(filepath.Join(root, "docs/conformance.md"))
 	require.NoError(t, err)
 	rows := conformanceRow.FindAllStringSubmatch(string(text), -1)
@@ -47,21 +37,32 @@ func TestConformance_NamesTestsThatExist(t *testing.T) {
 		require.NotEmpty(t, tests, "%s has no test", id)
 		named := false
 		for _, test := range tests {
-			declaration := "func " + test[1] + "("
-			if _, sub, ok := strings.Cut(test[1], "TestStore/"); ok {
-				declaration = `test("` + sub + `"`
-			}
-			exists := false
 			for _, source := range files {
-				if strings.Contains(source, declaration) {
-					exists = true
-					named = named || mentions(source, id)
-				}
+				named = named || declared(map[string]string{"": source}, test[1]) && mentions(source, id)
 			}
-			require.True(t, exists, "%s names %s, which is nowhere", id, test[1])
+			require.True(t, declared(files, test[1]), "%s names %s, which is nowhere", id, test[1])
 		}
 		require.True(t, named, "no file of the tests of %s names it", id)
 	}
+}
+
+// testSources are the sources of all tests, by path.
+func testSources(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		// The servers' files come and go while the tests run.
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(path, "_test.go") && !suites.MatchString(path) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
+		return err
+	}))
+	return files
 }
 
 // mentions says whether a source has an id, as S3-01, S3_01 or S301.
