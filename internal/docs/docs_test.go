@@ -32,7 +32,7 @@ func blocks(t *testing.T, path, language string) []string {
 
 func documents(t *testing.T) []string {
 	t.Helper()
-	paths := []string{"README.md", "CHANGELOG.md"}
+	paths := []string{"README.md", "CHANGELOG.md", "model/README.md"}
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") {
 			relative, err := filepath.Rel(root, path)
