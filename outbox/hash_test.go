@@ -79,3 +79,23 @@ func BenchmarkPartitionOf(b *testing.B) {
 		PartitionOf("0198c9a8-7c1e-7a52-9f0b-4a1d5f3c2b10", 64)
 	}
 }
+
+// O11: the vectors were made by a program in another language from the words of
+// KeyOf's comment. SQL has to come to the same.
+func TestKeyOf_O11_GoldenVectors(t *testing.T) {
+	text, err := os.ReadFile("testdata/keys.json")
+	require.NoError(t, err)
+	var vectors struct {
+		Keys   []struct{ Target, Topic, Category, Key, Hash string }
+		Topics []struct{ Topic, Hash string }
+	}
+	require.NoError(t, json.Unmarshal(text, &vectors))
+	require.NotEmpty(t, vectors.Keys)
+	for _, v := range vectors.Keys {
+		require.Equal(t, v.Hash, strconv.FormatInt(KeyOf(v.Target, v.Topic, v.Category, v.Key), 10), "%q", v)
+	}
+	require.NotEmpty(t, vectors.Topics)
+	for _, v := range vectors.Topics {
+		require.Equal(t, v.Hash, strconv.FormatInt(TopicHash(v.Topic), 10), "%q", v)
+	}
+}

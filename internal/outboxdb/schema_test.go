@@ -1,0 +1,38 @@
+package outboxdb_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMigrate_KeepsItsPartitionCount(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		n, err := outboxdb.Partitions(t.Context(), b.DB)
+		require.NoError(t, err)
+		require.Equal(t, outboxdbtest.Partitions, n)
+		require.NoError(t, outboxdb.Migrate(t.Context(), b.DB, 0), "whatever is there")
+		require.Equal(t, &outbox.PartitionsError{Have: outboxdbtest.Partitions, Want: 16}, outboxdb.Migrate(t.Context(), b.DB, 16))
+		require.ErrorContains(t, outboxdb.Migrate(t.Context(), b.DB, 1025), "from 1 to 1024")
+	})
+}
+
+// The tables explain themselves to whoever looks at them with psql.
+func TestMigrations_EveryColumnHasAComment(t *testing.T) {
+	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
+	tables := []string{
+		"outbox_lanes", "outbox_messages", "outbox_queue", "outbox_members", "outbox_partitions", "outbox_claims", "outbox_log", "outbox_abandoned",
+	}
+	var silent []string
+	require.NoError(t, b.DB.NewRaw("SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name IN (?)"+
+		" AND col_description((quote_ident(table_schema) || '.' || table_name)::regclass, ordinal_position) IS NULL", bun.In(tables)).Scan(t.Context(), &silent))
+	require.Empty(t, silent)
+}
