@@ -1,0 +1,151 @@
+package relay
+
+import "time"
+
+// fetch is a read of a key that is out.
+type fetch struct {
+	key, from int64
+	limit     int
+	of        *keyTrack
+	changes   int
+}
+
+// nextFetch says which key to read next: one whose time has come, then higher
+// class first, then the oldest.
+func (t *track) nextFetch(now time.Time) (fetch, bool) {
+	if t.checks.Len() > 0 {
+		if k := t.checks.keys[0]; !k.order.at.After(now) && t.listed < laneRows {
+			return k.fetch(laneRows - t.listed), true
+		}
+	}
+	if t.wanted.Len() == 0 {
+		return fetch{}, false
+	}
+	k := t.wanted.keys[0]
+	room := lookRows - t.listed
+	if k.class > 0 {
+		room = laneRows - t.listed
+	} else if k.class < 0 {
+		room = min(room, lowRows/2-t.low)
+	}
+	return k.fetch(room), room > 0
+}
+
+func (k *keyTrack) fetch(room int) fetch {
+	limit := min(fetchRows, room)
+	if k.check {
+		limit = 1
+	}
+	return fetch{key: k.key, from: k.rest, limit: limit, of: k, changes: k.changes}
+}
+
+// fetchFailed has the key wait, so that others go first.
+func (t *track) fetchFailed(f fetch, now time.Time) {
+	if k := f.of; k.changes == f.changes {
+		k.checkAt = now.Add(checkPause)
+		t.update(k)
+	}
+}
+
+// fetched takes in what was read of a key. It clears rest, or sets it behind a
+// full page or to a row that waits.
+func (t *track) fetched(f fetch, rows []QueueRow, now time.Time) {
+	k := f.of
+	if k.changes != f.changes { // its topic is shut, or it is to be read from elsewhere
+		return
+	}
+	check, pause := k.check, k.pause
+	k.rest, k.want, k.check, k.pause, k.checkAt = 0, false, false, 0, time.Time{}
+	for _, row := range rows {
+		if row.Waits {
+			k.rest = row.Seq
+			break
+		}
+		if k.want {
+			break // its list was full
+		}
+		t.list(k, row)
+	}
+	if n := len(rows); k.rest == 0 && n == f.limit {
+		k.rest = rows[n-1].Seq + 1
+		t.fetchLater(k)
+	}
+	if k.next != 0 && (k.rest == 0 || k.next < k.rest) && !k.knows(k.next) {
+		k.next = 0
+	}
+	if check && len(k.list) == 0 && k.rest != 0 { // nothing has changed
+		k.pause = min(max(2*pause, checkPause), checkMost)
+		k.checkAt = now.Add(k.pause)
+	}
+	t.update(k)
+}
+
+// due takes in rows whose time has come. Those that are listed or in hand are
+// known: they stay in the index until they are settled.
+func (t *track) due(rows []DueRow) {
+	for _, row := range rows {
+		t.wantFrom(QueueRow{Part: row.Part, Seq: row.Seq, Key: row.Key, Topic: row.Topic})
+	}
+}
+
+// first takes in rows of class 1 behind the page. Each wants its key: what is
+// before it comes along, so that the key's order never depends on a class.
+func (t *track) first(rows []QueueRow, now time.Time) {
+	for _, row := range rows {
+		k := t.keys[row.Key]
+		if row.Waits || k != nil && k.knows(row.Seq) {
+			continue
+		}
+		if k != nil && k.rest != 0 && row.Seq >= k.rest {
+			if k.want {
+				k.next = row.Seq
+			}
+			t.leaveOut(k, now)
+			t.raiseClass(k)
+			continue
+		}
+		if k = t.wantFrom(row); k != nil {
+			k.next = row.Seq
+			t.raiseClass(k)
+		}
+	}
+}
+
+func (t *track) raiseClass(k *keyTrack) {
+	if k.next != 0 && len(k.list) == 0 {
+		k.class = 1
+	}
+	t.update(k)
+}
+
+// wantFrom has a key fetched because of a row that isn't known, from the first
+// that may be its head on: that row, what was listed, what was left out, or what
+// is above low and not looked at yet [FROMDUE]. Until then nothing of it is
+// listed [WANTLISTS].
+func (t *track) wantFrom(row QueueRow) *keyTrack {
+	p, k := t.parts[row.Part], t.keys[row.Key]
+	if p == nil || k != nil && (k.knows(row.Seq) || k.want && !k.check && k.rest <= row.Seq && len(k.list) == 0) {
+		return nil
+	}
+	if _, shut := t.dead[row.Topic]; shut {
+		t.pass(row.Topic, row.Seq)
+		return nil
+	}
+	if k == nil {
+		k = newKey(row)
+		k.class = row.Class
+		t.keys[row.Key] = k
+	}
+	from := min(row.Seq, p.low+1)
+	if k.rest != 0 {
+		from = min(from, k.rest)
+	}
+	if len(k.list) > 0 {
+		from = min(from, k.list[0].seq)
+		t.cut(k, 0)
+	}
+	k.rest = from
+	t.fetchLater(k)
+	t.update(k)
+	return k
+}

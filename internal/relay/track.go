@@ -1,0 +1,268 @@
+package relay
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+)
+
+const (
+	keyRows   = 1000  // listed of a key at most
+	laneRows  = 16000 // listed of a lane at most
+	lookRows  = 12000 // with more listed looks can wait
+	lowRows   = 4000  // of class -1 listed at most
+	wantKeys  = 50000 // with more to fetch looks can wait
+	pageRows  = 4000  // of a look, shared by its partitions
+	pageLeast = 64
+	pageMost  = 1 << 16
+	fetchRows = 500
+	sampled   = 512 // keys of a dead topic that stay listed, to probe it with
+
+	checkPause = time.Second // between two checks of a key, doubling while nothing has changed
+	checkMost  = 8 * time.Second
+)
+
+// track is what a lane keeps in mind of its queue, so that each row is read
+// once: of each partition how far it was read, of each key what was read and
+// not claimed, what is in hand, and from where on it doesn't keep rows. It is a
+// hint: a claim reads its rows again [NOREREAD]. model/track.pml is its rule.
+//
+// It is not safe for concurrent use. A look (beginLook, looked), a fetch
+// (nextFetch, fetched), due, first and a claim (choose, claimed) must not
+// overlap each other [TWOREADERS]; settled and handBack may come between.
+type track struct {
+	breakers *breakers
+	parts    map[int]*partTrack
+	keys     map[int64]*keyTrack
+	dead     map[int64]int64 // topics that are shut, and from where on their rows were passed; 0: none was
+
+	ready  [aloneBucket + 1]struct{ byClass, byAge keyHeap }
+	wanted keyHeap // to be fetched as soon as there is room
+	checks keyHeap // to be fetched at a time
+	listed int // rows
+	low    int // of class -1
+
+	turns    int
+	suspects bool // had the last turn
+	pages    bool // the last look was of partitions with more
+}
+
+// aloneBucket holds the keys whose head is in quarantine. Those below are of the
+// keys that were in so many silent calls.
+const aloneBucket = mostSilent + 1
+
+// partTrack is how far a partition was read.
+type partTrack struct {
+	low     int64
+	poked   bool // something was committed
+	more    bool // the last page was full
+	stalled int  // full pages in a row that ended beyond the horizon
+	retired bool // it is to be released
+	hand    int  // rows
+	moved   int  // counts what sets low back
+}
+
+func newTrack(b *breakers) *track {
+	t := &track{breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}}
+	for i := range t.ready {
+		t.ready[i].byClass.slot, t.ready[i].byAge.slot = byClass, byAge
+	}
+	t.wanted.slot, t.checks.slot = byWant, byWant
+	return t
+}
+
+// take adds a partition, to be read from its beginning.
+func (t *track) take(part int) {
+	if t.parts[part] == nil {
+		t.parts[part] = &partTrack{poked: true}
+	}
+}
+
+// retire ends choosing from a partition.
+func (t *track) retire(part int) {
+	if p := t.parts[part]; p != nil && !p.retired {
+		p.retired = true
+		t.updateAll(func(k *keyTrack) bool { return k.part == part })
+	}
+}
+
+// busy says that something of the partition is in hand.
+func (t *track) busy(part int) bool { return t.parts[part] != nil && t.parts[part].hand > 0 }
+
+// drop forgets a partition.
+func (t *track) drop(part int) {
+	for _, k := range t.keys {
+		if k.part == part {
+			t.cut(k, 0)
+			k.rest, k.want, k.hand = 0, false, nil
+			t.update(k)
+		}
+	}
+	delete(t.parts, part)
+}
+
+// owned are the partitions, in order.
+func (t *track) owned() []int {
+	parts := make([]int, 0, len(t.parts))
+	for part := range t.parts {
+		parts = append(parts, part)
+	}
+	slices.Sort(parts)
+	return parts
+}
+
+func (t *track) poke(part int) {
+	if p := t.parts[part]; p != nil {
+		p.poked = true
+	}
+}
+
+func (t *track) pokeAll() {
+	for _, p := range t.parts {
+		p.poked = true
+	}
+}
+
+// update puts the key where it belongs by what is known of it.
+func (t *track) update(k *keyTrack) {
+	k.changes++
+	t.unqueue(k)
+	if k.idle() {
+		if t.keys[k.key] == k {
+			delete(t.keys, k.key)
+		}
+		return
+	}
+	p := t.parts[k.part]
+	_, shut := t.dead[k.topic]
+	if len(k.hand) > 0 || shut || p == nil || p.retired { // [PIPEBAD]
+		return
+	}
+	k.class = k.rank()
+	k.order = order{k.class, k.head(), k.checkAt}
+	switch {
+	case len(k.list) > 0:
+		k.bucket = t.bucketOf(k)
+		heap.Push(&t.ready[k.bucket].byClass, k)
+		heap.Push(&t.ready[k.bucket].byAge, k)
+	case k.want:
+		heap.Push(t.fetches(k), k)
+	}
+}
+
+// unqueue takes the key out of the heaps.
+func (t *track) unqueue(k *keyTrack) {
+	for _, h := range []*keyHeap{&t.ready[k.bucket].byClass, &t.ready[k.bucket].byAge, t.fetches(k)} {
+		if i := k.at[h.slot]; i >= 0 {
+			heap.Remove(h, i)
+		}
+	}
+}
+
+// fetches is where the key waits for its fetch.
+func (t *track) fetches(k *keyTrack) *keyHeap {
+	if k.order.at.IsZero() {
+		return &t.wanted
+	}
+	return &t.checks
+}
+
+func (t *track) bucketOf(k *keyTrack) int {
+	if k.list[0].losses >= quarantineFrom {
+		return aloneBucket
+	}
+	return t.breakers.silentCalls(k.key)
+}
+
+func (t *track) updateAll(which func(*keyTrack) bool) {
+	for _, k := range t.keys {
+		if which(k) {
+			t.update(k)
+		}
+	}
+}
+
+// add lists a row.
+func (t *track) add(k *keyTrack, at int, e entry) {
+	k.list = slices.Insert(k.list, at, e)
+	t.listed++
+	if e.class < 0 {
+		t.low++
+	}
+}
+
+// cut takes what is listed from at on.
+func (t *track) cut(k *keyTrack, at int) {
+	for _, e := range k.list[at:] {
+		t.listed--
+		if e.class < 0 {
+			t.low--
+		}
+	}
+	if k.list = k.list[:at]; at == 0 {
+		k.list = nil
+	}
+}
+
+// block remembers that the key's row at seq can't go on, nor what is behind it:
+// none of that stays listed, and what is dropped is behind rest [KEEPBUF,
+// RESTLOST]. What is due finds it again.
+func (t *track) block(k *keyTrack, seq int64) {
+	at, _ := find(k.list, seq)
+	t.cut(k, at)
+	k.rest, k.want, k.check = seq, false, false
+}
+
+// shut passes a topic's rows until it is back. Some keys keep their first row,
+// to probe the topic with; of all else its first seq is remembered.
+func (t *track) shut(topic int64) {
+	if _, ok := t.dead[topic]; ok {
+		return
+	}
+	t.dead[topic] = 0
+	var of []*keyTrack
+	for _, k := range t.keys {
+		if k.topic == topic {
+			of = append(of, k)
+		}
+	}
+	slices.SortFunc(of, func(a, b *keyTrack) int { return int(min(max(a.head()-b.head(), -1), 1)) })
+	kept := 0
+	for _, k := range of {
+		if k.want {
+			t.pass(topic, k.rest)
+			k.rest, k.want = 0, false
+		}
+		keep := min(1, len(k.list))
+		if kept += keep; kept > sampled {
+			keep = 0
+		}
+		if len(k.list) > keep {
+			t.pass(topic, k.list[keep].seq)
+			t.cut(k, keep)
+		}
+		t.update(k)
+	}
+}
+
+func (t *track) pass(topic, seq int64) {
+	if from := t.dead[topic]; from == 0 || seq < from {
+		t.dead[topic] = seq
+	}
+}
+
+// back says that a topic answers again: low goes back to what was passed of it.
+func (t *track) back(topic int64) {
+	from, ok := t.dead[topic]
+	if !ok {
+		return
+	}
+	delete(t.dead, topic)
+	for _, p := range t.parts {
+		if from > 0 && p.low >= from {
+			p.low, p.more = from-1, true
+		}
+		p.moved++ // a look that is out has left out rows of the topic
+	}
+	t.updateAll(func(k *keyTrack) bool { return k.topic == topic })
+}
