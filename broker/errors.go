@@ -20,7 +20,8 @@ const (
 	Unknown
 	// Permanent: trying again cannot help, because of what the message itself is
 	// (too large, not serialisable, a header that can't be). What somebody can put
-	// right elsewhere, such as a missing topic or permission, is not.
+	// right elsewhere, such as a missing topic or permission, is not. Where there is
+	// no message, such as of EnsureTopics, it says that settings or rights must change.
 	Permanent
 )
 
@@ -46,7 +47,9 @@ const (
 	// ScopeUnknown: the adapter can't tell. Who publishes goes by what else was
 	// answered.
 	ScopeUnknown Scope = iota
-	// ScopeRow: this message, whatever happens to others.
+	// ScopeRow: this message, whatever happens to others. Together with Unavailable
+	// it costs nothing all the same: the message wasn't handed over, as one before it
+	// in its key failed.
 	ScopeRow
 	// ScopeTopic: what goes to its topic, such as without a leader, replicas or
 	// permission, or if the topic doesn't exist.

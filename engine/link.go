@@ -110,10 +110,10 @@ func (l *link) ensure(ctx context.Context) error {
 func (l *link) Publish(ctx context.Context, messages []broker.Message) error {
 	if err := l.ensure(ctx); err != nil {
 		// Whatever kept the topics from being created: nothing was sent.
-		return &broker.Error{Of: broker.Unavailable, Err: err}
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
 	}
 	if err := l.ensureForeign(ctx, messages); err != nil {
-		return &broker.Error{Of: broker.Unavailable, Err: err}
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
 	}
 	return l.Broker.Publish(ctx, messages)
 }

@@ -57,7 +57,7 @@ func (v verdict) judge(rows []Claimed, errs map[int]error) finding {
 			}
 		case broken[m.Key], errors.Is(err, errUnsent), f.silent[m.Topic] && shown[m.Topic]:
 			o = Outcome{Seq: row.Seq, Status: Pending, Unspent: true}
-		case f.silent[m.Topic] && (!v.blame || broker.ClassOf(err) == broker.Unavailable):
+		case f.silent[m.Topic] && (!v.blame || away(err)):
 			shown[m.Topic] = true
 			o = Outcome{Seq: row.Seq, Status: Failed, Class: broker.ClassOf(err).String(), Error: err.Error(), After: v.outage(m.Topic), Unspent: true}
 		default:
@@ -84,11 +84,11 @@ func read(rows []Claimed, errs map[int]error) finding {
 		class := broker.ClassOf(err)
 		switch {
 		case errors.Is(err, errUnsent), err != nil && broken[m.Key]:
-		case err == nil || class != broker.Unavailable && class != broker.Unknown:
+		case err == nil, !away(err) && class != broker.Unknown:
 			f.topics[m.Topic], f.answered[m.Key] = true, true
 		default:
 			f.silent[m.Topic] = true
-			if class == broker.Unknown {
+			if !away(err) {
 				f.unknown[m.Key] = row.Partition
 			}
 		}
@@ -105,13 +105,20 @@ func read(rows []Claimed, errs map[int]error) finding {
 	return f
 }
 
+// away says that err is about the broker or the topic, as they are now: any other
+// row would have met it, too. What the broker said of the row itself is not.
+func away(err error) bool {
+	scope := broker.ScopeOf(err)
+	return broker.ClassOf(err) == broker.Unavailable || scope == broker.ScopeTopic || scope == broker.ScopeBroker
+}
+
 // failure is what a row pays for err.
 func (v verdict) failure(row Claimed, err error) Outcome {
 	class := broker.ClassOf(err)
 	attempts := row.Attempts - row.Losses
 	o := Outcome{Seq: row.Seq, Class: class.String(), Error: err.Error()}
 	switch {
-	case class == broker.Unavailable:
+	case away(err):
 		// Others of the topic were answered, so the broker is there and only this
 		// row's part of it is not.
 		o.Status, o.Unspent, o.After = Failed, true, v.outage(row.Message.Topic)

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-// S2-35, S2-42, C-60
+// S2-35, S2-42, C-60, O1
 func TestJudge(t *testing.T) {
 	row := func(seq int64, key string) Claimed {
 		return Claimed{Seq: seq, Attempts: 1, Message: broker.Message{Key: key}}
@@ -21,6 +21,7 @@ func TestJudge(t *testing.T) {
 	behind := errors.New("behind a failure") // transient
 	refused := errors.New("refused")
 	never := broker.Classify(broker.Permanent, errors.New("too large"))
+	noReplicas := broker.Scoped(broker.Transient, broker.ScopeTopic, errors.New("too few replicas"))
 	out := func(seq int64, s Status, class, text string, after time.Duration, unspent bool) Outcome {
 		return Outcome{Seq: seq, Status: s, Class: class, Error: text, After: after, Unspent: unspent}
 	}
@@ -66,6 +67,16 @@ func TestJudge(t *testing.T) {
 			map[int]error{2: down},
 			[]Outcome{ok(1), ok(2), out(3, Failed, "unavailable", "nobody there", 4*time.Second, true)},
 			false,
+		},
+		"O1: its topic misses replicas: its row waits and doesn't pay": {
+			map[int]error{2: noReplicas},
+			[]Outcome{ok(1), ok(2), out(3, Failed, "transient", "too few replicas", 4*time.Second, true)},
+			false,
+		},
+		"O1: all of a topic is refused: nobody pays, and one row shows it": {
+			map[int]error{0: noReplicas, 1: behind, 2: noReplicas},
+			[]Outcome{out(1, Failed, "transient", "too few replicas", 4*time.Second, true), back(2), back(3)},
+			true,
 		},
 		"a follower was stored all the same": {
 			map[int]error{0: refused},

@@ -32,6 +32,10 @@ type Harness struct {
 	// classes that the adapter's tests can produce at will. It is in addition
 	// to TooLarge.
 	Fail map[broker.Class]func(t *testing.T, b broker.Broker, id string)
+	// Scopes says that failures have a scope: that of a body that is too large is the
+	// row, that of a topic that doesn't exist the topic, that of a server that is
+	// down the broker.
+	Scopes bool
 	// AutoTopics says that publishing to a topic that doesn't exist creates it.
 	AutoTopics bool
 	// Standby says that one member of a group receives at a time, and the others
@@ -278,6 +282,14 @@ func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker
 			}
 		}
 		require.NoError(t, c.Ack(ctx, deliveries...))
+	}
+}
+
+// requireScope is for adapters that say it.
+func (s suite) requireScope(t *testing.T, want broker.Scope, err error) {
+	t.Helper()
+	if s.Scopes {
+		require.Equal(t, want, broker.ScopeOf(err), "the scope of: %v", err)
 	}
 }
 

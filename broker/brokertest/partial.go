@@ -14,19 +14,21 @@ import (
 func (s suite) partial(t *testing.T) {
 	if s.TooLarge > 0 {
 		t.Run("TooLarge_S1_11", func(t *testing.T) {
-			s.middle(t, broker.Permanent, func(_ broker.Broker, m *broker.Message) {
+			err := s.middle(t, broker.Permanent, func(_ broker.Broker, m *broker.Message) {
 				m.Body = []byte(strings.Repeat("x", s.TooLarge))
 			})
+			s.requireScope(t, broker.ScopeRow, err)
 		})
 	}
 	for class, fail := range s.Fail {
 		t.Run(class.String()+"_S1_11", func(t *testing.T) {
-			s.middle(t, class, func(b broker.Broker, m *broker.Message) { fail(t, b, m.ID) })
+			require.Error(t, s.middle(t, class, func(b broker.Broker, m *broker.Message) { fail(t, b, m.ID) }))
 		})
 	}
 }
 
-func (s suite) middle(t *testing.T, class broker.Class, spoil func(broker.Broker, *broker.Message)) {
+func (s suite) middle(t *testing.T, class broker.Class, spoil func(broker.Broker, *broker.Message)) error {
+	t.Helper()
 	b := s.open(t)
 	topic := s.topic(t, b)
 	call := []broker.Message{message(topic, "a", "1"), message(topic, "a", "2"), message(topic, "a", "3")}
@@ -54,4 +56,5 @@ func (s suite) middle(t *testing.T, class broker.Class, spoil func(broker.Broker
 			require.NoError(t, each[i], "message %d has nothing to do with the failure", i)
 		}
 	}
+	return each[bad]
 }

@@ -69,6 +69,8 @@ func (s suite) publish(t *testing.T) {
 		each := results(b.Publish(ctx, sent), len(sent))
 		require.NoError(t, ctx.Err(), "publishing to an unknown topic must not hang")
 		require.Error(t, each[1])
+		require.NotEqual(t, broker.Permanent, broker.ClassOf(each[1]), "somebody can create the topic")
+		s.requireScope(t, broker.ScopeTopic, each[1])
 		requireTruth(t, []broker.Message{sent[0], sent[2]}, []error{each[0], each[2]}, s.stored(t, b, known, sent))
 	})
 	t.Run("ContextDone", func(t *testing.T) {

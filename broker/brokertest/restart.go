@@ -58,7 +58,11 @@ func (s suite) outage(t *testing.T) {
 		require.Error(t, err, "the server is down")
 		require.NoError(t, ctx.Err(), "publishing to a server that is down must not hang")
 		sent, each = append(sent, m), append(each, err)
-		return broker.ClassOf(err) == broker.Unavailable
+		if broker.ClassOf(err) != broker.Unavailable {
+			return false
+		}
+		s.requireScope(t, broker.ScopeBroker, err)
+		return true
 	})
 	start()
 

@@ -14,7 +14,7 @@ import (
 )
 
 // errBehind is why a message is held back whose key's earlier message failed.
-var errBehind = errors.New("kafka: not sent: an earlier message of its key was not stored")
+var errBehind = broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("kafka: not sent: an earlier message of its key was not stored"))
 
 // call is one call of Publish.
 type call struct {
@@ -60,10 +60,14 @@ func newCall(conf *sarama.Config, messages []broker.Message) *call {
 		r.earlier = last[m.Key]
 		last[m.Key] = r
 		if err := p.prepare(r, m); err != nil {
-			c.fail(i, broker.Permanent, fmt.Errorf("kafka: message %q: %w", m.ID, err))
+			class := broker.Permanent
+			if broker.ScopeOf(err) == broker.ScopeTopic {
+				class = broker.Unavailable
+			}
+			c.fail(i, class, fmt.Errorf("kafka: message %q: %w", m.ID, err))
 		}
 		if r.earlier != nil && r.earlier.state == failed && r.state != failed {
-			c.fail(i, broker.Transient, errBehind)
+			c.fail(i, broker.Unavailable, errBehind)
 		}
 		if r.state == waiting && !slices.Contains(c.topics, m.Topic) {
 			c.topics = append(c.topics, m.Topic)
@@ -91,7 +95,8 @@ type preparing struct {
 func (p *preparing) topic(topic string) error {
 	err, known := p.topics[topic]
 	if !known {
-		err = checkTopic(topic)
+		// A prefix or a rule of the configuration may have made the name.
+		err = broker.Scoped(broker.Unavailable, broker.ScopeTopic, checkTopic(topic))
 		p.topics[topic] = err
 	}
 	return err
@@ -166,24 +171,6 @@ func recordBytes(r *sarama.Record) int {
 	return n
 }
 
-// fail settles message i.
-func (c *call) fail(i int, class broker.Class, err error) {
-	c.records[i].state = failed
-	if c.failed == nil {
-		c.failed = map[int]error{}
-	}
-	c.failed[i] = broker.Classify(class, err)
-}
-
-// abandon fails what is not settled yet.
-func (c *call) abandon(class broker.Class, err error) {
-	for i := range c.records {
-		if c.records[i].state == waiting {
-			c.fail(i, class, err)
-		}
-	}
-}
-
 // err is what Publish returns.
 func (c *call) err() error {
 	if len(c.failed) == 0 {
@@ -253,7 +240,7 @@ func (c *call) next(l *lane, conf *sarama.Config) {
 		r := &c.records[i]
 		switch {
 		case r.earlier != nil && r.earlier.state == failed:
-			c.fail(i, broker.Transient, errBehind)
+			c.fail(i, broker.Unavailable, errBehind)
 		case len(b.indexes) > 0 && b.size+r.size > conf.Producer.MaxMessageBytes:
 			rest = append(rest, l.queue[n:]...)
 			l.queue = rest
@@ -337,31 +324,6 @@ func (c *call) open() bool {
 	return false
 }
 
-// giveUp settles what is not stored: all of it, or only what is not in doubt.
-func (c *call) giveUp(why error, all bool) {
-	for _, l := range c.lanes {
-		for _, i := range l.queue {
-			c.fail(i, broker.Unavailable, why)
-		}
-		l.queue = nil
-		b := l.batch
-		if b == nil || b.open && !all {
-			continue
-		}
-		if !errors.Is(b.err, why) {
-			b.err = errors.Join(why, b.err)
-		}
-		switch {
-		case b.open:
-			c.end(l, broker.Unknown)
-		case b.sent:
-			c.end(l, broker.Transient)
-		default:
-			c.end(l, broker.Unavailable)
-		}
-	}
-}
-
 // unknown are the topics of waiting messages that cl doesn't know.
 func (c *call) unknown(cl *cluster) []string {
 	c.topics = c.topics[:0]
@@ -377,17 +339,4 @@ func (c *call) unknown(cl *cluster) []string {
 		}
 	}
 	return unknown
-}
-
-// refuse fails the messages of a topic that Kafka doesn't take.
-func (c *call) refuse(topic string, code sarama.KError) {
-	err := fmt.Errorf("kafka: topic %s: %w", topic, code)
-	if code == sarama.ErrUnknownTopicOrPartition {
-		err = fmt.Errorf("kafka: topic %s doesn't exist: create it, or let EnsureTopics do so: %w", topic, code)
-	}
-	for i := range c.records {
-		if c.records[i].state == waiting && c.messages[i].Topic == topic {
-			c.fail(i, refusals[code].class, err)
-		}
-	}
 }

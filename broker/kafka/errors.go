@@ -12,44 +12,48 @@ import (
 var ErrClosed = errors.New("kafka: closed")
 
 // refusal is what an error code of Kafka means for a batch. The zero value:
-// nothing was stored, a later call may do better.
+// nothing was stored, a later call may do better, and whom it concerns isn't known.
 type refusal struct {
 	class     broker.Class
+	scope     broker.Scope
 	again     bool // Within the same call too.
 	unclear   bool // It may be stored all the same.
 	partly    bool // Because of some of its records.
+	stays     bool // Until somebody changes settings or rights.
 	forgotten bool // The producer's id, epoch or sequence is not what Kafka expects.
 }
 
 var refusals = map[sarama.KError]refusal{
-	sarama.ErrMessageSizeTooLarge:    {class: broker.Permanent, partly: true},
-	sarama.ErrMessageSetSizeTooLarge: {class: broker.Permanent, partly: true},
-	sarama.ErrInvalidRecord:          {class: broker.Permanent, partly: true},
-	sarama.ErrInvalidTimestamp:       {class: broker.Permanent, partly: true},
+	sarama.ErrMessageSizeTooLarge:    {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	sarama.ErrMessageSetSizeTooLarge: {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	sarama.ErrInvalidRecord:          {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	sarama.ErrInvalidTimestamp:       {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
 
-	sarama.ErrInvalidTopic:                {class: broker.Permanent},
-	sarama.ErrTopicAuthorizationFailed:    {class: broker.Permanent},
-	sarama.ErrClusterAuthorizationFailed:  {class: broker.Permanent},
-	sarama.ErrUnsupportedForMessageFormat: {class: broker.Permanent},
-	sarama.ErrUnsupportedCompressionType:  {class: broker.Permanent},
-	sarama.ErrPolicyViolation:             {class: broker.Permanent},
+	sarama.ErrInvalidTopic:                       {scope: broker.ScopeTopic, stays: true},
+	sarama.ErrTopicAuthorizationFailed:           {scope: broker.ScopeTopic, stays: true},
+	sarama.ErrUnsupportedForMessageFormat:        {scope: broker.ScopeTopic, stays: true},
+	sarama.ErrUnsupportedCompressionType:         {scope: broker.ScopeTopic, stays: true},
+	sarama.ErrPolicyViolation:                    {scope: broker.ScopeTopic, stays: true},
+	sarama.ErrClusterAuthorizationFailed:         {scope: broker.ScopeBroker, stays: true},
+	sarama.ErrTransactionalIDAuthorizationFailed: {scope: broker.ScopeBroker, stays: true},
+	sarama.ErrSASLAuthenticationFailed:           {scope: broker.ScopeBroker},
 
 	sarama.ErrInvalidMessage:          {again: true}, // Corrupt on arrival.
-	sarama.ErrUnknownTopicOrPartition: {again: true},
-	sarama.ErrLeaderNotAvailable:      {again: true},
-	sarama.ErrBrokerNotAvailable:      {again: true},
-	sarama.ErrReplicaNotAvailable:     {again: true},
-	sarama.ErrNotEnoughReplicas:       {again: true},
-	sarama.ErrFencedLeaderEpoch:       {again: true},
-	sarama.ErrUnknownLeaderEpoch:      {again: true},
-	sarama.ErrThrottlingQuotaExceeded: {again: true},
+	sarama.ErrUnknownTopicOrPartition: {scope: broker.ScopeTopic, again: true},
+	sarama.ErrLeaderNotAvailable:      {scope: broker.ScopeTopic, again: true},
+	sarama.ErrReplicaNotAvailable:     {scope: broker.ScopeTopic, again: true},
+	sarama.ErrNotEnoughReplicas:       {scope: broker.ScopeTopic, again: true},
+	sarama.ErrFencedLeaderEpoch:       {scope: broker.ScopeTopic, again: true},
+	sarama.ErrUnknownLeaderEpoch:      {scope: broker.ScopeTopic, again: true},
+	sarama.ErrBrokerNotAvailable:      {scope: broker.ScopeBroker, again: true},
+	sarama.ErrThrottlingQuotaExceeded: {scope: broker.ScopeBroker, again: true},
 
 	// The leader may have appended the batch before it found out.
-	sarama.ErrNotLeaderForPartition:        {again: true, unclear: true},
-	sarama.ErrRequestTimedOut:              {again: true, unclear: true},
+	sarama.ErrNotLeaderForPartition:        {scope: broker.ScopeTopic, again: true, unclear: true},
+	sarama.ErrRequestTimedOut:              {scope: broker.ScopeTopic, again: true, unclear: true},
+	sarama.ErrNotEnoughReplicasAfterAppend: {scope: broker.ScopeTopic, again: true, unclear: true},
+	sarama.ErrKafkaStorageError:            {scope: broker.ScopeTopic, again: true, unclear: true},
 	sarama.ErrNetworkException:             {again: true, unclear: true},
-	sarama.ErrNotEnoughReplicasAfterAppend: {again: true, unclear: true},
-	sarama.ErrKafkaStorageError:            {again: true, unclear: true},
 	sarama.ErrUnknown:                      {unclear: true},
 
 	sarama.ErrOutOfOrderSequenceNumber: {forgotten: true},
@@ -60,11 +64,11 @@ var refusals = map[sarama.KError]refusal{
 	sarama.ErrProducerFenced:           {forgotten: true},
 }
 
-// handshakeClass is the class of an error before anything was sent. A login that
-// fails is Unavailable too: wrong credentials must not cost messages.
-func handshakeClass(err error) broker.Class {
-	if code, ok := errors.AsType[sarama.KError](err); ok && refusals[code].class == broker.Permanent {
-		return broker.Permanent
+// scopeOf is the scope that err has, or that of its code.
+func scopeOf(err error) broker.Scope {
+	if scope := broker.ScopeOf(err); scope != broker.ScopeUnknown {
+		return scope
 	}
-	return broker.Unavailable
+	code, _ := errors.AsType[sarama.KError](err)
+	return refusals[code].scope
 }

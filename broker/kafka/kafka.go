@@ -122,7 +122,7 @@ func (b *Broker) begin(ctx context.Context) (context.Context, func(), error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, nil, broker.Classify(broker.Unavailable, ErrClosed)
+		return nil, nil, broker.Scoped(broker.Unavailable, broker.ScopeBroker, ErrClosed)
 	}
 	b.calls.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -266,8 +266,8 @@ func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []strin
 // topicError says whose fault it is that there is no such topic.
 func topicError(topic string, err error) error {
 	err = fmt.Errorf("%s: %w", topic, err)
-	if code, ok := errors.AsType[sarama.KError](err); ok {
-		return broker.Classify(refusals[code].class, err)
+	if code, ok := errors.AsType[sarama.KError](err); ok && refusals[code].stays {
+		return broker.Scoped(broker.Permanent, refusals[code].scope, err)
 	}
 	return err
 }

@@ -36,6 +36,7 @@ func TestBroker(t *testing.T) {
 			return net.up
 		},
 		TooLarge:  2 << 20,
+		Scopes:    true,
 		Lag:       true,
 		Published: true,
 		Partition: true,

@@ -55,7 +55,7 @@ func newProducer(c *cluster) *producer {
 // is under way any more.
 func (p *producer) publish(ctx context.Context, c *call) {
 	if err := p.prepare(ctx, c); err != nil {
-		c.abandon(handshakeClass(err), err)
+		c.abandon(ctx, err)
 		return
 	}
 	c.assign(p.cluster, p.partitioners)
@@ -137,7 +137,7 @@ func (p *producer) init(ctx context.Context) error {
 			return nil
 		}
 		err = fmt.Errorf("kafka: no producer id: %w", response.Err)
-		if refusals[response.Err].class == broker.Permanent {
+		if refusals[response.Err].stays {
 			return err
 		}
 		if late := sleep(ctx, wait); late != nil {
@@ -223,11 +223,11 @@ func (p *producer) reach(ctx context.Context, c *call, progress time.Time, fn fu
 		return nil
 	}
 	left := max(patience-time.Since(progress), time.Second)
-	ctx, cancel := context.WithTimeoutCause(ctx, left, fmt.Errorf("kafka: given up after %v", patience))
+	bounded, cancel := context.WithTimeoutCause(ctx, left, fmt.Errorf("kafka: given up after %v", patience))
 	defer cancel()
-	err := fn(ctx)
+	err := fn(bounded)
 	if err != nil {
-		c.abandon(handshakeClass(err), err)
+		c.abandon(ctx, err)
 	}
 	return err
 }
@@ -274,13 +274,13 @@ func (p *producer) exchange(ctx context.Context, round []*attempt) {
 	defer wg.Wait()
 	for addr, attempts := range byLeader {
 		if addr == "" {
-			fail(attempts, errors.New("kafka: the partition has no leader"), false)
+			fail(attempts, leaderless(errors.New("kafka: the partition has no leader")), false)
 			continue
 		}
 		l, err := p.to(ctx, addr)
 		switch {
 		case err != nil:
-			fail(attempts, fmt.Errorf("kafka: no connection to %s: %w", addr, err), false)
+			fail(attempts, leaderless(fmt.Errorf("kafka: no connection to %s: %w", addr, err)), false)
 		case len(byLeader) == 1:
 			p.produce(ctx, l, attempts)
 		default:
@@ -288,6 +288,10 @@ func (p *producer) exchange(ctx context.Context, round []*attempt) {
 		}
 	}
 }
+
+// leaderless is about partitions that nobody leads, or somebody who can't be
+// reached. Others may be well: if no server answers, refresh says so.
+func leaderless(err error) error { return broker.Scoped(broker.Unavailable, broker.ScopeTopic, err) }
 
 func fail(attempts []*attempt, err error, left bool) {
 	for _, a := range attempts {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,7 +58,12 @@ func TestPublish_RefusedBeforeSending(t *testing.T) {
 			call := append(run(name, key, 1, 3), message(name, "other", what))
 			spoil(&call[1])
 			failed := failures(t, b.Publish(bounded(t), call))
-			require.Equal(t, broker.Permanent, broker.ClassOf(failed[1]), "%v", failed[1])
+			class, scope := broker.Permanent, broker.ScopeRow
+			if strings.Contains(what, "topic") {
+				class, scope = broker.Unavailable, broker.ScopeTopic
+			}
+			require.Equal(t, class, broker.ClassOf(failed[1]), "%v", failed[1])
+			require.Equal(t, scope, broker.ScopeOf(failed[1]), "%v", failed[1])
 			require.Error(t, failed[2], "behind it")
 			require.Len(t, failed, 2)
 			require.Equal(t, []string{"1"}, bodies(stored(t, name), key))
@@ -339,6 +345,7 @@ func TestPublish_Down(t *testing.T) {
 		require.Len(t, failed, 2)
 		for _, err := range failed {
 			require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+			require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
 			require.ErrorContains(t, err, server(t))
 		}
 	}

@@ -93,8 +93,8 @@ func (s scripted) count(request any) (n int) {
 	return n
 }
 
-// F-28: every refusal of Kafka has a class. What may pass is tried again within
-// the call, what cannot is not.
+// F-28, O1: every refusal of Kafka has a class and a scope. What may pass is tried
+// again within the call, what cannot is not.
 func TestPublish_Refusals(t *testing.T) {
 	t.Parallel()
 	const ok = sarama.ErrNoError
@@ -102,19 +102,21 @@ func TestPublish_Refusals(t *testing.T) {
 		codes []sarama.KError // The last one is repeated.
 		want  error
 		class broker.Class
+		scope broker.Scope
 		tries int
 	}{
-		"too large":         {[]sarama.KError{sarama.ErrMessageSizeTooLarge}, sarama.ErrMessageSizeTooLarge, broker.Permanent, 1},
-		"not valid":         {[]sarama.KError{sarama.ErrInvalidRecord}, sarama.ErrInvalidRecord, broker.Permanent, 1},
-		"topic forbidden":   {[]sarama.KError{sarama.ErrTopicAuthorizationFailed}, sarama.ErrTopicAuthorizationFailed, broker.Permanent, 1},
-		"cluster forbidden": {[]sarama.KError{sarama.ErrClusterAuthorizationFailed}, sarama.ErrClusterAuthorizationFailed, broker.Permanent, 1},
-		"something else":    {[]sarama.KError{sarama.ErrSecurityDisabled}, sarama.ErrSecurityDisabled, broker.Transient, 1},
-		"server's mistake":  {[]sarama.KError{sarama.ErrUnknown}, sarama.ErrUnknown, broker.Unknown, 1},
-		"passes":            {[]sarama.KError{sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicas, ok}, nil, 0, 3},
-		"passes unclear":    {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrNotEnoughReplicasAfterAppend, ok}, nil, 0, 3},
-		"is there already":  {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrDuplicateSequenceNumber}, nil, 0, 2},
-		"in doubt":          {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrOutOfOrderSequenceNumber}, sarama.ErrOutOfOrderSequenceNumber, broker.Unknown, 2},
-		"doubt stays doubt": {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrTopicAuthorizationFailed}, sarama.ErrTopicAuthorizationFailed, broker.Unknown, 2},
+		"too large":         {[]sarama.KError{sarama.ErrMessageSizeTooLarge}, sarama.ErrMessageSizeTooLarge, broker.Permanent, broker.ScopeRow, 1},
+		"request too large": {[]sarama.KError{sarama.ErrMessageSetSizeTooLarge}, sarama.ErrMessageSetSizeTooLarge, broker.Permanent, broker.ScopeRow, 1},
+		"not valid":         {[]sarama.KError{sarama.ErrInvalidRecord}, sarama.ErrInvalidRecord, broker.Permanent, broker.ScopeRow, 1},
+		"topic forbidden":   {[]sarama.KError{sarama.ErrTopicAuthorizationFailed}, sarama.ErrTopicAuthorizationFailed, broker.Transient, broker.ScopeTopic, 1},
+		"cluster forbidden": {[]sarama.KError{sarama.ErrClusterAuthorizationFailed}, sarama.ErrClusterAuthorizationFailed, broker.Transient, broker.ScopeBroker, 1},
+		"something else":    {[]sarama.KError{sarama.ErrSecurityDisabled}, sarama.ErrSecurityDisabled, broker.Transient, broker.ScopeUnknown, 1},
+		"server's mistake":  {[]sarama.KError{sarama.ErrUnknown}, sarama.ErrUnknown, broker.Unknown, broker.ScopeUnknown, 1},
+		"passes":            {[]sarama.KError{sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicas, ok}, nil, 0, 0, 3},
+		"passes unclear":    {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrNotEnoughReplicasAfterAppend, ok}, nil, 0, 0, 3},
+		"is there already":  {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrDuplicateSequenceNumber}, nil, 0, 0, 2},
+		"in doubt":          {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrOutOfOrderSequenceNumber}, sarama.ErrOutOfOrderSequenceNumber, broker.Unknown, broker.ScopeUnknown, 2},
+		"doubt stays doubt": {[]sarama.KError{sarama.ErrRequestTimedOut, sarama.ErrTopicAuthorizationFailed}, sarama.ErrTopicAuthorizationFailed, broker.Unknown, broker.ScopeTopic, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,11 +132,12 @@ func TestPublish_Refusals(t *testing.T) {
 			failed := failures(t, err)
 			require.ErrorIs(t, failed[0], tc.want)
 			require.Equal(t, tc.class, broker.ClassOf(failed[0]), "%v", failed[0])
+			require.Equal(t, tc.scope, broker.ScopeOf(failed[0]), "%v", failed[0])
 		})
 	}
 }
 
-// A refusal that doesn't pass ends the call: known not to be stored some time
+// O1: a refusal that doesn't pass ends the call: known not to be stored some time
 // before PublishTimeout, in doubt with it.
 func TestPublish_RefusalsThatStay(t *testing.T) {
 	t.Parallel()
@@ -142,8 +145,11 @@ func TestPublish_RefusalsThatStay(t *testing.T) {
 		code  sarama.KError
 		class broker.Class
 	}{
-		"known":    {sarama.ErrNotEnoughReplicas, broker.Transient},
-		"in doubt": {sarama.ErrNotEnoughReplicasAfterAppend, broker.Unknown},
+		"too few replicas":           {sarama.ErrNotEnoughReplicas, broker.Transient},
+		"no such topic":              {sarama.ErrUnknownTopicOrPartition, broker.Transient},
+		"no leader":                  {sarama.ErrLeaderNotAvailable, broker.Transient},
+		"too few replicas, in doubt": {sarama.ErrNotEnoughReplicasAfterAppend, broker.Unknown},
+		"another leader, in doubt":   {sarama.ErrNotLeaderForPartition, broker.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,6 +159,7 @@ func TestPublish_RefusalsThatStay(t *testing.T) {
 			failed := failures(t, b.Publish(bounded(t), run("topic", "key", 0, 1)))
 			require.ErrorIs(t, failed[0], tc.code)
 			require.Equal(t, tc.class, broker.ClassOf(failed[0]), "%v", failed[0])
+			require.Equal(t, broker.ScopeTopic, broker.ScopeOf(failed[0]), "%v", failed[0])
 		})
 	}
 }
@@ -193,6 +200,7 @@ func TestPublish_NoLeader(t *testing.T) {
 			failed := failures(t, b.Publish(bounded(t), run("topic", "key", 0, 2)))
 			require.Len(t, failed, 2)
 			require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
+			require.Equal(t, broker.ScopeTopic, broker.ScopeOf(failed[0]), "%v", failed[0])
 			require.ErrorContains(t, failed[0], "no leader")
 			require.Zero(t, s.count(&sarama.ProduceRequest{}))
 		})
@@ -216,13 +224,10 @@ func TestPublish_ForgottenProducer(t *testing.T) {
 	}
 }
 
-// Who may not write at all is told so once; a login that fails costs nothing.
+// O1: who may not write at all is told so at once, and that costs nothing.
 func TestPublish_NoProducerID(t *testing.T) {
 	t.Parallel()
-	for code, class := range map[sarama.KError]broker.Class{
-		sarama.ErrClusterAuthorizationFailed: broker.Permanent,
-		sarama.ErrOffsetsLoadInProgress:      broker.Unavailable,
-	} {
+	for _, code := range []sarama.KError{sarama.ErrClusterAuthorizationFailed, sarama.ErrOffsetsLoadInProgress} {
 		t.Run(code.Error(), func(t *testing.T) {
 			t.Parallel()
 			s := script(t, 1)
@@ -233,7 +238,8 @@ func TestPublish_NoProducerID(t *testing.T) {
 			b := s.open(nil)
 			failed := failures(t, b.Publish(bounded(t), run("topic", "key", 0, 1)))
 			require.ErrorIs(t, failed[0], code)
-			require.Equal(t, class, broker.ClassOf(failed[0]), "%v", failed[0])
+			require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
+			require.Equal(t, broker.ScopeBroker, broker.ScopeOf(failed[0]), "%v", failed[0])
 		})
 	}
 }

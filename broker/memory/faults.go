@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/waybill-go/waybill/broker"
@@ -11,6 +12,7 @@ import (
 // faults is what the broker was told to do wrong.
 type faults struct {
 	outage   bool
+	topics   map[string]bool // That are down.
 	failNext int
 	class    broker.Class
 	loseAcks int
@@ -22,7 +24,7 @@ func (f *faults) outageError() error {
 	if !f.outage {
 		return nil
 	}
-	return broker.Classify(broker.Unavailable, errors.New("memory: the broker is down"))
+	return broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("memory: the broker is down"))
 }
 
 func (f *faults) beforeStore() error {
@@ -42,7 +44,8 @@ func (f *faults) afterStore() error {
 }
 
 // SetOutage takes the broker down or brings it back. While it is down, Publish,
-// EnsureTopics, Consume, Ack and Release fail as Unavailable, and Receive waits.
+// EnsureTopics, Consume, Ack and Release fail as Unavailable, of scope broker, and
+// Receive waits.
 func (b *Broker) SetOutage(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,8 +53,22 @@ func (b *Broker) SetOutage(down bool) {
 	b.notify()
 }
 
-// FailNext makes the next n calls of Publish fail as a whole. They store
-// nothing, whatever the class.
+// SetTopicOutage takes a topic down or brings it back. While it is down, what is
+// published there isn't stored and fails as Transient, of scope topic: as a broker
+// answers that misses replicas or refuses the right to write.
+func (b *Broker) SetTopicOutage(topic string, down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	topics := maps.Clone(b.faults.topics) // Calls under way have the other one.
+	if topics == nil {
+		topics = map[string]bool{}
+	}
+	topics[topic] = down
+	b.faults.topics = topics
+}
+
+// FailNext makes the next n calls of Publish fail as a whole, without a scope. They
+// store nothing, whatever the class.
 func (b *Broker) FailNext(n int, class broker.Class) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,8 +85,8 @@ func (b *Broker) LoseAcks(n int) {
 
 // FailWhere asks fail about each message that is published: one for which it
 // returns an error isn't stored and fails with it, and the later messages of its
-// key in the same call aren't stored either and fail as Unavailable. Nil ends
-// it. fail may be called concurrently, and may call the broker.
+// key in the same call aren't stored either and fail as Unavailable. Class and
+// scope are those of the error. Nil ends it. fail may be called concurrently, and may call the broker.
 func (b *Broker) FailWhere(fail func(broker.Message) error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

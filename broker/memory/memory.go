@@ -166,7 +166,7 @@ func (b *Broker) admit(ctx context.Context, size int) error {
 // its key.
 func (b *Broker) refused(messages []broker.Message) map[int]error {
 	b.mu.Lock()
-	where := b.faults.where
+	where, down := b.faults.where, b.faults.topics
 	b.mu.Unlock()
 
 	failed := map[int]error{}
@@ -176,11 +176,13 @@ func (b *Broker) refused(messages []broker.Message) map[int]error {
 		var err error
 		switch {
 		case m.ID == "" || m.Topic == "" || m.Key == "":
-			err = broker.Classify(broker.Permanent, errors.New("memory: a message needs an id, a topic and a key"))
+			err = broker.Scoped(broker.Permanent, broker.ScopeRow, errors.New("memory: a message needs an id, a topic and a key"))
 		case again && b.cfg.NoPrefix:
-			err = broker.Classify(broker.Permanent, fmt.Errorf("memory: two messages of key %q in one call: without Prefix, send them in waves", m.Key))
+			err = broker.Scoped(broker.Permanent, broker.ScopeRow, fmt.Errorf("memory: two messages of key %q in one call: without Prefix, send them in waves", m.Key))
 		case cut:
-			err = broker.Classify(broker.Unavailable, fmt.Errorf("memory: not sent: a message before it of key %q failed", m.Key))
+			err = broker.Scoped(broker.Unavailable, broker.ScopeRow, fmt.Errorf("memory: not sent: a message before it of key %q failed", m.Key))
+		case down[m.Topic]:
+			err = broker.Scoped(broker.Transient, broker.ScopeTopic, fmt.Errorf("memory: topic %s is down", m.Topic))
 		case where != nil:
 			err = where(clone(m))
 		}
@@ -192,7 +194,7 @@ func (b *Broker) refused(messages []broker.Message) map[int]error {
 	return failed
 }
 
-var errClosed = broker.Classify(broker.Unavailable, errors.New("memory: the connection is closed"))
+var errClosed = broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("memory: the connection is closed"))
 
 // EnsureTopics implements [broker.Broker].
 func (b *Broker) EnsureTopics(_ context.Context, topics ...string) error {

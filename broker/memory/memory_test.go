@@ -41,6 +41,7 @@ func TestConformance(t *testing.T) {
 			brokertest.Run(t, brokertest.Harness{
 				Open:       func(*testing.T) broker.Broker { return b.Connect() },
 				AutoTopics: true,
+				Scopes:     true,
 				Lag:        true,
 				Published:  true,
 				Partition:  true,
@@ -78,6 +79,37 @@ func TestFailNextFailsWholeCalls(t *testing.T) {
 	require.NoError(t, b.Publish(t.Context(), call))
 	require.Equal(t, []string{"a1", "b1"}, stored(b))
 	require.Equal(t, []int{2, 2, 2}, b.Calls())
+}
+
+// O1: faults have the scope of what they stand for.
+func TestFaultsHaveAScope(t *testing.T) {
+	b := memory.New(memory.Config{})
+	other := broker.Message{ID: "o1", Topic: "other", Key: "o"}
+	call := []broker.Message{message("a", "1"), other, message("a", "2"), {Topic: "other"}}
+	b.SetTopicOutage("topic", true)
+	failed, ok := errors.AsType[*broker.PublishError](b.Publish(t.Context(), call))
+	require.True(t, ok)
+	require.Len(t, failed.Failed, 3)
+	for i, want := range map[int]struct {
+		class broker.Class
+		scope broker.Scope
+	}{
+		0: {broker.Transient, broker.ScopeTopic},
+		2: {broker.Unavailable, broker.ScopeRow},
+		3: {broker.Permanent, broker.ScopeRow},
+	} {
+		require.Equal(t, want.class, broker.ClassOf(failed.Failed[i]))
+		require.Equal(t, want.scope, broker.ScopeOf(failed.Failed[i]))
+	}
+	b.SetTopicOutage("topic", false)
+	require.NoError(t, b.Publish(t.Context(), call[:1]))
+	require.Equal(t, []string{"a1"}, stored(b))
+
+	b.SetOutage(true)
+	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(b.Publish(t.Context(), call[:1])))
+	b.SetOutage(false)
+	b.FailNext(1, broker.Transient)
+	require.Equal(t, broker.ScopeUnknown, broker.ScopeOf(b.Publish(t.Context(), call[:1])))
 }
 
 func TestLostAckStoresAndAnswersUnknown(t *testing.T) {

@@ -351,7 +351,7 @@ func classify(err error) error {
 		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrConnectionReconnecting),
 		errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrNoResponders),
 		errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrNoStreamResponse):
-		return broker.Classify(broker.Unavailable, err)
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
 	case errors.Is(err, nats.ErrPermissionViolation):
 		return broker.Classify(broker.Permanent, err)
 	}

@@ -89,6 +89,7 @@ func TestConformance(t *testing.T) {
 			return func() { h.start(t) }
 		},
 		TooLarge:  9 << 20,
+		Scopes:    true,
 		Standby:   true,
 		Lag:       true,
 		Published: true,
@@ -135,8 +136,6 @@ func TestWhatCannotTravelIsPermanent(t *testing.T) {
 	for name, change := range map[string]func(*broker.Message){
 		"no id":                  func(m *broker.Message) { m.ID = "" },
 		"no key":                 func(m *broker.Message) { m.Key = "" },
-		"topic with a wildcard":  func(m *broker.Message) { m.Topic = "ordering.*" },
-		"topic of the server":    func(m *broker.Message) { m.Topic = "$JS.API.STREAM.DELETE.x" },
 		"line break in the id":   func(m *broker.Message) { m.ID = "a\r\nNats-Rollup: all" },
 		"header's name":          func(m *broker.Message) { m.Headers = map[string]string{"tenant id": "a"} },
 		"header of our own":      func(m *broker.Message) { m.Headers = map[string]string{"waybill-encoded": "key"} },
@@ -150,7 +149,22 @@ func TestWhatCannotTravelIsPermanent(t *testing.T) {
 			err := failure(t, b, m)
 			require.Error(t, err)
 			require.Equal(t, broker.Permanent, broker.ClassOf(err), "%v", err)
+			require.Equal(t, broker.ScopeRow, broker.ScopeOf(err), "%v", err)
 		})
+	}
+}
+
+// O1: a topic that can't be one is for somebody to correct, in a prefix or a rule,
+// and no message pays for it.
+func TestWrongTopicIsOfItsTopic(t *testing.T) {
+	b := newHost(t).quick(t)
+	for _, wrong := range []string{"ordering.*", "$JS.API.STREAM.DELETE.x"} {
+		m := message("a", 1)
+		m.Topic = wrong
+		err := failure(t, b, m)
+		require.ErrorContains(t, err, "no NATS subject")
+		require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+		require.Equal(t, broker.ScopeTopic, broker.ScopeOf(err), "%v", err)
 	}
 }
 
@@ -161,9 +175,11 @@ func TestMissingStreamIsTransient_F28(t *testing.T) {
 	err := failure(t, b, message("a", 1))
 	require.ErrorContains(t, err, "no stream holds topic")
 	require.Equal(t, broker.Transient, broker.ClassOf(err))
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(err))
 }
 
-func TestForbiddenSubjectIsPermanent(t *testing.T) {
+// O1: no right to write is for somebody to give, and no message pays for it.
+func TestForbiddenSubjectIsOfItsTopic(t *testing.T) {
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 		Users: []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
@@ -186,7 +202,8 @@ func TestForbiddenSubjectIsPermanent(t *testing.T) {
 	failed, ok := errors.AsType[*broker.PublishError](b.Publish(t.Context(), []broker.Message{message("a", 1), denied}))
 	require.True(t, ok)
 	require.Len(t, failed.Failed, 1)
-	require.Equal(t, broker.Permanent, broker.ClassOf(failed.Failed[1]))
+	require.Equal(t, broker.Transient, broker.ClassOf(failed.Failed[1]))
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(failed.Failed[1]))
 	require.ErrorContains(t, failed.Failed[1], "not authorised")
 }
 
@@ -236,6 +253,7 @@ func TestOpenWithoutServerConnectsLater_B11(t *testing.T) {
 	b := h.quick(t)
 	err := failure(t, b, message("a", 1))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
 	require.Equal(t, broker.Unavailable, broker.ClassOf(b.EnsureTopics(t.Context(), topic)))
 	_, err = b.Consume(t.Context(), topic, "group")
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)

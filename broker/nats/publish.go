@@ -39,7 +39,7 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if away := b.away(); away != nil {
 		// Before the first connection the client takes the server for one that knows
 		// no headers, which would be a refusal.
-		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", away.err))
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, fmt.Errorf("nats: nothing was sent: %w", away.err))
 	}
 	call := b.requests.begin(len(messages))
 	defer call.end()
@@ -68,17 +68,25 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 
 // send hands a message to the connection.
 func (b *Broker) send(call *call, number int, m broker.Message) error {
+	if err := checkTopic(m.Topic); err != nil {
+		// A prefix or a rule of the configuration may have made the name.
+		return broker.Scoped(broker.Unavailable, broker.ScopeTopic, fmt.Errorf("nats: message %s: topic %q %w", m.ID, m.Topic, err))
+	}
 	encoded, err := encode(m)
 	if err != nil {
-		return broker.Classify(broker.Permanent, fmt.Errorf("nats: message %s: %w", m.ID, err))
+		return broker.Scoped(broker.Permanent, broker.ScopeRow, fmt.Errorf("nats: message %s: %w", m.ID, err))
 	}
 	switch err = call.send(number, encoded); {
 	case err == nil:
 		return nil
 	case errors.Is(err, nats.ErrMaxPayload):
-		err = broker.Classify(broker.Permanent, fmt.Errorf("%w: body and headers of %d bytes, the server takes %d", err, encoded.Size(), b.nc.MaxPayload()))
-	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg), errors.Is(err, nats.ErrHeadersNotSupported):
-		err = broker.Classify(broker.Permanent, err)
+		err = broker.Scoped(broker.Permanent, broker.ScopeRow, fmt.Errorf("%w: body and headers of %d bytes, the server takes %d", err, encoded.Size(), b.nc.MaxPayload()))
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		err = broker.Scoped(broker.Permanent, broker.ScopeRow, err)
+	case errors.Is(err, nats.ErrBadSubject):
+		err = broker.Scoped(broker.Unavailable, broker.ScopeTopic, err)
+	case errors.Is(err, nats.ErrHeadersNotSupported):
+		err = broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
 	default:
 		// What isn't proven unsent, such as a write that failed half-way, may
 		// have arrived.
@@ -112,7 +120,7 @@ func (b *Broker) collect(ctx context.Context, call *call, messages []broker.Mess
 		case subject := <-call.denied:
 			for i := range waiting {
 				if messages[i].Topic == subject {
-					results[i] = broker.Classify(broker.Permanent, fmt.Errorf("nats: publish: not authorised for subject %s", subject))
+					results[i] = broker.Scoped(broker.Transient, broker.ScopeTopic, fmt.Errorf("nats: publish: not authorised for subject %s", subject))
 					delete(waiting, i)
 				}
 			}
@@ -145,9 +153,10 @@ func ackError(m *nats.Msg) error {
 	}
 	err := fmt.Errorf("nats: publish: %w", ack.Error)
 	if ack.Error.ErrorCode == messageTooLarge || ack.Error.ErrorCode == headersTooLarge {
-		return broker.Classify(broker.Permanent, err)
+		return broker.Scoped(broker.Permanent, broker.ScopeRow, err)
 	}
-	return classify(err)
+	// Its limits, its storage, its leader: what the stream says is about the stream.
+	return broker.Scoped(broker.ClassOf(classify(err)), broker.ScopeTopic, err)
 }
 
 // JetStream's codes for more than a stream's own limit, and more than 64 KiB of
@@ -159,7 +168,7 @@ const (
 
 // explain finds out why nobody took a message. A stream that is missing is an
 // answer (Transient): somebody has to make it. One that is there but has no
-// leader, or a server whose JetStream isn't up, is an outage.
+// leader is an outage of its topic, a server whose JetStream isn't up one of all.
 func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Message, unrouted []int, results []error) {
 	if len(unrouted) == 0 {
 		return
@@ -171,20 +180,28 @@ func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Mess
 	for _, i := range unrouted {
 		topic := messages[i].Topic
 		if _, known := reasons[topic]; !known {
-			reasons[topic] = broker.Classify(broker.Unavailable, fmt.Errorf("nats: publish: the stream of topic %q doesn't answer", topic))
-			if _, err := b.js.StreamNameBySubject(ctx, topic); errors.Is(err, jetstream.ErrStreamNotFound) {
-				reasons[topic] = broker.Classify(broker.Transient, fmt.Errorf("nats: publish: no stream holds topic %q: create it, with EnsureTopics for example", topic))
-			}
+			_, err := b.js.StreamNameBySubject(ctx, topic)
+			reasons[topic] = unroutedError(topic, err)
 		}
 		results[i] = reasons[topic]
 	}
 }
 
+// unroutedError says why nobody took what goes to topic; err came of the question
+// for its stream.
+func unroutedError(topic string, err error) error {
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return broker.Scoped(broker.Transient, broker.ScopeTopic, fmt.Errorf("nats: publish: no stream holds topic %q: create it, with EnsureTopics for example", topic))
+	}
+	scope := broker.ScopeTopic
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrConnectionClosed) {
+		scope = broker.ScopeBroker
+	}
+	return broker.Scoped(broker.Unavailable, scope, fmt.Errorf("nats: publish: the stream of topic %q doesn't answer", topic))
+}
+
 // encode turns a message into NATS's own.
 func encode(m broker.Message) (*nats.Msg, error) {
-	if err := checkTopic(m.Topic); err != nil {
-		return nil, fmt.Errorf("topic %q %w", m.Topic, err)
-	}
 	if m.ID == "" || m.Key == "" {
 		return nil, errors.New("id and key are required")
 	}

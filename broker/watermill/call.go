@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-var errBehind = broker.Classify(broker.Transient, errors.New("watermill: not sent: an earlier message of its key was not stored"))
+var errBehind = broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("watermill: not sent: an earlier message of its key was not stored"))
 
 // call is one call of Publish.
 type call struct {
@@ -118,15 +118,16 @@ func (c *call) end(rest []int, err error) bool {
 func (c *call) publish(m broker.Message) error {
 	switch _, reserved := m.Headers[KeyHeader]; {
 	case m.ID == "" || m.Topic == "" || m.Key == "":
-		return broker.Classify(broker.Permanent, fmt.Errorf("watermill: message %q needs an id, a topic and a key", m.ID))
+		return broker.Scoped(broker.Permanent, broker.ScopeRow, fmt.Errorf("watermill: message %q needs an id, a topic and a key", m.ID))
 	case reserved:
-		return broker.Classify(broker.Permanent, fmt.Errorf("watermill: message %q has the header %s, which is reserved", m.ID, KeyHeader))
+		return broker.Scoped(broker.Permanent, broker.ScopeRow, fmt.Errorf("watermill: message %q has the header %s, which is reserved", m.ID, KeyHeader))
 	}
 	out := message.NewMessageWithContext(c.ctx, m.ID, m.Body)
 	maps.Copy(out.Metadata, m.NativeHeaders(CloudEventsPrefix))
 	out.Metadata[KeyHeader] = m.Key
 	if err := c.broker.conf.Publisher.Publish(m.Topic, out); err != nil {
-		return broker.Classify(c.broker.conf.Classify(err), fmt.Errorf("watermill: %w", err))
+		class, scope := c.broker.conf.Classify(err)
+		return broker.Scoped(class, scope, fmt.Errorf("watermill: %w", err))
 	}
 	return nil
 }

@@ -55,13 +55,14 @@ type Config struct {
 	Capabilities broker.Capabilities
 	// Concurrency is how many keys of a call are published at once. Defaults to 16.
 	Concurrency int
-	// Classify says what an error of Publisher means for the next attempt. It may be
-	// called by several goroutines. Defaults to [broker.ClassOf], by which most
-	// errors are [broker.Transient]: then a broker that is down costs each message
-	// its attempts. Only what proves that nothing was handed over, such as a
+	// Classify says what an error of Publisher means for the next attempt, and how
+	// much fails together with the message. It may be called by several goroutines.
+	// Defaults to [broker.ClassOf] and [broker.ScopeOf], by which most errors are
+	// [broker.Transient] and of unknown scope: then a broker that is down costs each
+	// message its attempts. Only what proves that nothing was handed over, such as a
 	// connection refused, may be called [broker.Unavailable], and only what the
 	// broker is known not to have stored may be called transient.
-	Classify func(error) broker.Class
+	Classify func(error) (broker.Class, broker.Scope)
 	// Subscriptions is how often a consumer subscribes. Most subscribers hand out
 	// the next message when the one before it is settled, so this is how many are
 	// out at a time. More than 1 goes without KeyOrder, unless the Pub/Sub divides a
@@ -97,7 +98,7 @@ func New(conf Config) (*Broker, error) {
 	conf.Concurrency = cmp.Or(conf.Concurrency, 16)
 	conf.Subscriptions = cmp.Or(conf.Subscriptions, 1)
 	if conf.Classify == nil {
-		conf.Classify = broker.ClassOf
+		conf.Classify = func(err error) (broker.Class, broker.Scope) { return broker.ClassOf(err), broker.ScopeOf(err) }
 	}
 	return &Broker{conf: conf, consumers: map[*consumer]struct{}{}}, nil
 }
@@ -118,7 +119,7 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 
 // Publish returns when Publisher has returned for each message, or when ctx is
 // done: Watermill knows no context, so what Publisher has by then goes on, and
-// is [broker.Unknown]. The class of Publisher's errors is Config.Classify's.
+// is [broker.Unknown]. Class and scope of Publisher's errors are Config.Classify's.
 func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -129,7 +130,7 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
-		return broker.Classify(broker.Unavailable, ErrClosed)
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, ErrClosed)
 	}
 	b.calls.Add(workers)
 	b.mu.Unlock()

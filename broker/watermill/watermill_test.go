@@ -206,12 +206,14 @@ func failures(t *testing.T, err error) map[int]error {
 // S1-11: a failure ends its key and nothing else, with a class for each message.
 func TestPublish_MiddleFails_S1_11(t *testing.T) {
 	for name, tc := range map[string]struct {
-		err  error
-		want broker.Class
+		err   error
+		want  broker.Class
+		scope broker.Scope
 	}{
-		"plain":   {errors.New("refused"), broker.Transient},
-		"classed": {broker.Classify(broker.Permanent, errors.New("refused")), broker.Permanent},
-		"context": {context.DeadlineExceeded, broker.Unknown},
+		"plain":   {errors.New("refused"), broker.Transient, broker.ScopeUnknown},
+		"classed": {broker.Classify(broker.Permanent, errors.New("refused")), broker.Permanent, broker.ScopeUnknown},
+		"scoped":  {broker.Scoped(broker.Transient, broker.ScopeTopic, errors.New("refused")), broker.Transient, broker.ScopeTopic},
+		"context": {context.DeadlineExceeded, broker.Unknown, broker.ScopeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &publisher{do: func(m *message.Message) error {
@@ -224,6 +226,8 @@ func TestPublish_MiddleFails_S1_11(t *testing.T) {
 			failed := failures(t, b.Publish(bounded(t), call("a1", "b1", "a2", "a3", "b2", "c1")))
 			require.Len(t, failed, 2)
 			require.Equal(t, tc.want, broker.ClassOf(failed[2]))
+			require.Equal(t, tc.scope, broker.ScopeOf(failed[2]))
+			require.Equal(t, broker.Unavailable, broker.ClassOf(failed[3]), "it wasn't sent")
 			require.ErrorIs(t, failed[2], tc.err)
 			require.ErrorContains(t, failed[3], "earlier message")
 			require.ElementsMatch(t, []string{"a1", "b1", "b2", "c1"}, p.order)
@@ -234,12 +238,13 @@ func TestPublish_MiddleFails_S1_11(t *testing.T) {
 func TestPublish_Classify_S1_11(t *testing.T) {
 	refused := errors.New("connection refused")
 	p := &publisher{do: func(*message.Message) error { return refused }}
-	b := open(t, watermill.Config{Publisher: p, Classify: func(err error) broker.Class {
+	b := open(t, watermill.Config{Publisher: p, Classify: func(err error) (broker.Class, broker.Scope) {
 		require.Equal(t, refused, err)
-		return broker.Unavailable
+		return broker.Unavailable, broker.ScopeTopic
 	}})
 	failed := failures(t, b.Publish(bounded(t), call("a1")))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]))
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(failed[0]))
 	require.ErrorIs(t, failed[0], refused)
 }
 

@@ -161,17 +161,17 @@ func (b *Broker) Declare(topic, group string) error {
 }
 
 // classify goes by the texts of the publisher's errors, as it has no values for them.
-func classify(err error) broker.Class {
+func classify(err error) (broker.Class, broker.Scope) {
 	var refused *amqp.Error
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "not connected to AMQP"), strings.HasPrefix(text, "cannot open channel"):
-		return broker.Unavailable
+		return broker.Unavailable, broker.ScopeBroker
 	case errors.As(err, &refused) && refused.Server && (refused.Code == amqp.AccessRefused || refused.Code == amqp.NotFound || refused.Code == amqp.PreconditionFailed):
-		return broker.Transient
+		return broker.Transient, broker.ScopeTopic
 	}
 	// So is what was not confirmed: the publisher doesn't say whether the broker
 	// refused it or the connection broke.
-	return broker.Unknown
+	return broker.Unknown, broker.ScopeUnknown
 }
 
 // Close closes the publisher, too.

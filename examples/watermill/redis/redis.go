@@ -86,21 +86,22 @@ func Open(c Config) (*Broker, error) {
 }
 
 // classify tells what was not handed over, and what Redis refused, from what it
-// may have stored.
-func classify(err error) broker.Class {
+// may have stored. All but a topic that is a key of another kind would be said of
+// any message.
+func classify(err error) (broker.Class, broker.Scope) {
 	var dial *net.OpError
 	var answer redis.Error
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return broker.Unavailable
+		return broker.Unavailable, broker.ScopeBroker
 	case errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "LOADING"):
-		return broker.Unavailable
-	case errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "WRONGTYPE"): // the topic is a key of another kind
-		return broker.Permanent
+		return broker.Unavailable, broker.ScopeBroker
+	case errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "WRONGTYPE"):
+		return broker.Transient, broker.ScopeTopic
 	case errors.As(err, &answer): // OOM, MISCONF, READONLY …
-		return broker.Transient
+		return broker.Transient, broker.ScopeBroker
 	}
-	return broker.Unknown
+	return broker.Unknown, broker.ScopeUnknown
 }
 
 // Close closes the publisher, too.

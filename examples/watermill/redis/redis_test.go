@@ -52,11 +52,13 @@ func TestPublish_S1_11(t *testing.T) {
 	var partly *broker.PublishError
 	require.ErrorAs(t, err, &partly)
 	require.Len(t, partly.Failed, 1)
-	require.Equal(t, broker.Permanent, broker.ClassOf(partly.Failed[1]), "%v", partly.Failed[1])
+	require.Equal(t, broker.Transient, broker.ClassOf(partly.Failed[1]), "%v", partly.Failed[1])
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(partly.Failed[1]))
 	require.EqualValues(t, 2, client.XLen(ctx, "topic").Val())
 
 	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "1").Err())
 	err = b.Publish(ctx, []broker.Message{{ID: "4", Topic: "topic", Key: "a"}})
 	require.ErrorAs(t, err, &partly)
 	require.Equal(t, broker.Transient, broker.ClassOf(partly.Failed[0]), "%v", partly.Failed[0])
+	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(partly.Failed[0]))
 }
