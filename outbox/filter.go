@@ -39,8 +39,8 @@ type Filter struct {
 	Limit int `json:"limit,omitempty"`
 }
 
-// empty says whether f chooses every row.
-func (f Filter) empty() bool {
+// Empty says whether f chooses every row.
+func (f Filter) Empty() bool {
 	f.After, f.Limit = 0, 0
 	return len(f.Seqs)+len(f.Statuses) == 0 && reflect.DeepEqual(f, Filter{Seqs: f.Seqs, Statuses: f.Statuses})
 }
@@ -48,5 +48,5 @@ func (f Filter) empty() bool {
 // named says whether f names rows, so that the table is not searched for them.
 func (f Filter) named() bool { return len(f.Seqs) > 0 || f.MessageID != "" }
 
-// storable says whether both databases take a text.
-func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+// Storable says whether both databases take a text.
+func Storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }

@@ -103,13 +103,13 @@ func (o *changing) check() error {
 	}
 	allowed := func(s Status) bool { return slices.Contains(o.rule.From, s) }
 	switch {
-	case o.filter.empty():
+	case o.filter.Empty():
 		return wrong("the filter is empty, so it chooses every row: say which")
 	case len(o.filter.Statuses) > 0 && !slices.ContainsFunc(o.filter.Statuses, allowed):
 		return wrong("the filter chooses none but %v rows, and only %v ones can be %s", o.filter.Statuses, o.rule.From, o.rule.Verb)
 	case o.Actor == "" && !o.DryRun:
 		return wrong("Actor is missing: say who asks, for the record")
-	case !storable(o.Actor):
+	case !Storable(o.Actor):
 		return wrong("Actor is %q: it must be UTF-8 without a zero byte", o.Actor)
 	case !(o.Rate >= 0) || o.Rate > math.MaxFloat64 || o.Limit < 0 || o.UpTo < 0:
 		return wrong("Rate is %v, Limit %d and UpTo %d: give rows per second and numbers, or 0 for no bound", o.Rate, o.Limit, o.UpTo)

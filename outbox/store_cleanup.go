@@ -30,7 +30,7 @@ func (s *Store) CleanUp(ctx context.Context, c CleanUp) (CleanedUp, error) {
 	switch {
 	case c.Actor == "" && !c.DryRun:
 		return o.done, errors.New("outbox: purge: Actor is missing: say who asks, for the record")
-	case !storable(c.Actor):
+	case !Storable(c.Actor):
 		return o.done, fmt.Errorf("outbox: purge: Actor is %q: it must be UTF-8 without a zero byte", c.Actor)
 	case c.OlderThan < 0:
 		return o.done, fmt.Errorf("outbox: purge: OlderThan is %v: above 0, or 0 for what has expired", c.OlderThan)

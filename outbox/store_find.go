@@ -55,7 +55,7 @@ func (f Filter) match(d schema.Dialect) (schema.QueryWithArgs, error) {
 		switch {
 		case equal.value == "":
 			continue
-		case !storable(equal.value):
+		case !Storable(equal.value):
 			return schema.QueryWithArgs{}, fmt.Errorf("outbox: the filter's %s, %q, is no text that a row can have: it must be UTF-8 without a zero byte", equal.column, equal.value)
 		case equal.column == "last_error" && d.Name() == dialect.SQLite:
 			add("instr(last_error, ?) > 0", equal.value)

@@ -15,6 +15,9 @@ func rights() []migrate.Right {
 		{Name: "outbox_claims", Read: migrate.Look, Engine: migrate.Work},
 		{Name: "outbox_log", Read: migrate.Look, Engine: "SELECT, INSERT, DELETE"},
 		{Name: "outbox_abandoned", Read: migrate.Look, Engine: migrate.Work},
+		{Name: "outbox_counts", Read: migrate.Look, Engine: "SELECT, INSERT, UPDATE"},
+		// A view, which reads tables by its owner's rights.
+		{Name: "outbox", Read: migrate.Look, App: "SELECT", Engine: "SELECT"},
 		// A unit of work that isn't READ COMMITTED locks the row that it relies on, which
 		// takes the right to update some column.
 		{Name: "outbox_settings", Read: migrate.Look, App: "SELECT, UPDATE (name)", Engine: migrate.Work},

@@ -236,7 +236,7 @@ CREATE TABLE outbox_abandoned (
     part            smallint NOT NULL,
     key             bigint NOT NULL,
     at              timestamptz NOT NULL DEFAULT clock_timestamp(),
-    class           text NOT NULL,
+    class           text,
     error           text CHECK (length(error) <= 2048),
     attempts        smallint NOT NULL,
     losses          smallint NOT NULL,
@@ -249,7 +249,7 @@ COMMENT ON COLUMN outbox_abandoned.lane IS 'which target it was for, in outbox_l
 COMMENT ON COLUMN outbox_abandoned.part IS 'hash bucket of its partition key';
 COMMENT ON COLUMN outbox_abandoned.key IS 'as in outbox_queue';
 COMMENT ON COLUMN outbox_abandoned.at IS 'when it was given up';
-COMMENT ON COLUMN outbox_abandoned.class IS 'as failure in outbox_queue';
+COMMENT ON COLUMN outbox_abandoned.class IS 'as failure in outbox_queue; null: an operator has given up what never failed';
 COMMENT ON COLUMN outbox_abandoned.error IS 'the broker''s words, or an operator''s name';
 COMMENT ON COLUMN outbox_abandoned.attempts IS 'attempts that were spent';
 COMMENT ON COLUMN outbox_abandoned.losses IS 'claims in a row that nobody settled';

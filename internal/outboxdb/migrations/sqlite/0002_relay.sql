@@ -141,7 +141,7 @@ CREATE TABLE outbox_abandoned (
     part            INTEGER NOT NULL,
     key             INTEGER NOT NULL, -- as in outbox_queue
     at              TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), -- when it was given up
-    class           TEXT NOT NULL,    -- as failure in outbox_queue
+    class           TEXT,             -- as failure in outbox_queue; null: an operator has given up what never failed
     error           TEXT CHECK (length(error) <= 2048), -- the broker's words, or an operator's name
     attempts        INTEGER NOT NULL,
     losses          INTEGER NOT NULL,

@@ -1,0 +1,82 @@
+package outboxdb
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
+)
+
+// lookLimit is how long a person's question may take.
+const lookLimit = 30 * time.Second
+
+var errEndless = fmt.Errorf("outbox: it took longer than %v, and was ended", lookLimit)
+
+// look runs what people want to know. An index is used wherever one can be: a
+// server that has not counted since most rows were undelivered would rather read
+// the table.
+func (s *Store) look(ctx context.Context, fn func(ctx context.Context, db bun.IDB) error) error {
+	limited, cancel := context.WithTimeout(ctx, lookLimit+time.Second)
+	defer cancel()
+	var err error
+	if s.sqlite() {
+		err = fn(limited, s.reader)
+	} else {
+		err = s.inTx(limited, s.reader, func(tx bun.Tx) error {
+			// The server would go on after its client has gone.
+			limit := lookLimit
+			if deadline, ok := ctx.Deadline(); ok {
+				limit = min(limit, max(time.Until(deadline), 0)+100*time.Millisecond)
+			}
+			if _, err := tx.ExecContext(limited, s.text("look_settings"), limit.Milliseconds()); err != nil {
+				return err
+			}
+			return fn(limited, tx)
+		})
+	}
+	if err != nil && ctx.Err() == nil && (limited.Err() != nil || ended(err)) {
+		return fmt.Errorf("%w: %w", errEndless, err)
+	}
+	return err
+}
+
+// scanAll reads a query's one column.
+func scanAll[T any](ctx context.Context, db bun.IDB, into *[]T, query string, args ...any) error {
+	return dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
+		var v T
+		err := scan(&v)
+		*into = append(*into, v)
+		return err
+	}, args...)
+}
+
+// rest waits, unless ctx is done before.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// text is the SQL of a step for this database; many are the same on both.
+func (s *Store) text(step string) string {
+	database := "postgres"
+	if s.sqlite() {
+		database = "sqlite"
+	}
+	if _, err := sqlFiles.Open("sql/" + database + "/" + step + ".sql"); err != nil {
+		database = "both"
+	}
+	return strings.TrimSpace(text(database, step))
+}
+
+func (s *Store) now() string { return dbtime.Now(s.db.Dialect()) }

@@ -1,0 +1,71 @@
+package outboxdb
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// kept is the setting "retention", in seconds; nil is for ever. By it the view says
+// when rows expire, and people's clean-up goes.
+type kept struct {
+	Published   *float64 `json:"published"`
+	Abandoned   *float64 `json:"abandoned"`
+	MaxAttempts int      `json:"max_attempts"`
+}
+
+// WriteRetention notes, for people, how long finished rows stay and how often a row is
+// tried. It writes only what is new.
+func (s *Store) WriteRetention(ctx context.Context, c outbox.Config) error {
+	c = c.WithDefaults()
+	seconds := func(d time.Duration) *float64 {
+		if d < 0 {
+			return nil
+		}
+		n := d.Seconds()
+		return &n
+	}
+	k := kept{Published: seconds(c.Retention.Published), Abandoned: seconds(c.Retention.Abandoned), MaxAttempts: c.Retry.MaxAttempts}
+	if c.Retention.Delete {
+		k.Published = new(float64)
+	}
+	value, err := json.Marshal(k)
+	if err == nil {
+		_, err = s.db.ExecContext(ctx, s.text("retention_write"), string(value))
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: write how long rows are kept: %w", err)
+	}
+	return nil
+}
+
+// retention is how long finished rows stay; negative: for ever.
+func (s *Store) retention(ctx context.Context) (r struct{ published, abandoned time.Duration }, err error) {
+	defaults := outbox.Config{}.WithDefaults().Retention
+	r.published, r.abandoned = defaults.Published, defaults.Abandoned
+	var value string
+	err = s.reader.QueryRowContext(ctx, s.text("retention_read")).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return r, nil
+	}
+	var k kept
+	if err == nil {
+		err = json.Unmarshal([]byte(value), &k)
+	}
+	if err != nil {
+		return r, fmt.Errorf("outbox: read from outbox_settings how long rows are kept: %w", err)
+	}
+	duration := func(seconds *float64) time.Duration {
+		if seconds == nil {
+			return -1
+		}
+		return time.Duration(*seconds * float64(time.Second))
+	}
+	r.published, r.abandoned = duration(k.Published), duration(k.Abandoned)
+	return r, nil
+}

@@ -1,0 +1,1 @@
+SELECT seq FROM outbox_messages WHERE message_id = ?0

@@ -1,0 +1,1 @@
+SELECT seq FROM outbox_messages WHERE seq IN (?0)

@@ -1,0 +1,1 @@
+SELECT seq FROM outbox_queue UNION ALL SELECT seq FROM outbox_abandoned

@@ -1,0 +1,1 @@
+DELETE FROM outbox_log WHERE id IN (?0)

@@ -1,0 +1,1 @@
+DELETE FROM outbox_abandoned WHERE seq IN (?1)

@@ -1,0 +1,1 @@
+SELECT DISTINCT unnest(seqs) AS seq FROM outbox_claims

@@ -1,0 +1,89 @@
+package outboxdb
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Stats returns the state of every target. What it costs depends on the rows that
+// are not published, and on what was published since housekeeping counted last.
+func (s *Store) Stats(ctx context.Context) (map[string]outbox.Stats, error) {
+	stats := map[string]outbox.Stats{}
+	err := s.look(ctx, func(ctx context.Context, db bun.IDB) error {
+		for _, read := range []func(context.Context, bun.IDB, map[string]outbox.Stats) error{s.countRows, s.ageOldest, s.nameOwners, s.quoteFailures} {
+			if err := read(ctx, db, stats); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("outbox: read the state of the targets: %w", err)
+	}
+	return stats, nil
+}
+
+// countRows has a line for each target, also for one without rows.
+func (s *Store) countRows(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	return dbrows.Each(ctx, db, s.text("stats_counts"), func(scan func(...any) error) error {
+		var target string
+		var status outbox.Status
+		var n, attempts, retries int64
+		if err := scan(&target, &status, &n, &attempts, &retries); err != nil {
+			return err
+		}
+		t, ok := stats[target]
+		if !ok {
+			t = outbox.NoStats()
+		}
+		t.Counts[status] += n
+		t.Attempts, t.Retries = t.Attempts+attempts, t.Retries+retries
+		stats[target] = t
+		return nil
+	})
+}
+
+func (s *Store) ageOldest(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	return dbrows.Each(ctx, db, s.text("stats_oldest"), func(scan func(...any) error) error {
+		var target string
+		var seconds *float64
+		if err := scan(&target, &seconds); err != nil {
+			return err
+		}
+		if passed := age(seconds); passed != nil {
+			t := stats[target]
+			oldest := time.Duration(*passed * float64(time.Second))
+			t.OldestPending = &oldest
+			stats[target] = t
+		}
+		return nil
+	}, bun.Safe(s.now()))
+}
+
+func (s *Store) nameOwners(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	return dbrows.Each(ctx, db, s.text("stats_owners"), func(scan func(...any) error) error {
+		var target, name string
+		err := scan(&target, &name)
+		t := stats[target]
+		t.LeaseOwners = append(t.LeaseOwners, name)
+		stats[target] = t
+		return err
+	}, bun.Safe(s.now()))
+}
+
+func (s *Store) quoteFailures(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	return dbrows.Each(ctx, db, s.text("stats_errors"), func(scan func(...any) error) error {
+		var target, words string
+		err := scan(&target, &words)
+		t := stats[target]
+		t.LastError = &words
+		stats[target] = t
+		return err
+	})
+}
