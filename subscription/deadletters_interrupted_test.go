@@ -80,7 +80,12 @@ func TestDeadLetters_Interrupted_F_78(t *testing.T) {
 		keepMany(w, n)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ends := &onUpdate{n: 2, then: cancel}
+		updates := 0
+		ends := before{"UPDATE dead_letters", func() {
+			if updates++; updates == 2 {
+				cancel()
+			}
+		}}
 		p := &hooked{w.provider, w.provider.DB().WithQueryHook(ends)}
 		r, err := subscription.NewDeadLetters(p).Replay(ctx, subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
 		require.ErrorIs(t, err, context.Canceled)
@@ -104,24 +109,13 @@ func TestDeadLetters_FailedAgainMeanwhile(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		const n = 1100
 		keepMany(w, n)
-		again := &meanwhile{w.provider, func() { w.exec("UPDATE dead_letters SET status = 'parked' WHERE status = 'replay' AND key_id = '1'") }}
+		fails := before{"BEGIN", func() { w.exec("UPDATE dead_letters SET status = 'parked' WHERE status = 'replay' AND key_id = '1'") }}
+		again := &hooked{w.provider, w.provider.DB().WithQueryHook(fails)}
 		r, err := subscription.NewDeadLetters(again).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
 		require.EqualValues(t, n, r.Marked)
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND replays = 1"))
 	})
-}
-
-// meanwhile is a provider beside which something happens before each
-// transaction.
-type meanwhile struct {
-	uow.Provider
-	then func()
-}
-
-func (p *meanwhile) DB() *bun.DB {
-	p.then()
-	return p.Provider.DB()
 }
 
 // hooked is a provider with another view of its database.
@@ -132,19 +126,17 @@ type hooked struct {
 
 func (p *hooked) DB() *bun.DB { return p.db }
 
-// onUpdate calls then before the nth update of dead letters.
-type onUpdate struct {
-	seen, n int
-	then    func()
+// before calls then before each query that has text in it.
+type before struct {
+	text string
+	then func()
 }
 
-func (h *onUpdate) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
-	if strings.Contains(e.Query, "UPDATE dead_letters") {
-		if h.seen++; h.seen == h.n {
-			h.then()
-		}
+func (h before) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
+	if strings.Contains(e.Query, h.text) {
+		h.then()
 	}
 	return ctx
 }
 
-func (h *onUpdate) AfterQuery(context.Context, *bun.QueryEvent) {}
+func (h before) AfterQuery(context.Context, *bun.QueryEvent) {}

@@ -2,13 +2,11 @@ package subscription
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -16,21 +14,13 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/operate"
 )
 
 const (
-	// operateRows is how many dead letters one transaction marks: runners wait for
-	// it.
-	operateRows = 1000
-	// operateTries is how often a transaction is run that met a deadlock or a busy
-	// file.
-	operateTries = 10
 	// maxHeads is how many ids of those in the way are told.
 	maxHeads                    = 5
 	actionReplay, actionDiscard = "replay", "discard"
-
-	// maxDelay bounds how far in the future a rate puts a replay, in seconds.
-	maxDelay = 1e9
 )
 
 // ReplayOptions say how to replay.
@@ -99,13 +89,10 @@ type DeadLetterResult struct {
 // running it again goes on with the others. Of two operators who ask for
 // the same message at the same time, one gets it.
 func (s *DeadLetters) Replay(ctx context.Context, f DeadLetterFilter, opts ReplayOptions) (DeadLetterResult, error) {
-	if !(opts.Rate >= 0) || opts.Limit < 0 {
-		return DeadLetterResult{}, fmt.Errorf("subscription: replay: Rate is %v and Limit %d: give messages per second and a number, or 0 for no bound", opts.Rate, opts.Limit)
-	}
 	return s.operate(ctx, &operation{
-		action: actionReplay, filter: f, actor: opts.Actor, rate: opts.Rate, limit: opts.Limit, upTo: opts.UpTo,
+		action: actionReplay, filter: f, bounds: operate.Bounds{Rate: opts.Rate, Limit: opts.Limit, UpTo: opts.UpTo},
 		choose: "d.status = 'parked'", ordered: true,
-	}, opts.DryRun)
+	}, opts.Actor, opts.DryRun)
 }
 
 // Discard gives up parked messages for good: the subscription never handles
@@ -118,7 +105,7 @@ func (s *DeadLetters) Discard(ctx context.Context, f DeadLetterFilter, opts Disc
 	if len(f.Statuses)+len(f.IDs) > 0 {
 		choose = "NOT " + s.isBusy()
 	}
-	return s.operate(ctx, &operation{action: actionDiscard, filter: f, actor: opts.Actor, upTo: opts.UpTo, choose: choose}, opts.DryRun)
+	return s.operate(ctx, &operation{action: actionDiscard, filter: f, bounds: operate.Bounds{UpTo: opts.UpTo}, choose: choose}, opts.Actor, opts.DryRun)
 }
 
 func (s *DeadLetters) isBusy() string {
@@ -129,20 +116,14 @@ func (s *DeadLetters) isBusy() string {
 type operation struct {
 	action string
 	filter DeadLetterFilter
-	actor  string
-	rate   float64
-	limit  int
-	upTo   int64
+	bounds operate.Bounds
 	choose string // what an open one that the filter matches must be
 
 	ordered  bool                 // one with another one in its way is left out
 	match    schema.QueryWithArgs // the filter
 	inTheWay map[string]int64     // by key, the first parked one that holds it and is not chosen
 	seqs     []int64              // what is to be marked
-
-	record int64       // the action's id, once there is one
-	began  dbtime.Time // when the first was marked
-	marked int64
+	began    dbtime.Time          // when the first was
 }
 
 // place is where a dead letter stands.
@@ -166,29 +147,38 @@ func (o *operation) chosen(upTo int64) schema.QueryWithArgs {
 	return bun.SafeQuery("d.subscription = ? AND "+isOpen+" AND ? AND "+o.choose+" AND d.seq <= ?", o.filter.Subscription, o.match, upTo)
 }
 
-func (s *DeadLetters) operate(ctx context.Context, o *operation, dryRun bool) (DeadLetterResult, error) {
+func (s *DeadLetters) operate(ctx context.Context, o *operation, actor string, dryRun bool) (DeadLetterResult, error) {
 	r := DeadLetterResult{Heads: []string{}, Missing: []string{}}
-	switch {
-	case o.filter.Subscription == "" && len(o.filter.IDs) == 0:
-		return r, fmt.Errorf("subscription: %s: the filter names neither a subscription nor ids; name a subscription at least", o.action)
-	case o.actor == "" && !dryRun:
-		return r, fmt.Errorf("subscription: %s: Actor is missing: say who asks, for the record", o.action)
+	what := "subscription: " + o.action
+	if err := o.bounds.Check(what); err != nil {
+		return r, err
 	}
-	if err := s.plan(ctx, o, &r); err != nil {
-		return r, fmt.Errorf("subscription: %s: look for what it concerns: %w", o.action, err)
+	if o.filter.Subscription == "" && len(o.filter.IDs) == 0 {
+		return r, fmt.Errorf("%s: the filter names neither a subscription nor ids; name a subscription at least", what)
 	}
-	if dryRun || r.Marked == 0 {
-		return r, nil
-	}
-	r.Marked = 0
-	for seqs := range slices.Chunk(o.seqs, operateRows) {
-		err := s.mark(ctx, o, seqs, r.UpTo)
-		r.Marked, r.Action = o.marked, o.record
-		if err != nil {
-			return r, fmt.Errorf("subscription: %s: it ended early, with %d messages marked; run it again for the others: %w", o.action, o.marked, err)
+	run := &operate.Run{DB: s.provider.DB(), What: what, Done: "messages marked", DryRun: dryRun, Record: actionRecord(actor, o.action)}
+	err := operate.Do(ctx, run, func(ctx context.Context) ([]int64, error) {
+		if err := s.plan(ctx, o, &r); err != nil {
+			return nil, fmt.Errorf("look for what it concerns: %w", err)
 		}
+		run.Record.Value = o.filter.Subscription
+		run.Record.Asked = struct {
+			DeadLetterFilter
+			operate.Bounds
+		}{o.filter, o.bounds}
+		return o.seqs, nil
+	}, func(ctx context.Context, tx bun.Tx, some []int64) (int64, error) {
+		return o.mark(ctx, tx, some, r.UpTo, run.Changed)
+	})
+	if !dryRun {
+		r.Marked, r.Action = run.Changed, run.Action
 	}
-	return r, nil
+	return r, err
+}
+
+// actionRecord is what dead_letter_actions says of an action.
+func actionRecord(actor, action string) operate.Record {
+	return operate.Record{Table: "dead_letter_actions", Count: "messages", Column: "subscription", Actor: actor, Action: action}
 }
 
 // plan completes o, and r with what is to be.
@@ -202,7 +192,7 @@ func (s *DeadLetters) plan(ctx context.Context, o *operation, r *DeadLetterResul
 	if o.match, err = o.filter.match(db.Dialect()); err != nil {
 		return err
 	}
-	if r.UpTo = o.upTo; r.UpTo == 0 {
+	if r.UpTo = o.bounds.UpTo; r.UpTo == 0 {
 		if err := db.QueryRowContext(ctx, "SELECT COALESCE(max(d.seq), 0) FROM dead_letters AS d WHERE ?", o.match).Scan(&r.UpTo); err != nil {
 			return err
 		}
@@ -283,7 +273,7 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 				if !p.holds {
 					r.Skipping++
 				}
-				if r.Marked == int64(o.limit) {
+				if o.bounds.Full(len(o.seqs)) {
 					r.UpTo = p.seq
 					return full
 				}
@@ -339,37 +329,16 @@ func (o *operation) look(ctx context.Context, db bun.IDB, upTo int64) error {
 		}, o.filter.Subscription, o.chosen(upTo))
 }
 
-// mark is one transaction: it marks those of seqs that are still to be marked,
-// and notes it in the record.
-func (s *DeadLetters) mark(ctx context.Context, o *operation, seqs []int64, upTo int64) error {
-	for try := 1; ; try++ {
-		done := *o
-		err := s.markOnce(ctx, &done, seqs, upTo)
-		if err == nil {
-			*o = done
-			return nil
-		}
-		if try == operateTries || !s.provider.Retryable(err) {
-			return err
-		}
+// mark marks those of seqs that are still to be marked; so many were before.
+func (o *operation) mark(ctx context.Context, tx bun.Tx, seqs []int64, upTo, before int64) (int64, error) {
+	lock := " FOR NO KEY UPDATE"
+	if tx.Dialect().Name() == dialect.SQLite {
+		lock = ""
 	}
-}
-
-func (s *DeadLetters) markOnce(ctx context.Context, o *operation, seqs []int64, upTo int64) error {
-	db := s.provider.DB()
-	opts, lock := &sql.TxOptions{Isolation: sql.LevelReadCommitted}, " FOR NO KEY UPDATE"
-	if db.Dialect().Name() == dialect.SQLite {
-		opts, lock = nil, ""
-	}
-	tx, err := db.BeginTx(ctx, opts)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // Nothing is left of it, whatever this answers.
 	var still []int64
 	var now dbtime.Time
 	// The bounds say no more than the list, but PostgreSQL plans by them.
-	err = dbrows.Each(ctx, tx, "SELECT d.seq, "+dbtime.Now(db.Dialect())+" FROM dead_letters AS d WHERE d.seq IN (?) AND d.seq BETWEEN ? AND ? AND ? ORDER BY d.seq"+lock,
+	err := dbrows.Each(ctx, tx, "SELECT d.seq, "+dbtime.Now(tx.Dialect())+" FROM dead_letters AS d WHERE d.seq IN (?) AND d.seq BETWEEN ? AND ? AND ? ORDER BY d.seq"+lock,
 		func(scan func(...any) error) error {
 			var seq int64
 			err := scan(&seq, &now)
@@ -377,22 +346,16 @@ func (s *DeadLetters) markOnce(ctx context.Context, o *operation, seqs []int64, 
 			return err
 		}, bun.List(seqs), seqs[0], seqs[len(seqs)-1], o.chosen(upTo))
 	if err != nil || len(still) == 0 {
-		return err
+		return 0, err
 	}
-	if !o.began.Valid {
+	if before == 0 {
 		o.began = now
 	}
-	if err := o.set(ctx, tx, still); err != nil {
-		return err
-	}
-	if err := o.note(ctx, tx, len(still)); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return int64(len(still)), o.set(ctx, tx, still, before)
 }
 
 // set marks rows that are locked.
-func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64) error {
+func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64, before int64) error {
 	if o.action == actionDiscard {
 		_, err := tx.ExecContext(ctx, "UPDATE dead_letters SET status = 'discarded', due_at = NULL, taken_until = NULL, discarded_at = ? WHERE seq IN (?)", bun.Safe(dbtime.Now(tx.Dialect())), bun.List(seqs))
 		return err
@@ -403,26 +366,12 @@ func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64) error {
 	}
 	for i, seq := range seqs {
 		var at any // at once
-		if o.rate > 0 {
-			seconds := min(float64(o.marked+int64(i))/o.rate, maxDelay)
-			at = dbtime.Value(tx.Dialect(), o.began.Time.Add(time.Duration(seconds*float64(time.Second))))
+		if o.bounds.Rate > 0 {
+			at = dbtime.Value(tx.Dialect(), o.began.Time.Add(o.bounds.Delay(before+int64(i))))
 		}
 		rows[i] = bun.SafeQuery("(?, ?)", seq, at)
 	}
 	_, err := tx.ExecContext(ctx, "WITH due (seq, at) AS (VALUES ?) UPDATE dead_letters SET status = 'replay', replays = replays + 1, taken_until = NULL, due_at = "+due+
 		" FROM due WHERE dead_letters.seq = due.seq AND dead_letters.seq BETWEEN ? AND ?", bun.List(rows), seqs[0], seqs[len(seqs)-1])
-	return err
-}
-
-// note puts n more into the record of the action.
-func (o *operation) note(ctx context.Context, tx bun.Tx, n int) error {
-	e := entry{actor: o.actor, action: o.action, subscription: o.filter.Subscription, id: o.record, messages: o.marked, filter: struct {
-		DeadLetterFilter
-		Rate  float64 `json:"rate,omitempty"`
-		Limit int     `json:"limit,omitempty"`
-		UpTo  int64   `json:"up_to,omitempty"`
-	}{o.filter, o.rate, o.limit, o.upTo}}
-	e, err := e.with(ctx, tx, int64(n))
-	o.record, o.marked = e.id, e.messages
 	return err
 }

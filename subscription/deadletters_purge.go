@@ -3,11 +3,8 @@ package subscription
 import (
 	"cmp"
 	"context"
-	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
-	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/internal/operate"
 )
 
 const (
@@ -158,27 +155,13 @@ func (r PurgeResult) Total() (n int64) {
 // Many are removed in several transactions, each with its share in the record of
 // the action. Where that ends early, running it again goes on.
 func (s *DeadLetters) Purge(ctx context.Context, f DeadLetterFilter, o PurgeOptions) (PurgeResult, error) {
-	r := PurgeResult{Removed: map[DeadLetterStatus]int64{}, Heads: []string{}}
-	switch {
-	case o.Actor == "" && !o.DryRun:
-		return r, errors.New("subscription: purge: Actor is missing: say who asks, for the record")
-	case o.OlderThan < 0:
-		return r, fmt.Errorf("subscription: purge: OlderThan is %v: above 0, or 0 for any age", o.OlderThan)
+	plan, done := newPurgeResult(), newPurgeResult()
+	if o.OlderThan < 0 {
+		return plan, fmt.Errorf("subscription: purge: OlderThan is %v: above 0, or 0 for any age", o.OlderThan)
 	}
 	if len(f.Statuses) == 0 {
 		f.Statuses = []DeadLetterStatus{DeadLetterReplayed, DeadLetterDiscarded}
 	}
-	seqs, err := s.planPurge(ctx, f, o, &r)
-	switch {
-	case err != nil:
-		return r, fmt.Errorf("subscription: purge: look for what it concerns: %w", err)
-	case o.DryRun:
-		return r, nil
-	case r.Refused > 0:
-		clear(r.Removed)
-		return r, fmt.Errorf("subscription: purge: of what was chosen, %d hold their keys or are in replay, such as %s: discard these first, and what is behind them goes on; nothing was removed", r.Refused, strings.Join(r.Heads, ", "))
-	}
-	clear(r.Removed)
 	asked := struct {
 		DeadLetterFilter
 		OlderThan string `json:"older_than,omitempty"`
@@ -186,16 +169,34 @@ func (s *DeadLetters) Purge(ctx context.Context, f DeadLetterFilter, o PurgeOpti
 	if o.OlderThan > 0 {
 		asked.OlderThan = o.OlderThan.String()
 	}
-	e := entry{actor: o.Actor, action: actionPurge, subscription: f.Subscription, filter: asked}
-	for chunk := range slices.Chunk(seqs, operateRows) {
-		if e, err = s.purge(ctx, f, e, chunk, &r); err != nil {
-			return r, fmt.Errorf("subscription: purge: it ended early, with %d removed; run it again for the others: %w", r.Total(), err)
+	run := &operate.Run{DB: s.provider.DB(), What: "subscription: purge", Done: "removed", DryRun: o.DryRun, Record: actionRecord(o.Actor, actionPurge)}
+	run.Record.Asked, run.Record.Value = asked, f.Subscription
+	var removed map[DeadLetterStatus]int64
+	run.After = func() {
+		for status, n := range removed {
+			done.Removed[status] += n
 		}
-		if r.Action = e.id; o.Progress != nil {
-			o.Progress(r.Total())
+		if o.Progress != nil {
+			o.Progress(run.Changed)
 		}
 	}
-	return r, nil
+	err := operate.Do(ctx, run, func(ctx context.Context) ([]int64, error) { return s.planPurge(ctx, f, o, &plan) },
+		func(ctx context.Context, tx bun.Tx, some []int64) (n int64, err error) {
+			removed, err = purge(ctx, tx, f, some)
+			for _, of := range removed {
+				n += of
+			}
+			return n, err
+		})
+	if o.DryRun {
+		return plan, err
+	}
+	done.Refused, done.Heads, done.Action = plan.Refused, plan.Heads, run.Action
+	return done, err
+}
+
+func newPurgeResult() PurgeResult {
+	return PurgeResult{Removed: map[DeadLetterStatus]int64{}, Heads: []string{}}
 }
 
 // planPurge returns what is to be removed, and fills in r with it.
@@ -224,76 +225,25 @@ func (s *DeadLetters) planPurge(ctx context.Context, f DeadLetterFilter, o Purge
 			}
 			return nil
 		}, match, bun.Safe(dbtime.In(db.Dialect(), -o.OlderThan)))
-	return seqs, err
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look for what it concerns: %w", err)
+	case r.Refused > 0 && !o.DryRun:
+		return nil, fmt.Errorf("of what was chosen, %d hold their keys or are in replay, such as %s: discard these first, and what is behind them goes on; nothing was removed", r.Refused, strings.Join(r.Heads, ", "))
+	}
+	return seqs, nil
 }
 
-// purge is one transaction. What was asked for meanwhile, such as a replay, stays.
-func (s *DeadLetters) purge(ctx context.Context, f DeadLetterFilter, e entry, seqs []int64, r *PurgeResult) (entry, error) {
+// purge removes those of seqs that may still be removed. What was asked for
+// meanwhile, such as a replay, stays.
+func purge(ctx context.Context, tx bun.Tx, f DeadLetterFilter, seqs []int64) (map[DeadLetterStatus]int64, error) {
 	removed := map[DeadLetterStatus]int64{}
-	next := e
-	err := inTx(ctx, s.provider, func(tx bun.Tx) error {
-		clear(removed)
-		n := int64(0)
-		err := dbrows.Each(ctx, tx, "DELETE FROM dead_letters WHERE seq IN (?) AND status IN (?) AND "+isRemovable+" RETURNING status",
-			func(scan func(...any) error) error {
-				var status DeadLetterStatus
-				err := scan(&status)
-				removed[status]++
-				n++
-				return err
-			}, bun.List(seqs), bun.List(f.Statuses))
-		if err == nil {
-			next, err = e.with(ctx, tx, n)
-		}
-		return err
-	})
-	if err != nil {
-		return e, err
-	}
-	for status, n := range removed {
-		r.Removed[status] += n
-	}
-	return next, nil
-}
-
-// entry is what dead_letter_actions says of an action. It grows with each of its
-// transactions.
-type entry struct {
-	actor, action, subscription string
-	filter                      any
-
-	id       int64 // 0: there is none yet
-	messages int64
-}
-
-// with is e after a transaction that did n more.
-func (e entry) with(ctx context.Context, tx bun.Tx, n int64) (entry, error) {
-	if e.messages += n; n == 0 {
-		return e, nil
-	}
-	if e.id != 0 {
-		_, err := tx.ExecContext(ctx, "UPDATE dead_letter_actions SET messages = ? WHERE id = ?", e.messages, e.id)
-		return e, err
-	}
-	asked, err := json.Marshal(e.filter)
-	if err != nil {
-		return e, err
-	}
-	err = tx.QueryRowContext(ctx, "INSERT INTO dead_letter_actions (actor, action, subscription, filter, messages) VALUES (?, ?, ?, ?, ?) RETURNING id",
-		e.actor, e.action, e.subscription, string(asked), e.messages).Scan(&e.id)
-	return e, err
-}
-
-// inTx runs do in a transaction, and again if that met a deadlock or a busy file.
-func inTx(ctx context.Context, p uow.Provider, do func(tx bun.Tx) error) error {
-	opts := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	if p.DB().Dialect().Name() == dialect.SQLite {
-		opts = nil
-	}
-	for try := 1; ; try++ {
-		err := p.DB().RunInTx(ctx, opts, func(_ context.Context, tx bun.Tx) error { return do(tx) })
-		if err == nil || try == operateTries || !p.Retryable(err) {
+	err := dbrows.Each(ctx, tx, "DELETE FROM dead_letters WHERE seq IN (?) AND status IN (?) AND "+isRemovable+" RETURNING status",
+		func(scan func(...any) error) error {
+			var status DeadLetterStatus
+			err := scan(&status)
+			removed[status]++
 			return err
-		}
-	}
+		}, bun.List(seqs), bun.List(f.Statuses))
+	return removed, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -24,9 +25,7 @@ const (
 	goneFor = time.Hour
 	// runsIn is how long ago a run was seen that still runs.
 	runsIn = 5 * beatEvery
-	// retireRows is how many rows a step removes, and retireRest how many times as long
-	// as a step the pause behind it is.
-	retireRows = 1000
+	// retireRest is how many times as long as a batch the pause behind it is.
 	retireRest = 1
 )
 
@@ -186,58 +185,50 @@ func (r Retired) Total() (n int64) {
 // error.
 func Retire(ctx context.Context, p uow.Provider, name string, o RetireOptions) (Retired, error) {
 	r := Retired{Rows: map[string]int64{}}
-	switch {
-	case name == "":
+	if name == "" {
 		return r, errors.New("subscription: retire: the name of the subscription is missing")
-	case o.Actor == "" && !o.DryRun:
-		return r, errors.New("subscription: retire: Actor is missing: say who asks, for the record")
+	}
+	run := &operate.Run{DB: p.DB(), What: fmt.Sprintf("subscription: retire %q", name), Done: "rows removed", DryRun: o.DryRun, Rest: retireRest, Record: actionRecord(o.Actor, actionRetire)}
+	run.Record.Value, run.Record.Asked = name, struct {
+		Subscription string `json:"subscription"`
+		Discard      bool   `json:"discard,omitempty"`
+	}{name, o.Discard}
+	if o.Progress != nil {
+		run.After = func() { o.Progress(run.Changed) }
+	}
+	if err := run.Check(); err != nil {
+		return r, err
 	}
 	if err := planRetire(ctx, p.Reader(), name, o, &r); err != nil || o.DryRun {
 		return r, err
 	}
 	clear(r.Rows)
-	e := entry{actor: o.Actor, action: actionRetire, subscription: name, filter: struct {
-		Subscription string `json:"subscription"`
-		Discard      bool   `json:"discard,omitempty"`
-	}{name, o.Discard}}
 	for _, t := range allRemains {
-		if err := t.retire(ctx, p, &e, o, &r); err != nil {
-			return r, fmt.Errorf("subscription: retire %q: it ended early, with %d rows removed; run it again for the others: %w", name, r.Total(), err)
+		if err := t.retire(ctx, run, name, o, &r); err != nil {
+			return r, err
 		}
 	}
 	return r, nil
 }
 
-// retire removes all that the subscription of e has in a table.
-func (t remains) retire(ctx context.Context, p uow.Provider, e *entry, o RetireOptions, r *Retired) error {
+// retire removes all that a subscription has in a table.
+func (t remains) retire(ctx context.Context, run *operate.Run, name string, o RetireOptions, r *Retired) error {
 	for after := ""; ; {
-		begin := time.Now()
 		var n int64
 		var last string
-		var grown entry
-		err := inTx(ctx, p, func(tx bun.Tx) (err error) {
-			if err := inTheWay(ctx, tx, e.subscription, o); err != nil {
-				return err
+		err := run.Step(ctx, func(tx bun.Tx) (_ int64, err error) {
+			if err := inTheWay(ctx, tx, name, o); err != nil {
+				return 0, err
 			}
-			if n, last, err = t.remove(ctx, tx, e.subscription, after); err != nil {
-				return err
-			}
-			grown, err = e.with(ctx, tx, n)
-			return err
+			n, last, err = t.remove(ctx, tx, name, after)
+			return n, err
 		})
 		if err != nil || n == 0 {
 			return err
 		}
-		*e, after = grown, last
 		r.Rows[t.table] += n
-		if r.Action = e.id; o.Progress != nil {
-			o.Progress(r.Total())
-		}
-		if n < retireRows {
+		if r.Action, after = run.Action, last; n < operate.Batch {
 			return nil
-		}
-		if !sleep(ctx, retireRest*time.Since(begin)) {
-			return ctx.Err()
 		}
 	}
 }
@@ -297,7 +288,7 @@ func (t remains) remove(ctx context.Context, tx bun.Tx, name, after string) (n i
 		these, returning, args = these+" AND "+t.walk+" > ? ORDER BY "+t.walk, t.walk, append(args, after)
 	}
 	these += " LIMIT ?"
-	args = append(args, retireRows)
+	args = append(args, operate.Batch)
 	query := "DELETE FROM " + t.table + " WHERE (" + t.key + ") IN (SELECT " + t.key + these + ")"
 	if tx.Dialect().Name() != dialect.SQLite {
 		query = "DELETE FROM " + t.table + " WHERE ctid = ANY (ARRAY(SELECT ctid" + these + "))"

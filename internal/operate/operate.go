@@ -1,0 +1,224 @@
+// Package operate is the frame of what operators do to many rows at once, be they
+// of the outbox or dead letters: a plan of what is to be changed, which a dry run
+// ends with, then batches. A batch is a transaction of its own, with its share in
+// the record of who did what; it looks again at what it changes, so that a change
+// runs beside others, ends at any point, and goes on when it is run again.
+package operate
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+)
+
+const (
+	// Batch is how many rows one transaction changes: who works with them waits for
+	// it.
+	Batch = 1000
+	// tries is how often a transaction is run that another one is in the way of.
+	tries = 10
+	// pause lets others have what a transaction had locked before it is tried again.
+	pause = 200 * time.Millisecond
+	// longest bounds how far in the future a rate makes rows due.
+	longest = 1_000_000_000 * time.Second
+)
+
+// Run is one change by an operator.
+type Run struct {
+	DB     *bun.DB
+	What   string // Begins its errors, as in "outbox: retry".
+	Done   string // What is counted, as in "rows retried".
+	Record Record
+	DryRun bool // Ends with the plan.
+	// LockWait is how long PostgreSQL waits for a lock, with those that the
+	// transaction has by then, before it is rolled back and tried again. 0: no bound.
+	LockWait time.Duration
+	// Rest is how many times as long as a transaction the pause behind it is.
+	Rest int
+	// After is called when a batch is committed. May be nil.
+	After func()
+
+	Changed int64 // So far.
+	Action  int64 // Its id in the record; 0: nothing was changed.
+
+	took time.Duration // by the last batch
+}
+
+// Check says whether somebody who can be put on record asks.
+func (r *Run) Check() error {
+	switch actor := r.Record.Actor; {
+	case actor == "" && !r.DryRun:
+		return fmt.Errorf("%s: Actor is missing: say who asks, for the record", r.What)
+	case !utf8.ValidString(actor) || strings.ContainsRune(actor, 0):
+		return fmt.Errorf("%s: Actor is %q: it must be UTF-8 without a zero byte", r.What, actor)
+	}
+	return nil
+}
+
+// Do plans, and unless that is all, changes in batches what plan returned. change
+// is called in the batch's transaction, perhaps several times, so it begins anew
+// each time. It leaves out what isn't as it was, and says how many it changed.
+func Do[K any](ctx context.Context, r *Run, plan func(ctx context.Context) ([]K, error),
+	change func(ctx context.Context, tx bun.Tx, some []K) (int64, error),
+) error {
+	if err := r.Check(); err != nil {
+		return err
+	}
+	keys, err := plan(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.What, err)
+	}
+	if r.DryRun {
+		return nil
+	}
+	for some := range slices.Chunk(keys, Batch) {
+		err := r.Step(ctx, func(tx bun.Tx) (int64, error) { return change(ctx, tx, some) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Step is one batch, for what finds by itself what is left to do.
+func (r *Run) Step(ctx context.Context, change func(tx bun.Tx) (int64, error)) error {
+	err := rest(ctx, time.Duration(r.Rest)*r.took)
+	begin := time.Now()
+	for try := 1; err == nil; try++ {
+		if err = r.once(ctx, change); err == nil {
+			r.took = time.Since(begin)
+			if r.After != nil {
+				r.After()
+			}
+			return nil
+		}
+		code := dberr.CodeOf(err)
+		if ctx.Err() != nil || !slices.Contains(inTheWay, code) {
+			break
+		}
+		if try == tries {
+			if code == lockTimeout {
+				err = fmt.Errorf("another session has locked one of the rows for long, pg_locks says which: %w", err)
+			}
+			break
+		}
+		err = rest(ctx, pause)
+	}
+	return fmt.Errorf("%s: it ended early, with %d %s; run it again for the others: %w", r.What, r.Changed, r.Done, err)
+}
+
+// once is one attempt.
+func (r *Run) once(ctx context.Context, change func(tx bun.Tx) (int64, error)) error {
+	var opts *sql.TxOptions
+	postgres := r.DB.Dialect().Name() == dialect.PG
+	if postgres {
+		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	var n, action int64
+	err := r.DB.RunInTx(ctx, opts, func(ctx context.Context, tx bun.Tx) (err error) {
+		if postgres && r.LockWait > 0 {
+			if _, err := tx.ExecContext(ctx, "SELECT set_config('lock_timeout', ?, true)", fmt.Sprint(r.LockWait.Milliseconds())); err != nil {
+				return err
+			}
+		}
+		if n, err = change(tx); err == nil {
+			action, err = r.Record.add(ctx, tx, r.Action, r.Changed, n)
+		}
+		return err
+	})
+	if err == nil {
+		r.Changed, r.Action = r.Changed+n, action
+	}
+	return err
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lockTimeout is PostgreSQL's code for a lock that was not to be had in time.
+const lockTimeout = "55P03"
+
+// inTheWay are the codes of a transaction that failed because of another one: no
+// serial order, a deadlock, a lock; and with SQLite a busy file or a locked table.
+var inTheWay = []string{"40001", "40P01", lockTimeout, "sqlite 5", "sqlite 6"}
+
+// Record is what a table of actions says of one. It grows with each batch.
+type Record struct {
+	Table string // With the columns id, actor, action, filter and Count.
+	Count string // Such as "rows".
+	// Column is one more, with Value in it. "": none.
+	Column, Value string
+
+	Actor, Action string
+	Asked         any // The filter and what else was said, as JSON.
+}
+
+// add notes n more of an action that had so many before. id 0: it had none.
+func (r Record) add(ctx context.Context, tx bun.Tx, id, before, n int64) (int64, error) {
+	switch {
+	case n == 0:
+		return id, nil
+	case id != 0:
+		_, err := tx.ExecContext(ctx, "UPDATE ? SET ? = ? WHERE id = ?", bun.Ident(r.Table), bun.Ident(r.Count), before+n, id)
+		return id, err
+	}
+	asked, err := json.Marshal(r.Asked)
+	if err != nil {
+		return 0, err
+	}
+	columns := []bun.Ident{"actor", "action", "filter", bun.Ident(r.Count)}
+	values := []any{r.Actor, r.Action, string(asked), n}
+	if r.Column != "" {
+		columns, values = append(columns, bun.Ident(r.Column)), append(values, r.Value)
+	}
+	err = tx.QueryRowContext(ctx, "INSERT INTO ? (?) VALUES (?) RETURNING id", bun.Ident(r.Table), bun.List(columns), bun.List(values)).Scan(&id)
+	return id, err
+}
+
+// Bounds are how much of what a filter chooses is changed, and how fast. They
+// belong to what is asked for on record.
+type Bounds struct {
+	Rate  float64 `json:"rate,omitempty"`  // So many become due per second, at most; 0: all at once.
+	Limit int     `json:"limit,omitempty"` // The first so many; 0: all.
+	UpTo  int64   `json:"up_to,omitempty"` // The greatest number; 0: no bound.
+}
+
+// Check returns an error that begins with what.
+func (b Bounds) Check(what string) error {
+	if b.Rate >= 0 && b.Rate <= math.MaxFloat64 && b.Limit >= 0 && b.UpTo >= 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: Rate is %v, Limit %d and UpTo %d: give rows or messages per second and numbers, or 0 for no bound", what, b.Rate, b.Limit, b.UpTo)
+}
+
+// Delay is how long after the first the n-th is due, from 0 on.
+func (b Bounds) Delay(n int64) time.Duration {
+	if b.Rate == 0 {
+		return 0
+	}
+	seconds := float64(n) / b.Rate
+	return time.Duration(min(seconds, longest.Seconds()) * float64(time.Second))
+}
+
+// Full says whether n are as many as Limit allows.
+func (b Bounds) Full(n int) bool { return n == cmp.Or(b.Limit, math.MaxInt) }
