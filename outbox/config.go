@@ -20,6 +20,8 @@ type Config struct {
 	// Workers per lane and process. Defaults to 2: they keep two cores busy that the
 	// database shares, and more make more claims of fewer rows.
 	Workers int
+	// Calls of the broker of a lane that may be out at once. Defaults to 8.
+	Calls int
 	// BatchSize is how many rows one claim takes at most. Defaults to 500.
 	BatchSize int
 	// PollInterval is how long a worker that found nothing waits before it looks
@@ -82,6 +84,7 @@ type Retention struct {
 // WithDefaults returns c with a value in every field.
 func (c Config) WithDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 2)
+	c.Calls = cmp.Or(c.Calls, 8)
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxPollInterval = cmp.Or(c.MaxPollInterval, max(5*time.Second, c.PollInterval))
@@ -110,6 +113,7 @@ func (c Config) Check() error {
 		}
 	}
 	must(c.Workers > 0, "workers is %d: at least 1", c.Workers)
+	must(c.Calls > 0, "calls is %d: at least 1", c.Calls)
 	must(c.BatchSize > 0 && c.BatchSize <= 10000, "batch_size is %d: from 1 to 10000", c.BatchSize)
 	must(c.PollInterval > 0, "poll_interval is %v: above 0", c.PollInterval)
 	must(c.MaxPollInterval >= c.PollInterval, "max_poll_interval is %v: not below poll_interval, which is %v", c.MaxPollInterval, c.PollInterval)

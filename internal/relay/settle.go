@@ -18,7 +18,9 @@ var errCrash = fmt.Errorf("relay: %d claims in a row with this row were never se
 // panicError is the answer to the rows of a call that panicked.
 type panicError struct{ value any }
 
-func (e *panicError) Error() string { return fmt.Sprintf("relay: the broker's adapter panicked: %v", e.value) }
+func (e *panicError) Error() string {
+	return fmt.Sprintf("relay: the broker's adapter panicked: %v", e.value)
+}
 
 // verdict is what answers are judged by.
 type verdict struct {

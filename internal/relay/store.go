@@ -43,7 +43,7 @@ type Claimed struct {
 
 	Seq       int64
 	KeyHash   int64 // as QueueRow.Key
-	Attempts  int // that were paid so far
+	Attempts  int   // that were paid so far
 	Losses    int
 	Waits     bool // by now: it ends its key's run
 	CreatedAt time.Time

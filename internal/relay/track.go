@@ -39,8 +39,8 @@ type track struct {
 	ready  [aloneBucket + 1]struct{ byClass, byAge keyHeap }
 	wanted keyHeap // to be fetched as soon as there is room
 	checks keyHeap // to be fetched at a time
-	listed int // rows
-	low    int // of class -1
+	listed int     // rows
+	low    int     // of class -1
 
 	turns    int
 	suspects bool // had the last turn

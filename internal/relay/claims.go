@@ -1,0 +1,168 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// flight is a claim on its way: to the broker, and back to the database.
+type flight struct {
+	l     *lane
+	life  *membership
+	track *track
+	n     int64
+	c     *choice
+	rows  []Claimed
+	leave func() // of the gate
+}
+
+// claims makes claims and sends them off, as long as there are rows that may go and room
+// for them. more says that there is more to do at once.
+func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
+	for !l.r.stopping() {
+		c, leave := l.choose(hard)
+		if c == nil {
+			return false, nil
+		}
+		f := &flight{l: l, life: life, track: l.track, c: c, leave: leave}
+		if ok, err := l.claim(hard, f); err != nil || !ok {
+			return false, err
+		}
+		l.flights.Go(func() { f.fly(hard) })
+		if l.wake.rung() {
+			return true, nil // new rows may be of a higher class
+		}
+	}
+	return false, nil
+}
+
+// choose takes the rows of the next claim in hand; nil: none may go now. What the gate
+// lets through leaves it when its call has returned.
+func (l *lane) choose(hard context.Context) (c *choice, leave func()) {
+	gate := l.r.gate
+	if c, leave, ok := l.tryChoose(); ok {
+		return l.enter(hard, c, leave)
+	}
+	gate.refused(l.wake)
+	c, leave, _ = l.tryChoose()
+	return l.enter(hard, c, leave)
+}
+
+// tryChoose chooses what gate, budget and window let through; ok is false if the gate
+// lets nothing.
+func (l *lane) tryChoose() (c *choice, leave func(), ok bool) {
+	gate, now := l.r.gate, time.Now()
+	if !gate.begin() {
+		return nil, nil, false
+	}
+	bytes := gate.bytes.reserve()
+	if bytes == 0 {
+		gate.end()
+		return nil, nil, false
+	}
+	l.mu.Lock()
+	if rows := l.room(now); rows > 0 {
+		c = l.track.choose(now, limits{rows: rows, bytes: bytes, alone: gate.open(now)})
+	}
+	if c != nil {
+		l.out++
+		l.hand += len(c.rows)
+	}
+	l.mu.Unlock()
+	if c == nil {
+		gate.bytes.release(bytes)
+		gate.returned(0, gate.end)
+		return nil, nil, true
+	}
+	gate.bytes.adjust(bytes, c.bytes)
+	return c, func() { gate.returned(c.bytes, gate.end) }, true
+}
+
+// room is how many rows the next claim may have. The lock is held.
+func (l *lane) room(now time.Time) int {
+	if l.out >= l.r.cfg.Outbox.Calls || now.Before(l.careful) {
+		return 0
+	}
+	most := l.r.cfg.Outbox.BatchSize
+	room := l.window.room(l.hand)
+	if room < most {
+		l.window.full()
+	}
+	if l.out > 0 && room < min(most, l.hand/4) {
+		return 0 // a claim of a few rows costs as much as one of many
+	}
+	return min(room, most)
+}
+
+// enter waits, for a row in quarantine, until nothing else of the process is out.
+func (l *lane) enter(hard context.Context, c *choice, leave func()) (*choice, func()) {
+	if c == nil || !c.alone {
+		return c, leave
+	}
+	gate := l.r.gate
+	wanted := gate.want(time.Now())
+	leave()
+	entered := false
+	for wanted && !entered {
+		changed := gate.change()
+		if entered = gate.enter(); entered {
+			break
+		}
+		select {
+		case <-changed:
+		case <-l.r.stop:
+			wanted = false
+			gate.returned(0, func() { gate.quarantine.leave(time.Now()) })
+		}
+	}
+	if !entered {
+		gate.refused(l.wake)
+		l.back(c, l.track)
+		return nil, nil
+	}
+	return c, func() { gate.returned(0, func() { gate.quarantine.leave(time.Now()) }) }
+}
+
+// back says that nothing was decided about what was chosen.
+func (l *lane) back(c *choice, of *track) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows := len(c.rows)
+	of.handBack(c)
+	l.out--
+	l.hand -= rows
+}
+
+// claim inserts the token and reads the rows. One that isn't answered is forgotten, and
+// its number goes to the next one to be deleted: if it appears later, nobody settles it.
+func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
+	l.n++
+	f.n = l.n
+	chosen := len(f.c.rows)
+	answer, err := within(hard, func(ctx context.Context) (Claim, error) {
+		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.c.durable, Forget: l.forget})
+	})
+	if err != nil || !answer.Alive {
+		if err != nil {
+			l.forget = append(l.forget, f.n)
+		} else {
+			l.lost(f.life.id)
+		}
+		l.back(f.c, f.track)
+		f.leave()
+		return false, err
+	}
+	l.forget = nil
+	l.mu.Lock()
+	f.rows = f.track.claimed(f.c, answer.Rows)
+	l.hand -= chosen - len(f.rows)
+	for i := range f.rows {
+		topic := topicOf(&f.rows[i])
+		l.names[outbox.TopicHash(topic)] = topic
+	}
+	l.mu.Unlock()
+	l.inFlight.Add(int64(len(f.rows)))
+	return true, nil
+}

@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// sickAfter is for how long a lane's breaker is open before its member says so: what
+	// is away for everybody comes back for everybody.
+	sickAfter  = 5 * time.Second
+	trialFirst = 30 * time.Second
+	trialMax   = 5 * time.Minute
+)
+
+// health is whether a lane's member reaches its broker. It is safe for concurrent use.
+type health struct {
+	mu      sync.Mutex
+	open    time.Time // since when the lane's breaker is open
+	hanging bool      // a call was walked away from, and none was answered since
+	words   string    // what the broker, or the call, said last
+	// While it is sick: when it may try again with one partition, the wait before that,
+	// and whether it is trying.
+	sick  bool
+	next  time.Time
+	wait  time.Duration
+	trial bool
+}
+
+// state is what the member's row says.
+func (h *health) state() (healthy bool, trouble string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.look(time.Now()); h.sick {
+		return false, h.words
+	}
+	return true, ""
+}
+
+// look finds out whether it is sick by now.
+func (h *health) look(now time.Time) {
+	if h.sick || !h.hanging && (h.open.IsZero() || now.Sub(h.open) < sickAfter) {
+		return
+	}
+	h.sick, h.trial, h.wait, h.next = true, false, trialFirst, now.Add(trialFirst)
+}
+
+// answered: the broker has answered a call, whatever it said.
+func (h *health) answered() (healed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	healed = h.sick
+	h.open, h.hanging, h.words, h.sick, h.trial = time.Time{}, false, "", false, false
+	return healed
+}
+
+// unanswered: nothing of a call was answered; hanging, if it has not even returned.
+func (h *health) unanswered(now time.Time, hanging bool, words string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open.IsZero() {
+		h.open = now
+	}
+	h.hanging, h.words = h.hanging || hanging, words
+	h.look(now)
+	if h.trial {
+		h.trial, h.wait = false, min(2*h.wait, trialMax)
+		h.next = now.Add(h.wait)
+	}
+}
+
+// share is how many partitions the member should have. others are the members of other
+// processes that live, healthy those of them that say so.
+func (h *health) share(now time.Time, partitions, others, healthy int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.look(now)
+	switch {
+	case !h.sick:
+		return portion(partitions, healthy+1)
+	case healthy == 0:
+		return portion(partitions, others+1)
+	case h.trial || !now.Before(h.next):
+		h.trial = true
+		return 1
+	}
+	return 0
+}
+
+func portion(partitions, members int) int { return (partitions + members - 1) / members }
+
+// wakes is when it is to be looked at again: it may be sick then, or try.
+func (h *health) wakes() (at time.Time, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.sick:
+		return h.next, !h.trial
+	case !h.open.IsZero():
+		return h.open.Add(sickAfter), true
+	}
+	return at, false
+}

@@ -1,0 +1,296 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	storeTimeout = 15 * time.Second // of one step
+	retryFirst   = 20 * time.Millisecond
+	retryMax     = 2 * time.Second
+	retryLater   = 100 * time.Millisecond
+	restartFirst = 100 * time.Millisecond
+	restartMax   = 30 * time.Second
+	// lookAnyway is how often a lane looks at all of its partitions, poked or not.
+	lookAnyway = time.Minute
+)
+
+// lane publishes the rows for one target broker. One goroutine, its loop, reads and
+// claims; each claim has one that calls the broker and settles.
+type lane struct {
+	Lane
+	meters
+
+	r          *Relay
+	id         LaneID
+	name       string
+	log        *slog.Logger
+	partitions int
+	wake       *wake
+	member     member
+	health     health
+	watched    watched
+	view       atomic.Pointer[view]
+	promised   atomic.Pointer[outbox.Promise] // nil: none, as to partners
+
+	last    atomic.Int64 // of the sequence, at the last poll
+	reached atomic.Int64 // seq up to which all was read
+	unsure  atomic.Bool  // somebody has said that there may be something
+	due     atomic.Int64 // when a row is due, in Unix nanoseconds; 0: not known
+	looked  time.Time    // when all partitions were looked at, of the loop
+
+	// Of the loop, and of the goroutines of its calls: guarded by mu.
+	mu       sync.Mutex
+	breakers *breakers
+	track    *track
+	life     *membership      // that the track is of; nil: none
+	doubt    bool             // the membership has to end, once nothing is out
+	out      int              // calls that are not settled
+	hand     int              // rows of these
+	window   *window          // bounds them
+	names    map[int64]string // of topics
+	panics   int              // of the adapter, in a row
+	careful  time.Time        // no claim before, after a panic
+
+	n      int64   // of the last claim
+	forget []int64 // claims that were not answered
+	first  time.Time
+	sick   bool      // as its row says
+	dueNot time.Time // before this it doesn't ask again what is due
+
+	flights sync.WaitGroup
+}
+
+func newLane(r *Relay, cfg Lane) *lane {
+	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}}
+	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
+	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
+	if cfg.External {
+		l.name += "-external"
+	}
+	l.log = r.log.With("lane", l.name)
+	l.database = dberr.Outage{Log: l.log}
+	l.watched = watched{host: r.host, lease: r.cfg.Outbox.Lease}
+	return l
+}
+
+// run works until the relay stops, and starts again after a panic of its own. Then it
+// waits for what is out.
+func (l *lane) run(hard context.Context) {
+	for pause := restartFirst; ; pause = min(2*pause, restartMax) {
+		err := l.work(hard)
+		if err == nil {
+			break
+		}
+		l.failed(err)
+		l.crashes.Add(1)
+		l.log.Error("a worker crashed and starts again", "worker", l.r.name, "after", pause, "error", err)
+		l.doubts()
+		if !l.r.sleep(pause) {
+			break
+		}
+	}
+	l.drain(hard)
+	l.flights.Wait()
+}
+
+// drain waits until nothing is out.
+func (l *lane) drain(hard context.Context) {
+	for hard.Err() == nil {
+		l.mu.Lock()
+		out := l.out
+		l.mu.Unlock()
+		if out == 0 {
+			return
+		}
+		select {
+		case <-l.wake.c:
+		case <-hard.Done():
+		}
+	}
+}
+
+func (l *lane) work(hard context.Context) (crash error) {
+	defer func() {
+		if v := recover(); v != nil {
+			crash = fmt.Errorf("outbox: lane %s: %v\n%s", l.name, v, debug.Stack())
+		}
+	}()
+	for !l.r.stopping() {
+		parts, all := l.wake.take()
+		again, err := l.turn(hard, parts, all)
+		switch {
+		case err != nil:
+			l.r.sleep(pauseAfter(err))
+			l.wake.everywhere()
+		case !again:
+			l.rest()
+		}
+	}
+	return nil
+}
+
+// turn is one round of the loop: it says whether there is more to do at once.
+func (l *lane) turn(hard context.Context, parts []int, all bool) (again bool, err error) {
+	life := l.adopt(hard)
+	if life == nil {
+		return false, nil
+	}
+	if err := l.share(hard, life); err != nil {
+		return false, err
+	}
+	all = all || time.Since(l.looked) >= lookAnyway
+	more, err := l.read(hard, parts, all)
+	if err == nil {
+		again, err = l.claims(hard, life)
+	}
+	l.database.Note(hard, claiming, err)
+	return again || more, err
+}
+
+// pauseAfter is when to ask the database again that has refused something: soon, unless
+// somebody has to do something about it first.
+func pauseAfter(err error) time.Duration {
+	pause := retryFirst
+	if dberr.Lasts(dberr.CodeOf(err)) {
+		pause = retryMax / 2
+	}
+	return pause + rand.N(pause)
+}
+
+// rest waits until there is something to do.
+func (l *lane) rest() {
+	now := time.Now()
+	at := l.looked.Add(lookAnyway)
+	earlier := func(t time.Time, ok bool) {
+		if ok && t.Before(at) {
+			at = t
+		}
+	}
+	due := l.due.Load()
+	earlier(time.Unix(0, max(due, l.dueNot.UnixNano())), due != 0)
+	earlier(l.health.wakes())
+	l.mu.Lock()
+	if l.track != nil {
+		earlier(l.breakers.wakeAt())
+		earlier(l.track.checkAt())
+		earlier(l.r.gate.opensAt(), l.track.ready[aloneBucket].byAge.Len() > 0)
+		earlier(l.careful, l.careful.After(now))
+	}
+	l.mu.Unlock()
+	wait := at.Sub(now)
+	if wait <= 0 { // its time has come, and there was nothing for it
+		wait = retryLater
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-l.wake.c:
+		l.wake.ring() // take takes it
+	case <-timer.C:
+	case <-l.r.stop:
+	}
+}
+
+// dueIn says that a row is due after d.
+func (l *lane) dueIn(d time.Duration) {
+	at := max(time.Now().Add(d).UnixNano(), 1)
+	for {
+		have := l.due.Load()
+		if have != 0 && have <= at {
+			return
+		}
+		if l.due.CompareAndSwap(have, at) {
+			l.wake.ring()
+			return
+		}
+	}
+}
+
+// adopt is the life of the member that the lane may work with; nil: there is none. It
+// sees to it that the track is of that life and knows what is its own.
+func (l *lane) adopt(hard context.Context) *membership {
+	l.mu.Lock()
+	ending := l.doubt && l.out == 0
+	waiting := l.doubt
+	l.mu.Unlock()
+	if ending {
+		l.rejoin(hard)
+		return nil
+	}
+	life := l.member.current(time.Now())
+	if life == nil || waiting {
+		return nil
+	}
+	owned := l.member.owned()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life != life {
+		// What is still out is of the one before: its settles will match nothing.
+		l.life, l.track, l.looked, l.forget = life, newTrack(l.breakers), time.Time{}, nil
+		for _, topic := range l.breakers.open() {
+			l.track.shut(topic)
+		}
+	}
+	own := map[int]bool{}
+	for _, part := range owned {
+		own[part] = true
+		l.track.take(part)
+	}
+	for _, part := range l.track.owned() {
+		if !own[part] {
+			l.track.drop(part)
+		}
+	}
+	return life
+}
+
+// doubts has the lane end its membership and join anew: something may be its own, or
+// in its hand, without its knowledge.
+func (l *lane) doubts() {
+	l.mu.Lock()
+	l.doubt = true
+	l.mu.Unlock()
+	l.wake.ring()
+}
+
+// rejoin ends the membership, of which nothing is out. If the database doesn't answer, it
+// is tried until its lease is over; then others will reap it.
+func (l *lane) rejoin(hard context.Context) {
+	if life := l.member.life(); life != nil {
+		ctx, cancel := context.WithTimeout(hard, storeTimeout)
+		defer cancel()
+		err := l.r.cfg.Store.Leave(ctx, []MemberID{life.id})
+		l.database.Note(hard, by(keeping, "leave"), err)
+		if err != nil && l.member.relies(life, time.Now()) {
+			l.r.sleep(pauseAfter(err))
+			l.wake.ring()
+			return
+		}
+		l.member.ended(life.id)
+	}
+	l.mu.Lock()
+	l.doubt = false
+	l.mu.Unlock()
+	l.r.keeper.hurry()
+}
+
+// lost says that a member is dead: others have ended it. Its calls run to their end.
+func (l *lane) lost(id MemberID) {
+	parts := l.member.ended(id)
+	if parts > 0 {
+		l.log.Warn("leases had run out and others have taken the partitions", "partitions", parts)
+	}
+	l.wake.ring()
+	l.r.keeper.hurry()
+}

@@ -1,0 +1,319 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// margin is the part of a lease that a member doesn't use.
+func margin(lease time.Duration) time.Duration { return min(lease/10, 5*time.Second) }
+
+var errEnded = errors.New("outbox: the lane's membership has ended")
+
+// membership is one life of a lane's member: from a join until it is found dead, or
+// ends itself. Its context ends with it, and the calls of the broker with that.
+type membership struct {
+	id    MemberID
+	ctx   context.Context
+	leave context.CancelCauseFunc
+}
+
+// member is a lane's membership and what it owns. It is safe for concurrent use: the
+// keeper renews it while the lane's loop takes and releases.
+type member struct {
+	mu  sync.Mutex
+	now *membership // nil: it has none
+	// until is the begin of the request that made or renewed the membership, plus the
+	// lease, less a margin, on this process's monotonic clock. The database ends it
+	// later. It saves duplicates; that nothing else goes wrong rests on tokens.
+	until time.Time
+	parts map[int]bool
+	// changing counts the takes and releases that are out, changes all that there were: a
+	// renewal that was out meanwhile doesn't know what is the member's own.
+	changing, changes int
+}
+
+// joined begins a life.
+func (m *member) joined(hard context.Context, id MemberID, until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ctx, leave := context.WithCancelCause(hard)
+	m.now = &membership{id: id, ctx: ctx, leave: leave}
+	m.until, m.parts = until, map[int]bool{}
+}
+
+// ended ends the life of that number, and says how many partitions it had. Another,
+// younger one goes on.
+func (m *member) ended(id MemberID) (parts int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil || m.now.id != id {
+		return 0
+	}
+	m.now.leave(errEnded)
+	m.now = nil
+	parts = len(m.parts)
+	m.parts = nil
+	return parts
+}
+
+// current is the life that may be relied on; nil: there is none at the moment.
+func (m *member) current(now time.Time) *membership {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil || !now.Before(m.until) {
+		return nil
+	}
+	return m.now
+}
+
+// life is the present one, though it may not be relied on; nil: there is none.
+func (m *member) life() *membership {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+// relies says whether a life is the present one, and its lease is not about to end.
+func (m *member) relies(life *membership, now time.Time) bool { return m.current(now) == life }
+
+// owned is what is its own.
+func (m *member) owned() []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.parts))
+}
+
+func (m *member) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.parts)
+}
+
+func (m *member) owns(part int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.parts[part]
+}
+
+// change notes that a take or a release begins; the function that it returns, that it
+// has ended: with what it took, and what it gave back.
+func (m *member) change(life *membership) (ended func(took, gave []int)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changing++
+	return func(took, gave []int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.changing--
+		m.changes++
+		if m.now != life {
+			return
+		}
+		for _, p := range took {
+			m.parts[p] = true
+		}
+		for _, p := range gave {
+			delete(m.parts, p)
+		}
+	}
+}
+
+// asking is a renewal that is about to be sent.
+type asking struct {
+	life    *membership
+	begin   time.Time
+	changes int
+	mixed   bool // a take or a release was out at its begin
+}
+
+func (m *member) ask(begin time.Time) (a asking, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return asking{life: m.now, begin: begin, changes: m.changes, mixed: m.changing > 0}, m.now != nil
+}
+
+// renewed takes in the answer of a renewal: it lives until then, and this is its own.
+// A take that wasn't answered is found this way. What was taken or released while the
+// renewal was out isn't in the answer for sure; the next one tells.
+func (m *member) renewed(a asking, until time.Time, parts []int) (changed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now != a.life {
+		return false
+	}
+	m.until = until
+	if a.mixed || m.changing > 0 || m.changes != a.changes {
+		return false
+	}
+	own := make(map[int]bool, len(parts))
+	for _, p := range parts {
+		own[p] = true
+	}
+	changed = !maps.Equal(own, m.parts)
+	m.parts = own
+	return changed
+}
+
+// keeper keeps the memberships of all lanes of a relay, on a goroutine of its own: a
+// join for those that have none and a renewal for the others, each one statement,
+// whatever there is to publish.
+type keeper struct {
+	r    *Relay
+	soon chan struct{} // holds one: don't wait for the next third of the lease
+
+	mu      sync.Mutex
+	begun   time.Time     // when the last renewal of all that succeeded began
+	renewed chan struct{} // closed when there is a later one
+}
+
+func newKeeper(r *Relay) *keeper {
+	return &keeper{r: r, soon: make(chan struct{}, 1), renewed: make(chan struct{})}
+}
+
+// hurry makes the next turn come at once: health has changed, or a life has ended.
+func (k *keeper) hurry() {
+	select {
+	case k.soon <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the memberships until finished.
+func (k *keeper) run(hard context.Context, finished <-chan struct{}) {
+	lease := k.r.cfg.Outbox.Lease
+	for {
+		wait := lease / 3
+		if !k.turn(hard) {
+			wait = min(lease/10, time.Second)/2 + rand.N(min(lease/10, time.Second)/2)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-k.soon:
+		case <-finished:
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// turn is one renewal, and a join of lanes without a membership.
+func (k *keeper) turn(hard context.Context) (ok bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			for _, l := range k.r.lanes {
+				l.crashed("keeping its membership", v)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(urgent(hard), k.r.cfg.Outbox.Lease/3)
+	defer cancel()
+	err := k.renew(ctx)
+	if err == nil {
+		err = k.join(ctx, hard)
+	}
+	for _, l := range k.r.lanes {
+		l.database.Note(hard, keeping, err)
+	}
+	return err == nil
+}
+
+func (k *keeper) until(begin time.Time) time.Time {
+	lease := k.r.cfg.Outbox.Lease
+	return begin.Add(lease - margin(lease))
+}
+
+func (k *keeper) renew(ctx context.Context) error {
+	begin := time.Now()
+	asked := map[MemberID]asking{}
+	lanes := map[MemberID]*lane{}
+	var renewals []Renewal
+	for _, l := range k.r.lanes {
+		a, ok := l.member.ask(begin)
+		if !ok {
+			continue
+		}
+		healthy, trouble := l.health.state()
+		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble})
+		asked[a.life.id], lanes[a.life.id] = a, l
+	}
+	if len(renewals) > 0 {
+		answer, err := k.r.cfg.Store.Renew(ctx, renewals, k.r.cfg.Outbox.Lease)
+		if err != nil {
+			return err
+		}
+		for _, m := range answer {
+			if l := lanes[m.Member]; l != nil && l.member.renewed(asked[m.Member], k.until(begin), m.Parts) {
+				l.wake.ring()
+			}
+			delete(lanes, m.Member)
+		}
+		k.note(begin)
+	}
+	for id, l := range lanes {
+		l.lost(id)
+	}
+	return nil
+}
+
+// join makes members of the lanes that have no membership, unless the relay stops.
+func (k *keeper) join(ctx, hard context.Context) error {
+	if k.r.stopping() {
+		return nil
+	}
+	var lanes []*lane
+	var ids []LaneID
+	for _, l := range k.r.lanes {
+		if l.member.life() == nil {
+			lanes, ids = append(lanes, l), append(ids, l.id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	begin := time.Now()
+	members, err := k.r.cfg.Store.Join(ctx, k.r.name, ids, k.r.cfg.Outbox.Lease)
+	if err != nil {
+		return err
+	}
+	for i, l := range lanes {
+		l.member.joined(hard, members[i], k.until(begin))
+		l.wake.ring()
+	}
+	k.r.hint() // shares have changed
+	return nil
+}
+
+func (k *keeper) note(begin time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.begun = begin
+	close(k.renewed)
+	k.renewed = make(chan struct{})
+}
+
+// durable waits for a renewal that began after since: it has made durable what was
+// written before. It is false if ctx ended first.
+func (r *Relay) durable(ctx context.Context, since time.Time) bool {
+	k := r.keeper
+	for {
+		k.mu.Lock()
+		begun, renewed := k.begun, k.renewed
+		k.mu.Unlock()
+		if begun.After(since) {
+			return true
+		}
+		select {
+		case <-renewed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package relay
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// meters are what people see of a lane. They are safe for concurrent use.
+type meters struct {
+	inFlight  atomic.Int64
+	attempts  atomic.Int64
+	retries   atomic.Int64
+	stale     atomic.Int64
+	taken     atomic.Int64
+	breaks    atomic.Int64
+	crashes   atomic.Int64
+	published rate
+	latency   latencies
+	lastError atomic.Pointer[string]
+	silent    atomic.Pointer[outbox.Silence]
+	database  dberr.Outage
+}
+
+func (l *lane) status() outbox.LaneStatus {
+	s := outbox.LaneStatus{
+		Name:               l.name,
+		Workers:            1,
+		Partitions:         l.member.count(),
+		InFlight:           int(l.inFlight.Load()),
+		Published:          l.published.total.Load(),
+		PublishedPerSecond: l.published.perSecond(),
+		Attempts:           l.attempts.Load(),
+		Retries:            l.retries.Load(),
+		Stale:              l.stale.Load(),
+		TakenOver:          l.taken.Load(),
+		OrderBreaks:        l.breaks.Load(),
+		Crashes:            l.crashes.Load(),
+		Latency:            l.latency.lately(time.Now()),
+		Latencies:          l.latency.total(),
+		Silent:             l.silent.Load(),
+	}
+	s.Breaker, s.OpenTopics, s.Doing = l.circuit()
+	if s.Attempts > 0 {
+		s.RetryRate = float64(s.Retries) / float64(s.Attempts)
+	}
+	if e := l.lastError.Load(); e != nil {
+		s.LastError = *e
+	}
+	if s.Database = l.database.Worst(); s.Database != nil {
+		s.LastError = clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
+	}
+	return s
+}
+
+// circuit is the state of the lane's breakers: "closed", "open" or "half-open", the topics
+// that are open, and what makes the lane slow on purpose.
+func (l *lane) circuit() (state string, topics []string, doing string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state = l.breakers.lane.state(time.Now())
+	for _, topic := range l.breakers.open() {
+		topics = append(topics, l.topicName(topic))
+	}
+	slices.Sort(topics)
+	switch n := l.breakers.suspects(); {
+	case l.breakers.lane.open():
+		doing = "probing"
+	case n > 0:
+		doing = fmt.Sprintf("checking rows of unanswered calls, %d keys left", n)
+	}
+	return state, topics, doing
+}
+
+// topicName is a topic's name. The lane has claimed of each that it knows.
+func (l *lane) topicName(topic int64) string {
+	if name, ok := l.names[topic]; ok {
+		return name
+	}
+	return fmt.Sprintf("%x", uint64(topic))
+}
+
+// crashed notes that a part of the lane panicked. It goes on.
+func (l *lane) crashed(part string, v any) {
+	err := fmt.Errorf("outbox: %s: %v\n%s", part, v, debug.Stack())
+	l.failed(err)
+	l.crashes.Add(1)
+	l.log.Error("a part of the lane crashed and goes on", "part", part, "error", err)
+}
+
+// failed notes an error for people to see.
+func (l *lane) failed(err error) {
+	text := clip(err.Error())
+	l.lastError.Store(&text)
+}

@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/liveness"
+)
+
+// What a relay asks of its database again and again.
+var (
+	claiming   = dberr.Task{What: "claim rows"}
+	settling   = dberr.Task{What: "write back what became of rows"}
+	keeping    = dberr.Task{What: "keep its partitions"}
+	sharing    = dberr.Task{What: "share partitions"}
+	watching   = dberr.Task{What: "look for rows"}
+	promising  = dberr.Task{What: "find out what is settled", Aside: true}
+	cleaningUp = dberr.Task{What: "remove expired rows", Aside: true}
+)
+
+func by(t dberr.Task, who string) dberr.Task {
+	t.Who = who
+	return t
+}
+
+// lookAtProcesses is how often a relay looks whether a process of this host has ended:
+// that asks no database.
+const lookAtProcesses = time.Second
+
+// view is what a poll says of a lane.
+type view struct {
+	others []MemberState // that live, without ours
+	free   int
+	now    time.Time // by the database's clock
+}
+
+// poll finds what nobody was poked for: what other processes have committed, what is due,
+// and members that have ended. It is one query for all lanes, and while nothing is
+// found, at growing intervals.
+func (r *Relay) poll(hard context.Context) {
+	cfg := r.cfg.Outbox
+	for interval := time.Duration(0); r.await(interval); {
+		if r.find(hard) {
+			interval = cfg.PollInterval
+		} else {
+			interval = min(max(2*interval, cfg.PollInterval), cfg.MaxPollInterval)
+		}
+	}
+}
+
+// await waits for the next poll; it is false if the relay is stopping.
+func (r *Relay) await(interval time.Duration) bool {
+	for until := time.Now().Add(interval); ; {
+		left := time.Until(until)
+		timer := time.NewTimer(min(left, lookAtProcesses))
+		select {
+		case <-timer.C:
+		case <-r.hinted:
+			left = 0
+		case <-r.stop:
+		}
+		timer.Stop()
+		switch {
+		case r.stopping():
+			return false
+		case left <= lookAtProcesses || r.sawDeath():
+			return true
+		}
+	}
+}
+
+// sawDeath says that a member that was seen by the last poll has died on this host.
+func (r *Relay) sawDeath() bool {
+	for _, l := range r.lanes {
+		if v := l.view.Load(); v != nil {
+			for _, m := range v.others {
+				if r.host.State(m.Name) == liveness.Dead {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// find polls, and tells the lanes.
+func (r *Relay) find(hard context.Context) (found bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			for _, l := range r.lanes {
+				l.crashed("polling", v)
+			}
+		}
+	}()
+	ids := make([]LaneID, len(r.cfg.Lanes))
+	for i, l := range r.cfg.Lanes {
+		ids[i] = r.lanes[l.Target].id
+	}
+	ctx, cancel := context.WithTimeout(hard, storeTimeout)
+	defer cancel()
+	polled, err := r.cfg.Store.Poll(ctx, ids)
+	for i, l := range r.cfg.Lanes {
+		lane := r.lanes[l.Target]
+		lane.database.Note(hard, watching, err)
+		if err == nil && lane.polled(ctx, polled, polled.Lanes[i]) {
+			found = true
+		}
+	}
+	return found
+}
+
+// polled takes in what a poll says of the lane.
+func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool) {
+	v := &view{free: of.Free, now: p.Now}
+	l.r.seen(p.Last)
+	life := l.member.life()
+	var ended []MemberState
+	for _, m := range of.Members {
+		switch {
+		case life != nil && m.ID == life.id:
+		case m.Expired || l.r.host.State(m.Name) == liveness.Dead:
+			ended = append(ended, m)
+		default:
+			v.others = append(v.others, m)
+		}
+	}
+	if l.reap(ctx, ended) {
+		l.r.hint()
+	}
+	l.view.Store(v)
+	if of.NextDue != nil {
+		l.dueIn(*of.NextDue)
+		found = *of.NextDue <= 0
+	}
+	if last := l.last.Swap(p.Last); last != p.Last || l.unsure.Swap(false) {
+		found = true
+		l.wake.everywhere()
+	} else if l.reached.Load() < p.Last { // somebody may be about to commit what he has drawn
+		l.wake.everywhere()
+	}
+	l.wake.ring()
+	return found
+}
+
+// reap ends members whose lease has passed, and those whose processes have ended on this
+// host: nobody waits for leases that nobody will renew, and the dead have no share.
+func (l *lane) reap(ctx context.Context, ended []MemberState) (any bool) {
+	var dead []string
+	partitions := 0
+	for _, m := range ended {
+		proven := l.r.host.State(m.Name) == liveness.Dead
+		reaped, err := l.r.cfg.Store.Reap(ctx, m.ID, proven)
+		l.database.Note(ctx, by(sharing, "reap"), err)
+		if err != nil || !reaped.Done {
+			continue
+		}
+		any = true
+		if proven {
+			dead, partitions = append(dead, m.Name), partitions+reaped.Parts
+		}
+		if reaped.Rows > 0 {
+			l.taken.Add(int64(reaped.Rows))
+			l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", reaped.Rows)
+		}
+	}
+	if len(dead) > 0 {
+		l.log.Info("workers whose processes have ended on this host left their partitions at once", "workers", dead, "partitions", partitions)
+	}
+	return any
+}

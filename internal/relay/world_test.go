@@ -1,0 +1,200 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/relay/relaytest"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	target = "default"
+	topic  = "test.thing"
+)
+
+// world is a database, a broker, and the relays of some processes.
+type world struct {
+	*testing.T
+
+	store  *relaytest.Store
+	broker *memory.Broker
+	logs   logs
+}
+
+// logs are what was logged. It is safe for concurrent use.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
+}
+
+// inWorld runs a test in a bubble, where time passes when nothing else can.
+func inWorld(t *testing.T, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		test(&world{T: t, store: relaytest.New(8), broker: memory.New(memory.Config{})})
+	})
+}
+
+// process is a relay with its own connections.
+type process struct {
+	*relay.Relay
+
+	store  *relaytest.Store
+	broker *memory.Broker
+}
+
+// adapter is a broker that a test has changed.
+type adapter struct {
+	broker.Broker
+
+	publish      func(ctx context.Context, messages []broker.Message) error
+	capabilities func(broker.Capabilities) broker.Capabilities
+}
+
+func (a adapter) Publish(ctx context.Context, messages []broker.Message) error {
+	if a.publish == nil {
+		return a.Broker.Publish(ctx, messages)
+	}
+	return a.publish(ctx, messages)
+}
+
+func (a adapter) Capabilities() broker.Capabilities {
+	if a.capabilities == nil {
+		return a.Broker.Capabilities()
+	}
+	return a.capabilities(a.Broker.Capabilities())
+}
+
+// start starts a process, which is stopped at the end of the test.
+func (w *world) start(change ...func(*process, *relay.Config)) *process {
+	w.Helper()
+	p := &process{store: w.store.Connect(), broker: w.broker.Connect()}
+	cfg := relay.Config{
+		Provider: "test", Store: p.store, Lanes: []relay.Lane{{Target: target, Broker: p.broker}},
+		Outbox: outbox.Config{Retry: outbox.RetryPolicy{Jitter: -1}}, Logger: slog.New(slog.NewTextHandler(&w.logs, nil)),
+	}
+	for _, c := range change {
+		c(p, &cfg)
+	}
+	var err error
+	p.Relay, err = relay.New(cfg)
+	require.NoError(w, err)
+	require.NoError(w, p.Start(w.Context()))
+	w.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_ = p.Stop(ctx) // some tests have stopped it
+	})
+	return p
+}
+
+// through has the process publish by f.
+func through(f func(p *process, ctx context.Context, messages []broker.Message) error) func(*process, *relay.Config) {
+	return func(p *process, cfg *relay.Config) {
+		cfg.Lanes[0].Broker = adapter{Broker: p.broker, publish: func(ctx context.Context, messages []broker.Message) error { return f(p, ctx, messages) }}
+	}
+}
+
+// insert commits rows of keys, and tells a process.
+func (w *world) insert(p *process, keys ...string) {
+	var rows []outbox.Row
+	for _, key := range keys {
+		rows = append(rows, relaytest.Row(target, topic, key))
+	}
+	pokes := w.store.Insert(rows...)
+	if p != nil {
+		p.Wake(pokes)
+	}
+}
+
+// until lets time pass until something is so, at most a limit.
+func (w *world) until(limit time.Duration, what string, is func() bool) {
+	w.Helper()
+	for end := time.Now().Add(limit); !is(); {
+		if time.Now().After(end) {
+			require.FailNow(w, "it never was: "+what, "%v %v", w.store.Undelivered(), w.logText())
+		}
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in a bubble
+	}
+}
+
+func (w *world) logText() string {
+	w.logs.mu.Lock()
+	defer w.logs.mu.Unlock()
+	return w.logs.text.String()
+}
+
+// delivered waits until nothing is queued or in hand.
+func (w *world) delivered(limit time.Duration) {
+	w.Helper()
+	w.until(limit, "delivered", func() bool { return len(w.store.Undelivered()) == 0 && w.store.Tokens() == 0 })
+}
+
+// ids are the messages that the broker has stored of a key, in order.
+func (w *world) ids(key string) (ids []string) {
+	for _, m := range w.broker.Messages(topic) {
+		if m.Key == key {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// inOrder requires that of each key the first copies came in the order of their seqs, and
+// that a copy never comes after what is later than its own repetition began with.
+func (w *world) inOrder(rows map[string][]string) {
+	w.Helper()
+	for key, want := range rows {
+		var first []string
+		for _, id := range w.ids(key) {
+			if !slices.Contains(first, id) {
+				first = append(first, id)
+			}
+		}
+		require.Equal(w, want, first, "key %s", key)
+	}
+}
+
+// commit commits n rows of each key, in turns, and returns their ids by key.
+func (w *world) commit(p *process, n, keys int) map[string][]string {
+	ids := map[string][]string{}
+	for range n {
+		for k := range keys {
+			row := relaytest.Row(target, topic, fmt.Sprintf("key-%d", k))
+			ids[row.PartitionKey] = append(ids[row.PartitionKey], row.MessageID)
+			pokes := w.store.Insert(row)
+			if p != nil {
+				p.Wake(pokes)
+			}
+		}
+	}
+	return ids
+}
