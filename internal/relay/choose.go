@@ -41,13 +41,19 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 		if !t.breakers.lane.may(now) {
 			return nil
 		}
-		return t.chooseProbe(lim, func(*keyTrack) bool { return true }, &choice{lane: true, probe: true})
+		c := t.chooseProbe(lim, func(*keyTrack) bool { return true }, &choice{lane: true, probe: true})
+		if c == nil {
+			t.breakers.lane.rest(now, t.breakers.random())
+			t.unprobed(now, t.breakers.open())
+		}
+		return c
 	}
 	for _, topic := range t.breakers.due(now) {
 		of := func(k *keyTrack) bool { return k.topic == topic }
 		if c := t.chooseProbe(lim, of, &choice{topic: topic, probe: true}); c != nil {
 			return c
 		}
+		t.unprobed(now, []int64{topic})
 	}
 	if q := &t.ready[aloneBucket].byAge; lim.alone && q.Len() > 0 {
 		c := &choice{alone: true, count: t.breakers.silentCalls(q.keys[0].key)}
@@ -166,6 +172,26 @@ func (t *track) chooseProbe(lim limits, of func(*keyTrack) bool, c *choice) *cho
 	t.hold(c, best, 1)
 	t.breakers.sent(c)
 	return c
+}
+
+// unprobed goes back for topics that have nothing left to probe them with: what
+// they had was moved or taken away. The others wait again: what they have is in
+// hand, or in quarantine.
+func (t *track) unprobed(now time.Time, topics []int64) {
+	has := map[int64]bool{}
+	for _, k := range t.keys {
+		if len(k.list)+len(k.hand) > 0 {
+			has[k.topic] = true
+		}
+	}
+	for _, topic := range topics {
+		if b := t.breakers.topic(topic); has[topic] {
+			b.rest(now, t.breakers.random())
+		} else {
+			b.breaker = breaker{}
+			t.back(topic)
+		}
+	}
 }
 
 func (t *track) probesBefore(a, b *keyTrack) bool {

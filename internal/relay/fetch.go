@@ -10,29 +10,45 @@ type fetch struct {
 	changes   int
 }
 
-// nextFetch says which key to read next: one whose time has come, then higher
-// class first, then the oldest.
+// nextFetch says which key to read next: of those that are wanted now higher
+// class first, then the oldest. They take turns with those whose time has come.
 func (t *track) nextFetch(now time.Time) (fetch, bool) {
-	if t.checks.Len() > 0 {
-		if k := t.checks.keys[0]; !k.order.at.After(now) && t.listed < laneRows {
-			return k.fetch(laneRows - t.listed), true
+	for range 2 {
+		t.checked = !t.checked
+		f, ok := t.wantedFetch()
+		if t.checked {
+			f, ok = t.timedFetch(now)
+		}
+		if ok {
+			return f, true
 		}
 	}
+	return fetch{}, false
+}
+
+func (t *track) timedFetch(now time.Time) (fetch, bool) {
+	if t.checks.Len() == 0 || t.checks.keys[0].order.at.After(now) || t.listed >= t.bounds.lane {
+		return fetch{}, false
+	}
+	return t.fetch(t.checks.keys[0], t.bounds.lane-t.listed), true
+}
+
+func (t *track) wantedFetch() (fetch, bool) {
 	if t.wanted.Len() == 0 {
 		return fetch{}, false
 	}
 	k := t.wanted.keys[0]
-	room := lookRows - t.listed
+	room := t.bounds.look - t.listed
 	if k.class > 0 {
-		room = laneRows - t.listed
+		room = t.bounds.lane - t.listed
 	} else if k.class < 0 {
-		room = min(room, lowRows/2-t.low)
+		room = min(room, t.bounds.low/2-t.low)
 	}
-	return k.fetch(room), room > 0
+	return t.fetch(k, room), room > 0
 }
 
-func (k *keyTrack) fetch(room int) fetch {
-	limit := min(fetchRows, room)
+func (t *track) fetch(k *keyTrack, room int) fetch {
+	limit := min(t.bounds.fetch, room)
 	if k.check {
 		limit = 1
 	}
@@ -42,7 +58,7 @@ func (k *keyTrack) fetch(room int) fetch {
 // fetchFailed has the key wait, so that others go first.
 func (t *track) fetchFailed(f fetch, now time.Time) {
 	if k := f.of; k.changes == f.changes {
-		k.checkAt = now.Add(checkPause)
+		k.checkAt = now.Add(checkFirst)
 		t.update(k)
 	}
 }
@@ -73,8 +89,11 @@ func (t *track) fetched(f fetch, rows []QueueRow, now time.Time) {
 	if k.next != 0 && (k.rest == 0 || k.next < k.rest) && !k.knows(k.next) {
 		k.next = 0
 	}
-	if check && len(k.list) == 0 && k.rest != 0 { // nothing has changed
-		k.pause = min(max(2*pause, checkPause), checkMost)
+	if len(k.list) == 0 && k.rest != 0 && !k.want { // its head waits
+		k.pause = checkFirst
+		if check { // still
+			k.pause = min(max(2*pause, checkFirst), checkMost)
+		}
 		k.checkAt = now.Add(k.pause)
 	}
 	t.update(k)
@@ -137,15 +156,18 @@ func (t *track) wantFrom(row QueueRow) *keyTrack {
 		t.keys[row.Key] = k
 	}
 	from := min(row.Seq, p.low+1)
-	if k.rest != 0 {
-		from = min(from, k.rest)
-	}
 	if len(k.list) > 0 {
 		from = min(from, k.list[0].seq)
 		t.cut(k, 0)
 	}
-	k.rest = from
+	at := k.checkAt
 	t.fetchLater(k)
+	if k.rest != 0 && row.Seq > k.rest {
+		k.checkAt = at // it is behind a head that waited when it was fetched
+	}
+	if k.rest == 0 || from < k.rest {
+		k.rest = from
+	}
 	t.update(k)
 	return k
 }

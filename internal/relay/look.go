@@ -19,7 +19,7 @@ type look struct {
 // the one that was known before the read, but may be below one that is known
 // after it [NOHORIZON, HORIZONLATE].
 func (t *track) beginLook(horizon int64) (look, bool) {
-	if t.listed >= lookRows || t.wanted.Len() >= wantKeys {
+	if t.listed >= t.bounds.look || t.wanted.Len() >= t.bounds.want {
 		return look{}, false
 	}
 	var poked, more []int
@@ -40,7 +40,7 @@ func (t *track) beginLook(horizon int64) (look, bool) {
 		return look{}, false
 	}
 	slices.Sort(parts)
-	l := look{limit: max(pageLeast, pageRows/len(parts)), horizon: horizon}
+	l := look{limit: max(t.bounds.pageLeast, t.bounds.page/len(parts)), horizon: horizon}
 	stalled := 0
 	for _, part := range parts {
 		p := t.parts[part]
@@ -48,7 +48,7 @@ func (t *track) beginLook(horizon int64) (look, bool) {
 		stalled = max(stalled, p.stalled)
 		l.parts, l.moved = append(l.parts, PartLow{part, p.low}), append(l.moved, p.moved)
 	}
-	for ; stalled > 0 && l.limit < pageMost; stalled-- {
+	for ; stalled > 0 && l.limit < t.bounds.pageMax; stalled-- {
 		l.limit *= 2
 	}
 	return l, true
@@ -80,7 +80,7 @@ func (t *track) looked(l look, rows []QueueRow, now time.Time) {
 		for _, row := range rows[at:end] {
 			t.keep(row, now, touched)
 		}
-		p.raise(l, rows[at:end])
+		p.raise(l, rows[at:end], t.bounds.pageMax)
 	}
 	for k := range touched {
 		t.update(k)
@@ -94,14 +94,14 @@ func (t *track) looked(l look, rows []QueueRow, now time.Time) {
 // larger limit, not from its end on: two reads see the rows between in
 // different states, and a key's later row would be listed without an earlier
 // one that has appeared between them.
-func (p *partTrack) raise(l look, rows []QueueRow) {
+func (p *partTrack) raise(l look, rows []QueueRow, most int) {
 	to := l.horizon
 	if len(rows) < l.limit {
 		p.stalled = 0
 	} else {
 		last := rows[len(rows)-1].Seq
 		if p.more = true; last > to {
-			p.more = l.limit < pageMost
+			p.more = l.limit < most
 			p.stalled++
 		} else {
 			to, p.stalled = last, 0
@@ -162,7 +162,7 @@ func (t *track) list(k *keyTrack, row QueueRow) {
 	switch {
 	case ok:
 		k.list[at] = e
-	case len(k.list) >= keyRows, t.listed >= laneRows, row.Class < 0 && t.low >= lowRows:
+	case len(k.list) >= t.bounds.key, t.listed >= t.bounds.lane, row.Class < 0 && t.low >= t.bounds.low:
 		t.cut(k, at)
 		k.rest = row.Seq
 		t.fetchLater(k)

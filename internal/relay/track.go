@@ -6,19 +6,23 @@ import (
 	"time"
 )
 
-const (
-	keyRows   = 1000  // listed of a key at most
-	laneRows  = 16000 // listed of a lane at most
-	lookRows  = 12000 // with more listed looks can wait
-	lowRows   = 4000  // of class -1 listed at most
-	wantKeys  = 50000 // with more to fetch looks can wait
-	pageRows  = 4000  // of a look, shared by its partitions
-	pageLeast = 64
-	pageMost  = 1 << 16
-	fetchRows = 500
-	sampled   = 512 // keys of a dead topic that stay listed, to probe it with
+// bounds are what a track reads at once and keeps.
+type bounds struct {
+	key, lane, low           int // rows listed of a key, of a lane, of class -1
+	look, want               int // with more rows listed, or keys to fetch, looks can wait
+	page, pageLeast, pageMax int // of a look, shared by its partitions
+	fetch                    int
+	sample                   int // keys of a dead topic that stay listed, to probe it with
+}
 
-	checkPause = time.Second // between two checks of a key, doubling while nothing has changed
+func defaultBounds() bounds {
+	return bounds{key: 1000, lane: 16000, low: 4000, look: 12000, want: 50000, page: 4000, pageLeast: 64, pageMax: 1 << 16, fetch: 500, sample: 512}
+}
+
+// A key of which rows are left out is checked at most once in a while, longer
+// while nothing has changed.
+const (
+	checkFirst = time.Second
 	checkMost  = 8 * time.Second
 )
 
@@ -31,6 +35,7 @@ const (
 // (nextFetch, fetched), due, first and a claim (choose, claimed) must not
 // overlap each other [TWOREADERS]; settled and handBack may come between.
 type track struct {
+	bounds   bounds
 	breakers *breakers
 	parts    map[int]*partTrack
 	keys     map[int64]*keyTrack
@@ -43,6 +48,7 @@ type track struct {
 	low    int     // of class -1
 
 	turns    int
+	checked  bool // the last fetch was of one whose time had come
 	suspects bool // had the last turn
 	pages    bool // the last look was of partitions with more
 }
@@ -63,7 +69,7 @@ type partTrack struct {
 }
 
 func newTrack(b *breakers) *track {
-	t := &track{breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}}
+	t := &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}}
 	for i := range t.ready {
 		t.ready[i].byClass.slot, t.ready[i].byAge.slot = byClass, byAge
 	}
@@ -100,6 +106,18 @@ func (t *track) drop(part int) {
 	}
 	delete(t.parts, part)
 }
+
+// inHand is how many rows are, of all partitions.
+func (t *track) inHand() int {
+	rows := 0
+	for _, p := range t.parts {
+		rows += p.hand
+	}
+	return rows
+}
+
+// quarantined is how many keys wait for it.
+func (t *track) quarantined() int { return t.ready[aloneBucket].byAge.Len() }
 
 // owned are the partitions, in order.
 func (t *track) owned() []int {
@@ -234,7 +252,7 @@ func (t *track) shut(topic int64) {
 			k.rest, k.want = 0, false
 		}
 		keep := min(1, len(k.list))
-		if kept += keep; kept > sampled {
+		if kept += keep; kept > t.bounds.sample {
 			keep = 0
 		}
 		if len(k.list) > keep {
