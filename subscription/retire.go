@@ -196,7 +196,7 @@ func Retire(ctx context.Context, p uow.Provider, name string, o RetireOptions) (
 	if o.Progress != nil {
 		run.After = func() { o.Progress(run.Changed) }
 	}
-	if err := run.Check(); err != nil {
+	if err := run.Record.Check(run.What, o.DryRun); err != nil {
 		return r, err
 	}
 	if err := planRetire(ctx, p.Reader(), name, o, &r); err != nil || o.DryRun {

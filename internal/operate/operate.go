@@ -56,24 +56,13 @@ type Run struct {
 	took time.Duration // by the last batch
 }
 
-// Check says whether somebody who can be put on record asks.
-func (r *Run) Check() error {
-	switch actor := r.Record.Actor; {
-	case actor == "" && !r.DryRun:
-		return fmt.Errorf("%s: Actor is missing: say who asks, for the record", r.What)
-	case !utf8.ValidString(actor) || strings.ContainsRune(actor, 0):
-		return fmt.Errorf("%s: Actor is %q: it must be UTF-8 without a zero byte", r.What, actor)
-	}
-	return nil
-}
-
 // Do plans, and unless that is all, changes in batches what plan returned. change
 // is called in the batch's transaction, perhaps several times, so it begins anew
 // each time. It leaves out what isn't as it was, and says how many it changed.
 func Do[K any](ctx context.Context, r *Run, plan func(ctx context.Context) ([]K, error),
 	change func(ctx context.Context, tx bun.Tx, some []K) (int64, error),
 ) error {
-	if err := r.Check(); err != nil {
+	if err := r.Record.Check(r.What, r.DryRun); err != nil {
 		return err
 	}
 	keys, err := plan(ctx)
@@ -134,7 +123,7 @@ func (r *Run) once(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 			}
 		}
 		if n, err = change(tx); err == nil {
-			action, err = r.Record.add(ctx, tx, r.Action, r.Changed, n)
+			action, err = r.Record.Add(ctx, tx, r.Action, r.Changed, n)
 		}
 		return err
 	})
@@ -173,8 +162,20 @@ type Record struct {
 	Asked         any // The filter and what else was said, as JSON.
 }
 
-// add notes n more of an action that had so many before. id 0: it had none.
-func (r Record) add(ctx context.Context, tx bun.Tx, id, before, n int64) (int64, error) {
+// Check says whether somebody who can be put on record asks. Its error begins with
+// what.
+func (r Record) Check(what string, dryRun bool) error {
+	switch {
+	case r.Actor == "" && !dryRun:
+		return fmt.Errorf("%s: Actor is missing: say who asks, for the record", what)
+	case !utf8.ValidString(r.Actor) || strings.ContainsRune(r.Actor, 0):
+		return fmt.Errorf("%s: Actor is %q: it must be UTF-8 without a zero byte", what, r.Actor)
+	}
+	return nil
+}
+
+// Add notes n more of an action that had so many before. id 0: it had none.
+func (r Record) Add(ctx context.Context, tx bun.Tx, id, before, n int64) (int64, error) {
 	switch {
 	case n == 0:
 		return id, nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -26,4 +27,9 @@ func (s *Store) Actions(ctx context.Context, limit int) ([]outbox.Action, error)
 		return nil, fmt.Errorf("outbox: read outbox_actions: %w", err)
 	}
 	return actions, nil
+}
+
+// actionRecord is what outbox_actions says of an action.
+func actionRecord(actor, action string, asked any) operate.Record {
+	return operate.Record{Table: "outbox_actions", Count: "rows", Actor: actor, Action: action, Asked: asked}
 }

@@ -3,7 +3,6 @@ package outboxdb
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -68,7 +68,7 @@ func (s *Store) Purge(ctx context.Context, r outbox.Retention) (p outbox.Purged,
 // never one that is held, or that a target that is joining may need. It takes as
 // long as that takes, and may be ended and run again at any time.
 func (s *Store) CleanUp(ctx context.Context, c outbox.CleanUp) (outbox.CleanedUp, error) {
-	o := &cleaning{CleanUp: c}
+	o := newCleaning(c)
 	if err := o.check(); err != nil {
 		return o.done, err
 	}
@@ -98,7 +98,19 @@ func (s *Store) CleanUp(ctx context.Context, c outbox.CleanUp) (outbox.CleanedUp
 type cleaning struct {
 	outbox.CleanUp
 
-	done outbox.CleanedUp
+	record operate.Record
+	done   outbox.CleanedUp
+}
+
+func newCleaning(c outbox.CleanUp) *cleaning {
+	asked := struct {
+		OlderThan string          `json:"older_than,omitempty"`
+		Statuses  []outbox.Status `json:"statuses,omitempty"`
+	}{Statuses: c.Statuses}
+	if c.OlderThan > 0 {
+		asked.OlderThan = c.OlderThan.String()
+	}
+	return &cleaning{CleanUp: c, record: actionRecord(c.Actor, actionPurge, asked)}
 }
 
 func (o *cleaning) check() error {
@@ -107,15 +119,10 @@ func (o *cleaning) check() error {
 			return fmt.Errorf("outbox: purge: %q rows stay: only those that are %s or %s are ever removed", status, outbox.Published, outbox.Abandoned)
 		}
 	}
-	switch {
-	case o.Actor == "" && !o.DryRun:
-		return errors.New("outbox: purge: Actor is missing: say who asks, for the record")
-	case !outbox.Storable(o.Actor):
-		return fmt.Errorf("outbox: purge: Actor is %q: it must be UTF-8 without a zero byte", o.Actor)
-	case o.OlderThan < 0:
+	if o.OlderThan < 0 {
 		return fmt.Errorf("outbox: purge: OlderThan is %v: above 0, or 0 for what has expired", o.OlderThan)
 	}
-	return nil
+	return o.record.Check("outbox: purge", o.DryRun)
 }
 
 // note puts n more rows into the record of the action.
@@ -123,19 +130,7 @@ func (o *cleaning) note(ctx context.Context, tx bun.Tx, n int) (action int64, er
 	if o == nil || o.DryRun || n == 0 {
 		return 0, nil
 	}
-	rows := int64(o.done.Published + o.done.Abandoned + n)
-	if o.done.Action != 0 {
-		_, err := tx.ExecContext(ctx, "UPDATE outbox_actions SET rows = ? WHERE id = ?", rows, o.done.Action)
-		return o.done.Action, err
-	}
-	asked := struct {
-		OlderThan string          `json:"older_than,omitempty"`
-		Statuses  []outbox.Status `json:"statuses,omitempty"`
-	}{Statuses: o.Statuses}
-	if o.OlderThan > 0 {
-		asked.OlderThan = o.OlderThan.String()
-	}
-	return record(ctx, tx, o.Actor, actionPurge, asked, rows)
+	return o.record.Add(ctx, tx, o.done.Action, int64(o.done.Published+o.done.Abandoned), int64(n))
 }
 
 // removed adds what a transaction did.

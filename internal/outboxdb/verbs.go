@@ -2,7 +2,6 @@ package outboxdb
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,25 +14,13 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-const (
-	// changeRows is how many rows one transaction of a change takes: nobody claims of
-	// their partitions' owners meanwhile.
-	changeRows = 1000
-	// changeTries is how often a transaction is run that another one was in the way
-	// of.
-	changeTries = 10
-	// changePatience is how long PostgreSQL waits for a lock, with the locks that the
-	// transaction has by then.
-	changePatience = time.Second
-	// changePause lets claims have these partitions before it is tried again.
-	changePause = 200 * time.Millisecond
-
-	// maxDelay bounds how far in the future a rate makes rows due, in seconds.
-	maxDelay = 1e9
-)
+// changePatience is how long PostgreSQL waits for a lock, with the locks that the
+// transaction has by then.
+const changePatience = time.Second
 
 // rule is what a verb asks of a row, and its participle.
 type rule struct {
@@ -65,10 +52,12 @@ type changing struct {
 	outbox.Change
 
 	filter outbox.Filter
+	bounds operate.Bounds
 	rule   rule
 	match  schema.QueryWithArgs // the filter
 	began  dbtime.Time          // when the first row was changed
 	result outbox.ChangeResult
+	batch  outbox.ChangeResult // what the batch under way counts
 }
 
 // Change retries, abandons or skips the rows that a filter chooses, as far as
@@ -81,43 +70,59 @@ type changing struct {
 // of the action. Where that ends early, the result says how many are changed;
 // running it again goes on with the others.
 func (s *Store) Change(ctx context.Context, f outbox.Filter, c outbox.Change) (outbox.ChangeResult, error) {
-	o := &changing{filter: f, Change: c, result: outbox.ChangeResult{Refused: map[outbox.Status]int64{}, Missing: []int64{}}}
-	if err := o.check(); err != nil {
+	o := &changing{
+		filter: f, Change: c, bounds: operate.Bounds{Rate: c.Rate, Limit: c.Limit, UpTo: c.UpTo},
+		result: outbox.ChangeResult{Refused: map[outbox.Status]int64{}, Missing: []int64{}},
+	}
+	what := fmt.Sprintf("outbox: %s", c.Verb)
+	if err := o.check(what); err != nil {
 		return o.result, err
 	}
 	var err error
 	if o.match, err = s.match(f); err != nil {
-		return o.result, fmt.Errorf("outbox: %s: %w", c.Verb, err)
+		return o.result, fmt.Errorf("%s: %w", what, err)
 	}
-	seqs, err := s.plan(ctx, o)
-	if err != nil {
-		return o.result, fmt.Errorf("outbox: %s: look for the rows: %w", c.Verb, err)
+	run := &operate.Run{
+		DB: s.db, What: what, Done: "rows " + o.rule.done, DryRun: c.DryRun, LockWait: changePatience,
+		Rest: 1, // claims have the partitions for as long
+		Record: actionRecord(c.Actor, string(c.Verb), struct {
+			outbox.Filter
+			Rate  float64 `json:"rate,omitempty"`
+			Limit int     `json:"limit,omitempty"`
+			UpTo  int64   `json:"up_to,omitempty"`
+		}{f, c.Rate, c.Limit, c.UpTo}),
 	}
-	if c.DryRun || len(seqs) == 0 {
-		return o.result, nil
-	}
-	o.result.Changed, o.result.OutOfOrder = 0, 0
-	var took time.Duration
-	for some := range slices.Chunk(seqs, changeRows) {
-		err := rest(ctx, took) // claims have the partitions for as long
-		begin := time.Now()
-		if err == nil {
-			err = s.change(ctx, o, some)
-		}
-		took = time.Since(begin)
+	run.After = func() { o.add(run) }
+	err = operate.Do(ctx, run, func(ctx context.Context) ([]int64, error) {
+		seqs, err := s.plan(ctx, o)
 		if err != nil {
-			return o.result, fmt.Errorf("outbox: %s: it ended early, with %d rows %s; run it again for the others: %w", c.Verb, o.result.Changed, o.rule.done, err)
+			return nil, fmt.Errorf("look for the rows: %w", err)
 		}
-		if c.Progress != nil {
-			c.Progress(o.result)
+		if !c.DryRun {
+			o.result.Changed, o.result.OutOfOrder = 0, 0
 		}
-	}
-	return o.result, nil
+		return seqs, nil
+	}, func(ctx context.Context, tx bun.Tx, some []int64) (int64, error) {
+		return s.change(ctx, tx, o, some, run.Changed)
+	})
+	return o.result, err
 }
 
-func (o *changing) check() error {
+// add takes in a batch that is committed.
+func (o *changing) add(run *operate.Run) {
+	o.result.Changed, o.result.Action = run.Changed, run.Action
+	o.result.OutOfOrder += o.batch.OutOfOrder
+	for status, n := range o.batch.Refused {
+		o.result.Refused[status] += n
+	}
+	if o.Progress != nil {
+		o.Progress(o.result)
+	}
+}
+
+func (o *changing) check(what string) error {
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("outbox: %s: "+format, append([]any{o.Verb}, args...)...)
+		return fmt.Errorf(what+": "+format, args...)
 	}
 	var known bool
 	if o.rule, known = rules[o.Verb]; !known {
@@ -129,16 +134,10 @@ func (o *changing) check() error {
 		return wrong("the filter is empty, so it chooses every row: say which")
 	case len(o.filter.Statuses) > 0 && !slices.ContainsFunc(o.filter.Statuses, allowed):
 		return wrong("the filter chooses none but %v rows, and only %v ones can be %s", o.filter.Statuses, o.rule.from, o.rule.done)
-	case o.Actor == "" && !o.DryRun:
-		return wrong("Actor is missing: say who asks, for the record")
-	case !outbox.Storable(o.Actor):
-		return wrong("Actor is %q: it must be UTF-8 without a zero byte", o.Actor)
-	case !(o.Rate >= 0) || o.Rate > math.MaxFloat64 || o.Limit < 0 || o.UpTo < 0:
-		return wrong("Rate is %v, Limit %d and UpTo %d: give rows per second and numbers, or 0 for no bound", o.Rate, o.Limit, o.UpTo)
 	case o.Rate > 0 && o.Verb != outbox.VerbRetry:
 		return wrong("Rate is for retries only")
 	}
-	return nil
+	return o.bounds.Check(what)
 }
 
 // outOfOrder says whether a change of that row breaks the order of its key.
@@ -180,7 +179,7 @@ func (s *Store) plan(ctx context.Context, o *changing) (seqs []int64, err error)
 			if o.outOfOrder(row) {
 				o.result.OutOfOrder++
 			}
-			if len(seqs) == o.Limit {
+			if o.bounds.Full(len(seqs)) {
 				upTo = row.seq
 				return full
 			}
@@ -214,34 +213,12 @@ func (s *Store) findMissing(ctx context.Context, db bun.IDB, o *changing) error 
 	return nil
 }
 
-// change is one transaction: it changes those rows that still are as they were
-// when they were chosen, and notes it in the record.
-func (s *Store) change(ctx context.Context, o *changing, seqs []int64) error {
-	for try := 1; ; try++ {
-		done := *o
-		done.result.Refused = maps.Clone(o.result.Refused)
-		err := s.inTx(ctx, s.db, func(tx bun.Tx) error { return s.changeIn(ctx, tx, &done, seqs) })
-		if err == nil {
-			*o = done
-			return nil
-		}
-		switch {
-		case ctx.Err() != nil || !inTheWay(err):
-			return err
-		case try == changeTries && lockTimeout(err):
-			return fmt.Errorf("another session has locked one of the rows for long, pg_locks says which: %w", err)
-		case try == changeTries:
-			return err
-		}
-		if err := rest(ctx, changePause); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *Store) changeIn(ctx context.Context, tx bun.Tx, o *changing, seqs []int64) error {
+// change changes those rows that still are as they were when they were chosen; so
+// many were changed before.
+func (s *Store) change(ctx context.Context, tx bun.Tx, o *changing, seqs []int64, before int64) (int64, error) {
+	o.batch = outbox.ChangeResult{Refused: map[outbox.Status]int64{}}
 	if err := s.lockRows(ctx, tx, seqs); err != nil {
-		return err
+		return 0, err
 	}
 	var still []int64
 	err := dbrows.Each(ctx, tx, s.text("change_rows"), func(scan func(...any) error) error {
@@ -250,28 +227,24 @@ func (s *Store) changeIn(ctx context.Context, tx bun.Tx, o *changing, seqs []int
 			return err
 		}
 		if !row.matches || !o.rule.allows(row) {
-			o.result.Refused[row.status]++
+			o.batch.Refused[row.status]++
 			return nil
 		}
 		still = append(still, row.seq)
 		if o.outOfOrder(row) {
-			o.result.OutOfOrder++
+			o.batch.OutOfOrder++
 		}
 		return nil
 	}, numbers(seqs), o.match)
 	if err != nil || len(still) == 0 {
-		return err
+		return 0, err
 	}
 	if o.Verb == outbox.VerbRetry {
-		err = s.makeDue(ctx, tx, o, still)
+		err = s.makeDue(ctx, tx, o, still, before)
 	} else {
 		err = s.giveUp(ctx, tx, still)
 	}
-	if err != nil {
-		return err
-	}
-	o.result.Changed += int64(len(still))
-	return o.note(ctx, tx)
+	return int64(len(still)), err
 }
 
 // lockRows sees to it that nobody claims, takes over or decides about these rows
@@ -283,8 +256,8 @@ func (s *Store) lockRows(ctx context.Context, tx bun.Tx, seqs []int64) error {
 	if s.sqlite() {
 		return nil // there is one writer
 	}
-	for _, step := range []string{"change_patience", "change_lock_partitions", "change_lock_owners", "change_lock_queue", "change_lock_abandoned"} {
-		if _, err := tx.ExecContext(ctx, s.text(step), numbers(seqs), changePatience.Milliseconds()); err != nil {
+	for _, step := range []string{"change_settings", "change_lock_partitions", "change_lock_owners", "change_lock_queue", "change_lock_abandoned"} {
+		if _, err := tx.ExecContext(ctx, s.text(step), numbers(seqs)); err != nil {
 			return err
 		}
 	}
@@ -293,20 +266,15 @@ func (s *Store) lockRows(ctx context.Context, tx bun.Tx, seqs []int64) error {
 
 // makeDue puts rows back into the queue, at their old place, with nothing counted
 // against them: at once, or as the rate says.
-func (s *Store) makeDue(ctx context.Context, tx bun.Tx, o *changing, seqs []int64) error {
-	if !o.began.Valid {
+func (s *Store) makeDue(ctx context.Context, tx bun.Tx, o *changing, seqs []int64, before int64) error {
+	if before == 0 {
 		if err := tx.QueryRowContext(ctx, "SELECT "+s.now()).Scan(&o.began); err != nil {
 			return err
 		}
 	}
 	due := make([]schema.QueryWithArgs, len(seqs))
 	for i, seq := range seqs {
-		at := o.began.Time
-		if o.Rate > 0 {
-			seconds := min(float64(o.result.Changed+int64(i))/o.Rate, maxDelay)
-			at = at.Add(time.Duration(seconds * float64(time.Second)))
-		}
-		due[i] = bun.SafeQuery("(?, ?)", seq, dbtime.Value(s.db.Dialect(), at))
+		due[i] = bun.SafeQuery("(?, ?)", seq, dbtime.Value(s.db.Dialect(), o.began.Time.Add(o.bounds.Delay(before+int64(i)))))
 	}
 	for _, step := range []string{"retry_queued", "retry_abandoned", "retry_done"} {
 		if _, err := tx.ExecContext(ctx, s.text(step), bun.List(due), numbers(seqs)); err != nil {
@@ -326,31 +294,4 @@ func (s *Store) giveUp(ctx context.Context, tx bun.Tx, seqs []int64) error {
 		}
 	}
 	return nil
-}
-
-// note puts what is changed into the record of the action.
-func (o *changing) note(ctx context.Context, tx bun.Tx) error {
-	if o.result.Action != 0 {
-		_, err := tx.ExecContext(ctx, "UPDATE outbox_actions SET rows = ? WHERE id = ?", o.result.Changed, o.result.Action)
-		return err
-	}
-	asked := struct {
-		outbox.Filter
-		Rate  float64 `json:"rate,omitempty"`
-		Limit int     `json:"limit,omitempty"`
-		UpTo  int64   `json:"up_to,omitempty"`
-	}{o.filter, o.Rate, o.Limit, o.UpTo}
-	var err error
-	o.result.Action, err = record(ctx, tx, o.Actor, string(o.Verb), asked, o.result.Changed)
-	return err
-}
-
-// record writes what an operator did.
-func record(ctx context.Context, tx bun.Tx, actor, action string, asked any, rows int64) (id int64, err error) {
-	filter, err := json.Marshal(asked)
-	if err != nil {
-		return 0, err
-	}
-	err = tx.QueryRowContext(ctx, "INSERT INTO outbox_actions (actor, action, filter, rows) VALUES (?, ?, ?, ?) RETURNING id", actor, action, string(filter), rows).Scan(&id)
-	return id, err
 }
