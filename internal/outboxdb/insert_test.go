@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
@@ -104,4 +106,13 @@ func TestInsert_RefusesWhatIsNoText(t *testing.T) {
 		_, err := outboxdb.Insert(nil).AppendQuery(b.DB.QueryGen(), nil)
 		require.ErrorContains(t, err, "no rows")
 	})
+}
+
+// insert stores rows in a test's own transaction.
+func insert(t *testing.T, tx bun.Tx, rows ...outbox.Row) {
+	t.Helper()
+	query, err := outboxdb.Insert(rows).AppendQuery(schema.NewQueryGen(tx.Dialect()), nil)
+	require.NoError(t, err)
+	_, err = tx.Tx.ExecContext(t.Context(), string(query))
+	require.NoError(t, err)
 }

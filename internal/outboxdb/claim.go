@@ -1,0 +1,73 @@
+package outboxdb
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+var claimStep = load("claim")
+
+// Claim locks the member's row, inserts the token and reads what is still queued of
+// the rows, with their bodies.
+func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
+	rows := slices.SortedFunc(slices.Values(q.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
+	parts, seqs := split(rows)
+	c.Rows = make([]relay.Claimed, 0, len(rows))
+	runs := []statement{
+		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(record) error { c.Alive = true; return nil }},
+		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs}, row: func(r record) error {
+			row, err := claimed(r)
+			c.Rows = append(c.Rows, row)
+			return err
+		}},
+	}
+	if len(q.Forget) > 0 {
+		runs = append(runs, statement{values: []any{int64(q.Member), q.Forget}})
+	}
+	how := unsaved
+	if q.Durable {
+		how = durable
+	}
+	if err := s.do(ctx, how, claimStep, runs...); err != nil {
+		return relay.Claim{}, err
+	}
+	slices.SortFunc(c.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	return c, nil
+}
+
+func claimed(r record) (c relay.Claimed, err error) {
+	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
+	c.Partition = int(r.number(0))
+	for i, id := range []*string{&c.ID, &c.MessageID} {
+		if *id, err = r.uuid(6 + i); err != nil {
+			return c, err
+		}
+	}
+	for i, text := range []*string{
+		&c.TargetBroker, &c.Stream, &c.StreamCategory, &c.Topic, &c.PartitionKey, &c.MessageType, &c.AggregateType, &c.AggregateID,
+	} {
+		*text = r.text(8 + i)
+	}
+	c.AggregateVersion, c.Payload = r.number(16), r.bytes(17)
+	for i, text := range []*string{&c.ContentType, &c.CloudEvent, &c.CorrelationID, &c.CausationID, &c.TenantID, &c.Traceparent} {
+		*text = r.text(18 + i)
+	}
+	c.Priority = int(r.number(24))
+	if c.OccurredAt, err = r.time(25); err != nil {
+		return c, err
+	}
+	c.CreatedAt, err = r.time(26)
+	return c, err
+}
+
+// split are the columns of rows.
+func split(rows []relay.RowRef) (parts, seqs []int64) {
+	parts, seqs = make([]int64, len(rows)), make([]int64, len(rows))
+	for i, r := range rows {
+		parts[i], seqs[i] = int64(r.Part), r.Seq
+	}
+	return parts, seqs
+}

@@ -1,0 +1,164 @@
+package outboxdb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+var (
+	lanesStep   = load("lanes")
+	makeStep    = load("lanes_make")
+	joinStep    = load("join")
+	renewStep   = load("renew")
+	takeStep    = load("take")
+	releaseStep = load("release")
+	reapStep    = load("reap")
+)
+
+// Lanes makes sure that targets have a number and their partitions. What is there is
+// read without a lock: somebody may stand still with these rows locked.
+func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID, partitions int, err error) {
+	if partitions, err = Partitions(ctx, s.reader); err != nil {
+		return nil, 0, err
+	}
+	ids, complete, err := s.lanes(ctx, targets, partitions)
+	if err != nil || complete {
+		return ids, partitions, err
+	}
+	err = s.do(ctx, durable, makeStep, statement{values: []any{targets}}, statement{values: []any{targets, partitions}})
+	if err != nil {
+		return nil, 0, err
+	}
+	ids, complete, err = s.lanes(ctx, targets, partitions)
+	if err == nil && !complete {
+		err = errors.New("outbox: lanes were made, and are gone: see who removes rows of outbox_lanes or outbox_partitions")
+	}
+	return ids, partitions, err
+}
+
+func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (ids []relay.LaneID, complete bool, err error) {
+	ids, complete = make([]relay.LaneID, len(targets)), true
+	err = s.do(ctx, reads, lanesStep, statement{values: []any{targets}, row: func(r record) error {
+		for i, target := range targets {
+			if target == r.text(1) && int(r.number(2)) >= partitions {
+				ids[i] = relay.LaneID(r.number(0))
+			}
+		}
+		return nil
+	}})
+	return ids, !slices.Contains(ids, 0), err
+}
+
+// Join makes a member of each lane.
+func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
+	members := make([]relay.MemberID, len(lanes))
+	err := s.do(ctx, durable, joinStep, statement{values: []any{numbers(lanes), name, lease}, row: func(r record) error {
+		if i := slices.Index(lanes, relay.LaneID(r.number(0))); i >= 0 {
+			members[i] = relay.MemberID(r.number(1))
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return members, nil
+}
+
+// Renew prolongs leases. Its commit is flushed: what was settled before survives the
+// server from then on.
+func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
+	renewals = slices.SortedFunc(slices.Values(renewals), func(a, b relay.Renewal) int { return cmp.Compare(a.Member, b.Member) })
+	members, healthy, troubles := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals))
+	for i, r := range renewals {
+		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, clip(r.Trouble)
+	}
+	var renewed []relay.Renewed
+	err := s.do(ctx, durable, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r record) error {
+		renewed = append(renewed, relay.Renewed{Member: relay.MemberID(r.number(0))})
+		return nil
+	}}, statement{values: []any{members}, row: func(r record) error {
+		for i := range renewed {
+			if renewed[i].Member == relay.MemberID(r.number(0)) {
+				renewed[i].Parts = append(renewed[i].Parts, int(r.number(1)))
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range renewed {
+		slices.Sort(r.Parts)
+	}
+	return renewed, nil
+}
+
+// Take makes at most n free partitions m's own.
+func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) (parts []int, err error) {
+	err = s.do(ctx, durable, takeStep, statement{values: s.both([]any{int64(m)}, int64(lane)), must: true},
+		statement{values: []any{int64(m), int64(lane), n}, row: func(r record) error {
+			parts = append(parts, int(r.number(0)))
+			return nil
+		}})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(parts)
+	return parts, nil
+}
+
+// both are values of a statement that has more of them on SQLite.
+func (s *Store) both(values []any, more ...any) []any {
+	if s.sqlite() {
+		return append(values, more...)
+	}
+	return values
+}
+
+// Release frees those of parts that are m's.
+func (s *Store) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
+	return s.do(ctx, durable, releaseStep, statement{values: []any{int64(m), int64(lane), numbers(parts)}})
+}
+
+// Reap ends a member whose lease has passed, or any if dead.
+func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (reaped relay.Reaped, err error) {
+	member := []any{int64(m)}
+	mark := statement{values: []any{int64(m), dead}, must: true, row: func(record) error { reaped.Done = true; return nil }}
+	losses := statement{values: member, row: func(record) error { reaped.Rows++; return nil }}
+	parts := statement{values: member, row: func(record) error { reaped.Parts++; return nil }}
+	plain := statement{values: member}
+	runs := []statement{{values: mark.values}, mark, losses, parts}
+	if s.sqlite() {
+		runs = []statement{mark, losses, plain, parts, plain}
+	}
+	if err := s.do(ctx, durable, reapStep, runs...); err != nil {
+		return relay.Reaped{}, err
+	}
+	return reaped, nil
+}
+
+// Leave ends members that have nothing in hand.
+func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
+	var errs []error
+	for _, m := range members {
+		if _, err := s.Reap(ctx, m, true); err != nil {
+			errs = append(errs, fmt.Errorf("member %d: %w", m, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// numbers are those of another type.
+func numbers[N ~int | ~int16 | ~int64](of []N) []int64 {
+	all := make([]int64, len(of))
+	for i, n := range of {
+		all[i] = int64(n)
+	}
+	return all
+}

@@ -1,0 +1,138 @@
+package outboxdb_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+var _ relay.Store = (*outboxdb.Store)(nil)
+
+func TestLanes_AreMadeOnce(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Insert("k") // made its lane, without partitions
+		for range 2 {
+			ids, partitions, err := b.Lanes(t.Context(), []string{"it's new", "default"})
+			require.NoError(t, err)
+			require.Equal(t, outboxdbtest.Partitions, partitions)
+			require.Equal(t, []relay.LaneID{2, 1}, ids)
+			require.EqualValues(t, 2*outboxdbtest.Partitions, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NULL"))
+		}
+	})
+}
+
+func TestMembers_TakeRenewReleaseLeave(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		one := b.Join("one", time.Minute, 5)
+		two := b.Join("two", time.Minute, 100)
+		require.Len(t, one.Parts, 5)
+		require.Len(t, two.Parts, 3)
+		require.Empty(t, slices.DeleteFunc(slices.Clone(two.Parts), func(p int) bool { return !slices.Contains(one.Parts, p) }))
+
+		require.NoError(t, b.Release(t.Context(), one.ID, one.Lane, append(one.Parts[:2:2], two.Parts...)))
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: two.ID, Healthy: true}, {Member: one.ID, Trouble: "the broker's away: \"x\"\x00"}, {Member: 99}}, time.Minute)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []relay.Renewed{{Member: one.ID, Parts: one.Parts[2:]}, {Member: two.ID, Parts: two.Parts}}, renewed)
+		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_members WHERE trouble IS NOT NULL AND NOT healthy"))
+
+		p, err := b.Poll(t.Context(), []relay.LaneID{one.Lane})
+		require.NoError(t, err)
+		require.Equal(t, []relay.PolledLane{{Free: 2, Members: []relay.MemberState{
+			{ID: one.ID, Name: "one", Parts: 3}, {ID: two.ID, Name: "two", Healthy: true, Parts: 3},
+		}}}, p.Lanes)
+
+		require.NoError(t, b.Leave(t.Context(), []relay.MemberID{one.ID}))
+		parts, err := b.Take(t.Context(), two.ID, two.Lane, 100)
+		require.NoError(t, err)
+		require.Len(t, parts, 5)
+		parts, err = b.Take(t.Context(), one.ID, one.Lane, 100)
+		require.NoError(t, err)
+		require.Empty(t, parts)
+		again := b.Join("one", time.Minute, 1)
+		require.Greater(t, again.ID, two.ID, "no number is used twice")
+	})
+}
+
+// A lapsed lease may be renewed as long as nobody has reaped it, and a reap ends none
+// that hasn't.
+func TestReap_OnlyWhoseLeaseHasPassed(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Insert(outboxdbtest.Numbered("k", 20)...)
+		m := b.Join("one", time.Minute, 100)
+		rows := m.ClaimAll()
+		require.Len(t, rows, 20)
+		r, err := b.Reap(t.Context(), m.ID, false)
+		require.NoError(t, err)
+		require.Zero(t, r)
+		require.EqualValues(t, 8, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NOT NULL"))
+
+		b.Expire()
+		p, err := b.Poll(t.Context(), []relay.LaneID{m.Lane})
+		require.NoError(t, err)
+		require.True(t, p.Lanes[0].Members[0].Expired)
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, renewed, 1)
+
+		b.Expire()
+		r, err = b.Reap(t.Context(), m.ID, false)
+		require.NoError(t, err)
+		require.Equal(t, relay.Reaped{Parts: 8, Rows: 20, Done: true}, r)
+		require.False(t, m.Settle(m.Settlement(rows...)), "the late worker settles nothing")
+		require.EqualValues(t, 20, b.Count("SELECT count(*) FROM outbox_queue WHERE losses = 1"))
+		require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+		require.Zero(t, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NOT NULL"))
+		c, err := b.Claim(t.Context(), m.Next())
+		require.NoError(t, err)
+		require.False(t, c.Alive)
+		renewed, err = b.Renew(t.Context(), []relay.Renewal{{Member: m.ID}}, time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, renewed, "it is dead")
+		r, err = b.Reap(t.Context(), m.ID, true)
+		require.NoError(t, err)
+		require.Zero(t, r)
+	})
+}
+
+// O14: a reap touches what was in hand, whatever waits.
+func TestReap_O14_TouchesOnlyWhatWasInHand(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		m := b.Join("dead", time.Second, 100)
+		fill(b, 100_000)
+		m.Claim(m.Look(10)...)
+		b.Expire()
+		begin := time.Now()
+		r, err := b.Reap(t.Context(), m.ID, false)
+		require.NoError(t, err)
+		require.Less(t, time.Since(begin), time.Second, "within a lease")
+		require.Equal(t, relay.Reaped{Parts: 8, Rows: 80, Done: true}, r)
+		require.EqualValues(t, 80, b.Count("SELECT count(*) FROM outbox_queue WHERE losses > 0"))
+		heir := b.Join("heir", time.Second, 100)
+		require.Len(t, heir.Parts, 8)
+	})
+}
+
+// fill makes a backlog of n rows, of n/10 keys.
+func fill(b *outboxdbtest.Bench, n int) {
+	b.T.Helper()
+	b.Insert("first") // makes the lane
+	series, uuids, bytes := fmt.Sprintf("generate_series(1, %d) AS n", n), "gen_random_uuid(), gen_random_uuid()", "'\\x00'"
+	if b.SQLite() {
+		series = fmt.Sprintf("(WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d) SELECT n FROM s)", n)
+		uuids, bytes = "'id-' || n, 'message-' || n", "x'00'"
+	}
+	b.Exec(strings.NewReplacer("{series}", series, "{uuids}", uuids, "{bytes}", bytes).Replace(`
+INSERT INTO outbox_messages (lane, part, id, message_id, stream, stream_category, partition_key, message_type, aggregate_type, aggregate_id, aggregate_version,
+	payload, content_type, occurred_at, key, topic_hash, bytes)
+SELECT 1, n % 8, {uuids}, 's', 'c', 'k', 't', 'a', 'i', 1, {bytes}, 'application/json', '2026-01-02T03:04:05.000Z', (n / 80) * 8 + n % 8, 7, 300
+FROM {series}`))
+	b.Exec("INSERT INTO outbox_queue (lane, part, seq, key, topic, bytes) SELECT lane, part, seq, key, topic_hash, bytes FROM outbox_messages WHERE stream = 's'")
+}

@@ -1,0 +1,4 @@
+SELECT part, seq, key, topic, class, bytes, losses, held OR COALESCE(due_at > clock_timestamp(), false)
+FROM outbox_queue
+WHERE key = $2::bigint AND seq >= $3::bigint AND lane = $1::smallint
+ORDER BY seq LIMIT (SELECT $4::integer)

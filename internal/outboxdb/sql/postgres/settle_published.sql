@@ -1,0 +1,19 @@
+-- All hangs on the token: without it nothing happens [NOTOKEN].
+WITH token AS (
+	DELETE FROM outbox_claims WHERE member = $1::bigint AND n = $2::bigint RETURNING member
+), gone AS (
+	DELETE FROM outbox_queue AS q USING token, unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS v(part, seq)
+	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	RETURNING q.seq, q.attempts
+), bodies AS (
+	-- A target that is joining may need what is above its cursor.
+	DELETE FROM outbox_messages AS b USING gone
+	WHERE $7::boolean AND b.seq = gone.seq
+		AND b.seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
+), logged AS (
+	INSERT INTO outbox_log (lane, member, n, published, retries, low, high, seqs, attempts)
+	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), $6::integer, min(seq), max(seq), array_agg(seq),
+		CASE WHEN max(attempts) > 0 THEN array_agg((attempts + 1)::smallint) END
+	FROM gone HAVING count(*) > 0
+)
+SELECT member FROM token

@@ -1,0 +1,1 @@
+SELECT COALESCE(max(seq), 0) FROM outbox_messages

@@ -1,0 +1,1 @@
+DELETE FROM outbox_claims WHERE member = ?1 AND n = ?2 RETURNING member
