@@ -17,8 +17,8 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 	parts, seqs := split(rows)
 	c.Rows = make([]relay.Claimed, 0, len(rows))
 	runs := []statement{
-		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(record) error { c.Alive = true; return nil }},
-		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs}, row: func(r record) error {
+		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
+		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs}, row: func(r result) error {
 			row, err := claimed(r)
 			c.Rows = append(c.Rows, row)
 			return err
@@ -38,7 +38,7 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 	return c, nil
 }
 
-func claimed(r record) (c relay.Claimed, err error) {
+func claimed(r result) (c relay.Claimed, err error) {
 	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
 	c.Partition = int(r.number(0))
 	for i, id := range []*string{&c.ID, &c.MessageID} {

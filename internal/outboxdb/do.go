@@ -31,7 +31,7 @@ func statements(database, name string) []string {
 // statement is what one run of a step's statement is told, and who is told its rows.
 type statement struct {
 	values []any // string, int64, int, bool, []int64, []string, []bool, time.Time, time.Duration (in milliseconds), nil
-	row    func(r record) error
+	row    func(r result) error
 	// must ends the step on SQLite if there was no row. On PostgreSQL the statements
 	// that follow have a condition of their own: all are sent before the first answers.
 	must bool
@@ -80,7 +80,7 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 			next.Values[v] = toPostgres(value)
 		}
 		if r.row != nil {
-			next.Row = func(columns [][]byte) error { return r.row(record{postgres: columns}) }
+			next.Row = func(columns [][]byte) error { return r.row(result{postgres: columns}) }
 		}
 		all = append(all, next)
 	}
@@ -155,7 +155,7 @@ func runSQLite(ctx context.Context, tx *sql.Tx, query string, r statement) (n in
 		if err := rows.Scan(into...); err != nil {
 			return n, err
 		}
-		if err := r.row(record{sqlite: columns}); err != nil {
+		if err := r.row(result{sqlite: columns}); err != nil {
 			return n, err
 		}
 	}

@@ -44,7 +44,7 @@ func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID
 
 func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (ids []relay.LaneID, complete bool, err error) {
 	ids, complete = make([]relay.LaneID, len(targets)), true
-	err = s.do(ctx, reads, lanesStep, statement{values: []any{targets}, row: func(r record) error {
+	err = s.do(ctx, reads, lanesStep, statement{values: []any{targets}, row: func(r result) error {
 		for i, target := range targets {
 			if target == r.text(1) && int(r.number(2)) >= partitions {
 				ids[i] = relay.LaneID(r.number(0))
@@ -58,7 +58,7 @@ func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (id
 // Join makes a member of each lane.
 func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
 	members := make([]relay.MemberID, len(lanes))
-	err := s.do(ctx, durable, joinStep, statement{values: []any{numbers(lanes), name, lease}, row: func(r record) error {
+	err := s.do(ctx, durable, joinStep, statement{values: []any{int64s(lanes), name, lease}, row: func(r result) error {
 		if i := slices.Index(lanes, relay.LaneID(r.number(0))); i >= 0 {
 			members[i] = relay.MemberID(r.number(1))
 		}
@@ -79,10 +79,10 @@ func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, clip(r.Trouble)
 	}
 	var renewed []relay.Renewed
-	err := s.do(ctx, durable, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r record) error {
+	err := s.do(ctx, durable, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r result) error {
 		renewed = append(renewed, relay.Renewed{Member: relay.MemberID(r.number(0))})
 		return nil
-	}}, statement{values: []any{members}, row: func(r record) error {
+	}}, statement{values: []any{members}, row: func(r result) error {
 		for i := range renewed {
 			if renewed[i].Member == relay.MemberID(r.number(0)) {
 				renewed[i].Parts = append(renewed[i].Parts, int(r.number(1)))
@@ -102,7 +102,7 @@ func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 // Take makes at most n free partitions m's own.
 func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) (parts []int, err error) {
 	err = s.do(ctx, durable, takeStep, statement{values: s.both([]any{int64(m)}, int64(lane)), must: true},
-		statement{values: []any{int64(m), int64(lane), n}, row: func(r record) error {
+		statement{values: []any{int64(m), int64(lane), n}, row: func(r result) error {
 			parts = append(parts, int(r.number(0)))
 			return nil
 		}})
@@ -123,15 +123,15 @@ func (s *Store) both(values []any, more ...any) []any {
 
 // Release frees those of parts that are m's.
 func (s *Store) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
-	return s.do(ctx, durable, releaseStep, statement{values: []any{int64(m), int64(lane), numbers(parts)}})
+	return s.do(ctx, durable, releaseStep, statement{values: []any{int64(m), int64(lane), int64s(parts)}})
 }
 
 // Reap ends a member whose lease has passed, or any if dead.
 func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (reaped relay.Reaped, err error) {
 	member := []any{int64(m)}
-	mark := statement{values: []any{int64(m), dead}, must: true, row: func(record) error { reaped.Done = true; return nil }}
-	losses := statement{values: member, row: func(record) error { reaped.Rows++; return nil }}
-	parts := statement{values: member, row: func(record) error { reaped.Parts++; return nil }}
+	mark := statement{values: []any{int64(m), dead}, must: true, row: func(result) error { reaped.Done = true; return nil }}
+	losses := statement{values: member, row: func(result) error { reaped.Rows++; return nil }}
+	parts := statement{values: member, row: func(result) error { reaped.Parts++; return nil }}
 	plain := statement{values: member}
 	runs := []statement{{values: mark.values}, mark, losses, parts}
 	if s.sqlite() {
@@ -154,8 +154,8 @@ func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
 	return errors.Join(errs...)
 }
 
-// numbers are those of another type.
-func numbers[N ~int | ~int16 | ~int64](of []N) []int64 {
+// int64s are the numbers of another type.
+func int64s[N ~int | ~int16 | ~int64](of []N) []int64 {
 	all := make([]int64, len(of))
 	for i, n := range of {
 		all[i] = int64(n)

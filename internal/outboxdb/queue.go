@@ -32,7 +32,7 @@ func (s *Store) pages(ctx context.Context, what step, lane relay.LaneID, parts [
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	add := func(r record) error {
+	add := func(r result) error {
 		rows = append(rows, queueRow(r))
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *Store) pages(ctx context.Context, what step, lane relay.LaneID, parts [
 	return rows, nil
 }
 
-func queueRow(r record) relay.QueueRow {
+func queueRow(r result) relay.QueueRow {
 	return relay.QueueRow{
 		Part: int(r.number(0)), Seq: r.number(1), Key: r.number(2), Topic: r.number(3), Class: int8(r.number(4)),
 		Bytes: int(r.number(5)), Losses: int(r.number(6)), Waits: r.yes(7),
@@ -66,7 +66,7 @@ func queueRow(r record) relay.QueueRow {
 
 // Fetch reads at most limit rows of a key, from a seq on.
 func (s *Store) Fetch(ctx context.Context, lane relay.LaneID, key, from int64, limit int) (rows []relay.QueueRow, err error) {
-	err = s.do(ctx, reads, fetchStep, statement{values: []any{int64(lane), key, from, limit}, row: func(r record) error {
+	err = s.do(ctx, reads, fetchStep, statement{values: []any{int64(lane), key, from, limit}, row: func(r result) error {
 		rows = append(rows, queueRow(r))
 		return nil
 	}})
@@ -79,7 +79,7 @@ func (s *Store) Fetch(ctx context.Context, lane relay.LaneID, key, from int64, l
 // Due reads rows whose time has come, a page of the lane's, and returns those of parts.
 func (s *Store) Due(ctx context.Context, lane relay.LaneID, parts []int, after relay.DueAt, limit int) (rows []relay.DueRow, next relay.DueAt, err error) {
 	read := 0
-	err = s.do(ctx, reads, dueStep, statement{values: []any{int64(lane), after.At, after.Seq, limit}, row: func(r record) error {
+	err = s.do(ctx, reads, dueStep, statement{values: []any{int64(lane), after.At, after.Seq, limit}, row: func(r result) error {
 		read++
 		at, err := r.time(4)
 		next = relay.DueAt{At: at, Seq: r.number(1)}
@@ -100,10 +100,10 @@ func (s *Store) Due(ctx context.Context, lane relay.LaneID, parts []int, after r
 // Poll is what a process asks while idle.
 func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, error) {
 	p := relay.Polled{Lanes: make([]relay.PolledLane, len(lanes))}
-	which := []any{numbers(lanes)}
+	which := []any{int64s(lanes)}
 	err := s.do(ctx, reads, pollStep,
-		statement{row: func(r record) error { p.Last = r.number(0); return nil }},
-		statement{values: which, row: func(r record) error {
+		statement{row: func(r result) error { p.Last = r.number(0); return nil }},
+		statement{values: which, row: func(r result) error {
 			i := slices.Index(lanes, relay.LaneID(r.number(0)))
 			p.Lanes[i].Free = int(r.number(2))
 			if !r.null(1) {
@@ -112,7 +112,7 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 			}
 			return nil
 		}},
-		statement{values: which, row: func(r record) error {
+		statement{values: which, row: func(r result) error {
 			i := slices.Index(lanes, relay.LaneID(r.number(0)))
 			p.Lanes[i].Members = append(p.Lanes[i].Members, relay.MemberState{
 				ID: relay.MemberID(r.number(1)), Name: r.text(2), Healthy: r.yes(3), Expired: r.yes(4), Parts: int(r.number(5)),
@@ -128,9 +128,9 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 // Horizon reads the highest visible seq, and then who may still bring lower ones. On
 // SQLite, where one transaction writes at a time, nobody may.
 func (s *Store) Horizon(ctx context.Context) (h relay.HorizonSample, err error) {
-	runs := []statement{{row: func(r record) error { h.Highest = r.number(0); return nil }}}
+	runs := []statement{{row: func(r result) error { h.Highest = r.number(0); return nil }}}
 	if !s.sqlite() {
-		runs = append(runs, statement{row: func(r record) error { h.Writers = append(h.Writers, r.text(0)); return nil }})
+		runs = append(runs, statement{row: func(r result) error { h.Writers = append(h.Writers, r.text(0)); return nil }})
 	}
 	if err := s.do(ctx, reads, horizonStep, runs...); err != nil {
 		return relay.HorizonSample{}, err

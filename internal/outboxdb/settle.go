@@ -35,7 +35,7 @@ func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err
 	default:
 		values = append(append(append(append(values, s.published(w)...), failed(w.Failed)...), bySeq(w.Lost)...), abandoned(w.Abandoned)...)
 	}
-	token := statement{values: values, must: true, row: func(record) error { known = true; return nil }}
+	token := statement{values: values, must: true, row: func(result) error { known = true; return nil }}
 	runs := []statement{token}
 	if s.sqlite() {
 		for range len(what.sqlite) - 1 {

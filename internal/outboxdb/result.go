@@ -12,21 +12,21 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
-// record is a row of a result of either database, until the next one is read. A NULL
+// result is a row of what either database answers, until the next one is read. A NULL
 // is the zero value of what it is read as.
-type record struct {
+type result struct {
 	postgres [][]byte // in PostgreSQL's binary form
 	sqlite   []any
 }
 
-func (r record) null(i int) bool {
+func (r result) null(i int) bool {
 	if r.sqlite != nil {
 		return r.sqlite[i] == nil
 	}
 	return r.postgres[i] == nil
 }
 
-func (r record) number(i int) int64 {
+func (r result) number(i int) int64 {
 	if r.sqlite != nil {
 		n, _ := r.sqlite[i].(int64)
 		return n
@@ -44,9 +44,9 @@ func (r record) number(i int) int64 {
 	return 0
 }
 
-func (r record) yes(i int) bool { return r.number(i) != 0 }
+func (r result) yes(i int) bool { return r.number(i) != 0 }
 
-func (r record) text(i int) string {
+func (r result) text(i int) string {
 	if r.sqlite != nil {
 		s, _ := r.sqlite[i].(string)
 		return s
@@ -54,7 +54,7 @@ func (r record) text(i int) string {
 	return string(r.postgres[i])
 }
 
-func (r record) bytes(i int) []byte {
+func (r result) bytes(i int) []byte {
 	if r.sqlite != nil {
 		b, _ := r.sqlite[i].([]byte)
 		return slices.Clone(b)
@@ -62,7 +62,7 @@ func (r record) bytes(i int) []byte {
 	return slices.Clone(r.postgres[i])
 }
 
-func (r record) uuid(i int) (string, error) {
+func (r result) uuid(i int) (string, error) {
 	if r.sqlite != nil {
 		return r.text(i), nil
 	}
@@ -73,7 +73,7 @@ func (r record) uuid(i int) (string, error) {
 // epoch is where PostgreSQL's times begin.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (r record) time(i int) (time.Time, error) {
+func (r result) time(i int) (time.Time, error) {
 	if r.sqlite == nil {
 		return epoch.Add(time.Duration(r.number(i)) * time.Microsecond), nil
 	}
