@@ -40,7 +40,7 @@ var _ pipeline.Conn = (*conn)(nil)
 
 // Pipeline implements pipeline.Conn.
 func (c *conn) Pipeline(ctx context.Context, then func() []pipeline.Statement, statements ...pipeline.Statement) error {
-	if c.p.unprepared.Load() {
+	if c.p.pause.on() {
 		return pipeline.ErrUnprepared
 	}
 	conn := c.Conn.Conn()
@@ -51,8 +51,7 @@ func (c *conn) Pipeline(ctx context.Context, then func() []pipeline.Statement, s
 		defer cancel()
 		err = errors.Join(err, conn.Close(ctx))
 	}
-	if pooled(err) {
-		c.p.unprepared.Store(true)
+	if c.p.pause.missed(conn, err) {
 		return pipeline.ErrUnprepared
 	}
 	return err

@@ -23,6 +23,7 @@ const (
 	tooManyConnections   = "53300"
 	unknownStatement     = "26000"
 	duplicateStatement   = "42P05"
+	readOnlyTransaction  = "25006"
 )
 
 // explain says what is wrong with a server, user or database, and what helps.

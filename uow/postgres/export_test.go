@@ -8,3 +8,9 @@ import (
 
 // Pool is a provider's pool.
 func Pool(p uow.Provider) *pgxpool.Pool { return p.(*provider).pool }
+
+// Texts is how many queries a provider remembers.
+func Texts(p uow.Provider) int { return len(p.(*provider).texts.all) }
+
+// EndPause lets the time pass in which nothing is prepared.
+func EndPause(p uow.Provider) { p.(*provider).pause.until.Store(1) }

@@ -3,7 +3,7 @@
 // It speaks PostgreSQL's simple protocol: every statement carries its arguments
 // in its text. Only the statements of a unit that is committed in one trip are
 // prepared, where they allow it. Poolers in transaction mode work: one that
-// doesn't know prepared statements is noticed, and nothing is prepared any more.
+// doesn't know prepared statements is noticed, and nothing is prepared for a while.
 package postgres
 
 import (
@@ -12,9 +12,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +54,8 @@ type Config struct {
 	// that hears of other processes' commits. Without it, behind a pooler, they are
 	// found by polling. Defaults to DSN.
 	ListenDSN string
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 	// NoCreate leaves a Schema that doesn't exist missing, for programs that only
 	// look: their connections find no tables then.
 	NoCreate bool
@@ -91,7 +92,7 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, err)
 	}
-	p := &provider{name: cfg.Name, listen: listen}
+	p := &provider{name: cfg.Name, listen: listen, pause: pause{name: cfg.Name, log: cmp.Or(cfg.Logger, slog.Default())}}
 	p.signals = newSignals(p)
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
@@ -162,6 +163,7 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 		c.RuntimeParams["search_path"] = pgx.Identifier{cfg.Schema}.Sanitize()
 	}
 	pc.AfterConnect = afterConnect
+	refuseReplicas(pc)
 	return pc, nil
 }
 
@@ -185,8 +187,8 @@ type provider struct {
 	pool *pgxpool.Pool
 	db   *bun.DB
 
-	texts      sync.Map    // of prepared statements
-	unprepared atomic.Bool // A pooler stands in between: prepare nothing.
+	texts texts // of prepared statements
+	pause pause // in which nothing is prepared
 
 	listen  *pgx.ConnConfig
 	signals *signals

@@ -5,10 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -38,7 +38,7 @@ var binary = []int16{pgx.BinaryFormatCode}
 
 // pipeline turns statements into requests; none if one of them can't be prepared.
 func (p *provider) pipeline(statements []uow.Statement) ([]request, error) {
-	if p.unprepared.Load() {
+	if p.pause.on() {
 		return nil, nil
 	}
 	requests := make([]request, 0, len(statements))
@@ -71,12 +71,9 @@ func (p *provider) pipeline(statements []uow.Statement) ([]request, error) {
 // of the text: behind a pooler another program's statements are met, and must
 // never be taken for one's own.
 func (p *provider) prepared(text string, rows int64, values int) request {
-	type key struct {
-		text string
-		rows int64
-	}
-	if known, ok := p.texts.Load(key{text, rows}); ok {
-		return known.(request)
+	key := textKey{text, rows}
+	if known, ok := p.texts.get(key); ok {
+		return known
 	}
 	query := text
 	if rows >= 0 {
@@ -84,7 +81,7 @@ func (p *provider) prepared(text string, rows int64, values int) request {
 	}
 	sum := sha256.Sum256([]byte(query))
 	r := request{name: "waybill_" + hex.EncodeToString(sum[:16]), query: query}
-	p.texts.Store(key{text, rows}, r)
+	p.texts.put(key, r)
 	return r
 }
 
@@ -110,30 +107,29 @@ func (r request) with(values []any) (request, error) {
 	return r, nil
 }
 
-// preparedOn is the key under which a connection keeps the names of its
-// statements.
-const preparedOn = "waybill"
-
 // runPipeline sends requests in one trip and as one transaction, which commits
 // behind the last of them. What the connection doesn't know yet is prepared on
-// the way. answered is as in run.
+// the way, and what it hasn't used for longest is closed when there is too much.
+// answered is as in run.
 func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answered int, err error) {
-	known, ok := conn.PgConn().CustomData()[preparedOn].(map[string]bool)
-	if !ok {
-		known = map[string]bool{}
-		conn.PgConn().CustomData()[preparedOn] = known
-	}
+	known := knownTo(conn)
+	fresh, surplus := known.use(requests)
 	pipe := conn.PgConn().StartPipeline(ctx)
+	for _, name := range surplus {
+		pipe.SendDeallocate(name)
+	}
 	var preparing []string
 	for _, r := range requests {
 		if r.name == "" {
-			pipe.SendQueryParams(r.query, nil, nil, nil, nil)
+			pipe.SendQueryParams(r.query, r.values, nil, r.formats, binary)
 			continue
 		}
-		if !known[r.name] {
+		if fresh[r.name] {
+			delete(fresh, r.name) // for the next of the same
+			// The server may have it from a time that this connection doesn't remember.
+			pipe.SendDeallocate(r.name)
 			pipe.SendPrepare(r.name, r.query, nil)
 			preparing = append(preparing, r.name)
-			known[r.name] = true // for the next of the same
 		}
 		pipe.SendQueryPrepared(r.name, r.values, r.formats, binary)
 	}
@@ -146,6 +142,8 @@ func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answe
 		switch results := results.(type) {
 		case *pgconn.StatementDescription:
 			prepared++
+			continue
+		case *pgconn.CloseComplete:
 			continue
 		case *pgconn.ResultReader:
 			if row := requests[answered].row; row != nil {
@@ -167,15 +165,40 @@ func runPipeline(ctx context.Context, conn *pgx.Conn, requests []request) (answe
 	// A statement stays prepared even if its transaction fails, and behind the
 	// failure none is prepared.
 	for _, name := range preparing[prepared:] {
-		delete(known, name)
+		known.forget(name)
 	}
 	closing := pipe.Close()
 	return answered, cmp.Or(err, closing, reading)
 }
 
-// pooled says that err comes from a pooler between here and PostgreSQL, which
-// gives transactions to connections that know other statements.
-func pooled(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == unknownStatement || pg.Code == duplicateStatement)
+// maxTexts bounds the memory of queries and their names: an application may make up
+// texts without end.
+const maxTexts = 1024
+
+type textKey struct {
+	text string
+	rows int64
+}
+
+// texts remembers what prepared made of a text.
+type texts struct {
+	mu  sync.RWMutex
+	all map[textKey]request
+}
+
+func (t *texts) get(key textKey) (request, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r, ok := t.all[key]
+	return r, ok
+}
+
+// put begins anew when there are too many: to make one again costs microseconds.
+func (t *texts) put(key textKey, r request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil || len(t.all) >= maxTexts {
+		t.all = map[textKey]request{}
+	}
+	t.all[key] = r
 }

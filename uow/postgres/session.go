@@ -169,8 +169,7 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 		answered, err = runPatiently(ctx, conn.Conn(), func(ctx context.Context, c *pgx.Conn) (int, error) {
 			return runPipeline(ctx, c, requests)
 		})
-		if pooled(err) { // nothing of it has happened
-			s.p.unprepared.Store(true)
+		if s.p.pause.missed(conn.Conn(), err) { // nothing of it has happened
 			if query, err = message(s.p.db.QueryGen(), statements); err != nil {
 				return err
 			}
