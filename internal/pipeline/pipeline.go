@@ -30,6 +30,16 @@ type Conn interface {
 	Pipeline(ctx context.Context, then func() []Statement, statements ...Statement) error
 }
 
+// Keeper is a driver (sql.DB.Driver) with a connection beside the pools, for what has a
+// deadline and must not wait until units of work give one back: to renew leases. All
+// providers of a server share it, so a use is bounded to seconds.
+type Keeper interface {
+	// Keep sends statements in one round trip and awaits their end. They are one
+	// transaction, READ COMMITTED, in the provider's schema. If it fails, they may have
+	// happened all the same. Where the connection is taken, they run on the pool's.
+	Keep(ctx context.Context, statements ...Statement) error
+}
+
 // ErrUnprepared is the error where statements can't be prepared, as behind some
 // poolers.
 var ErrUnprepared = errors.New("postgres: no statements can be prepared")

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +34,7 @@ const (
 	defaultMaxConns = 16
 	connectTimeout  = 10 * time.Second
 	closeTimeout    = 10 * time.Second
+	searchPath      = "search_path"
 )
 
 // Config says which database.
@@ -48,12 +50,16 @@ type Config struct {
 	// which is the one to set where a pooler refuses search_path at the start.
 	Schema string
 	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16. An
-	// engine has one more connection, which listens.
+	// engine has two more connections, one that listens and one that keeps leases: see
+	// Servers.
 	MaxConns int
 	// ListenDSN leads to the same database past a pooler, for the one connection
 	// that hears of other processes' commits. Without it, behind a pooler, they are
 	// found by polling. Defaults to DSN.
 	ListenDSN string
+	// Servers is shared by the providers of a program, so that those on one server also
+	// share the connections beside their pools. Defaults to one of its own.
+	Servers *Servers
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 	// NoCreate leaves a Schema that doesn't exist missing, for programs that only
@@ -92,11 +98,20 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, err)
 	}
-	p := &provider{name: cfg.Name, listen: listen, pause: pause{name: cfg.Name, log: cmp.Or(cfg.Logger, slog.Default())}}
+	p := &provider{name: cfg.Name, path: pc.ConnConfig.RuntimeParams[searchPath], pause: pause{name: cfg.Name, log: cmp.Or(cfg.Logger, slog.Default())}}
 	p.signals = newSignals(p)
+	servers := cfg.Servers
+	if servers == nil {
+		servers = NewServers()
+	}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
+	p.server, p.past = servers.join(pc.ConnConfig), servers.join(listen)
+	p.leave = sync.OnceFunc(func() {
+		p.server.leave()
+		p.past.leave()
+	})
 	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool), p})
 	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
 	p.db = bun.NewDB(db, pgdialect.New(), bun.WithDiscardUnknownColumns())
@@ -160,7 +175,7 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 		c.RuntimeParams["timezone"] = "UTC"
 	}
 	if cfg.Schema != "" {
-		c.RuntimeParams["search_path"] = pgx.Identifier{cfg.Schema}.Sanitize()
+		c.RuntimeParams[searchPath] = pgx.Identifier{cfg.Schema}.Sanitize()
 	}
 	pc.AfterConnect = afterConnect
 	refuseReplicas(pc)
@@ -190,7 +205,10 @@ type provider struct {
 	texts texts // of prepared statements
 	pause pause // in which nothing is prepared
 
-	listen  *pgx.ConnConfig
+	path    string  // the search_path; "" is the role's
+	server  *server // where the pool's connections lead
+	past    *server // the same past a pooler
+	leave   func()  // gives up both
 	signals *signals
 }
 
@@ -238,6 +256,7 @@ func (p *provider) Retryable(err error) bool {
 // Close waits for the units of work in progress, for ten seconds at most.
 func (p *provider) Close() error {
 	p.signals.close()
+	p.leave()
 	err := p.db.Close()
 	closed := make(chan struct{})
 	go func() {

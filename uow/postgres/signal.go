@@ -3,14 +3,11 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -26,11 +23,8 @@ const (
 	signalSize = 7900
 )
 
-// channel is named after the table, so that each schema has its own.
-const channel = "'waybill_outbox_' || 'outbox'::regclass::oid"
-
-// errPooler says why nothing can be heard.
-var errPooler = errors.New("a pooler stands between this process and PostgreSQL, and notifications don't come through it: let listen_dsn lead to the server itself")
+// channel is named after a table, so that each schema has its own.
+const channel = "'waybill_outbox_' || 'outbox_settings'::regclass::oid"
 
 // signals are notifications on their way: those that come while one is out, or
 // too soon after it, leave together.
@@ -133,35 +127,14 @@ func pokesOf(payload string) (pokes []outbox.Poke) {
 	return pokes
 }
 
-// Watch listens on a connection of its own, beside the pool.
+// Watch listens on a connection beside the pool, which the providers of a server share.
 func (p *provider) Watch(ctx context.Context, hear func(pokes []outbox.Poke)) error {
-	conn, err := pgx.ConnectConfig(ctx, p.listen.Copy())
-	if err != nil {
-		return fmt.Errorf("postgres: provider %q can't listen: %w", p.name, explain(p.listen, err))
-	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
-		defer cancel()
-		_ = conn.Close(closing)
-	}()
-	var server uint32
 	var name string
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid(), "+channel).Scan(&server, &name); err != nil {
+	if err := p.pool.QueryRow(ctx, "SELECT "+channel).Scan(&name); err != nil {
 		return fmt.Errorf("postgres: provider %q can't listen: %w", p.name, err)
 	}
-	// A pooler gives its clients numbers of its own.
-	if server != conn.PgConn().PID() {
-		return fmt.Errorf("postgres: provider %q can't listen: %w", p.name, errPooler)
+	if err := p.past.listener.watch(ctx, name, hear); err != nil {
+		return fmt.Errorf("postgres: provider %q %w", p.name, err)
 	}
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{name}.Sanitize()); err != nil {
-		return fmt.Errorf("postgres: provider %q can't listen: %w", p.name, err)
-	}
-	hear(nil) // for what was committed before
-	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return fmt.Errorf("postgres: provider %q doesn't listen any more: %w", p.name, err)
-		}
-		hear(pokesOf(n.Payload))
-	}
+	return nil
 }

@@ -17,16 +17,17 @@ import (
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
-// watcher collects what a provider hears.
-type watcher struct {
+// heard collects what a provider hears.
+type heard struct {
 	mu    sync.Mutex
 	times int // what it was called with, also with nil
 	pokes map[outbox.Poke]int
 	ended chan error
+	stop  func()
 }
 
-func watch(t *testing.T, p uow.Provider) *watcher {
-	w := &watcher{pokes: map[outbox.Poke]int{}, ended: make(chan error, 1)}
+func watch(t *testing.T, p uow.Provider) *heard {
+	w := &heard{pokes: map[outbox.Poke]int{}, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -39,14 +40,15 @@ func watch(t *testing.T, p uow.Provider) *watcher {
 			}
 		})
 	})
-	t.Cleanup(func() { cancel(); done.Wait() })
+	w.stop = func() { cancel(); done.Wait() }
+	t.Cleanup(w.stop)
 	require.Eventually(t, func() bool { return w.heard() > 0 }, 10*time.Second, time.Millisecond)
 	return w
 }
 
-func (w *watcher) heard() int { w.mu.Lock(); defer w.mu.Unlock(); return w.times }
+func (w *heard) heard() int { w.mu.Lock(); defer w.mu.Unlock(); return w.times }
 
-func (w *watcher) distinct() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.pokes) }
+func (w *heard) distinct() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.pokes) }
 
 func migrated(t *testing.T, change ...func(*postgres.Config)) uow.Provider {
 	p := open(t, change...)
@@ -107,7 +109,7 @@ func TestWatch_EndsWithItsConnection(t *testing.T) {
 	p := open(t)
 	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
 	w := watch(t, p)
-	_, err := p.DB().ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%waybill_outbox_' || 'outbox'::regclass::oid || '%'")
+	_, err := p.DB().ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%waybill_outbox_' || 'outbox_settings'::regclass::oid || '%'")
 	require.NoError(t, err)
 	require.ErrorContains(t, <-w.ended, "doesn't listen any more")
 	again := watch(t, p)
