@@ -63,13 +63,11 @@ func (k *keeper) run(ctx context.Context, requests []request) (ran bool, err err
 	return true, err
 }
 
-func (k *keeper) close() {
-	conn := <-k.free
-	_ = hangUp(context.Background(), conn)
-	k.free <- nil
+func (k *keeper) close(ctx context.Context) {
+	k.free <- hangUp(ctx, <-k.free)
 }
 
-// hangUp closes conn, if there is one, and returns none.
+// hangUp closes conn, if there is one, and returns none. It doesn't end with ctx.
 func hangUp(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	if conn != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -27,7 +27,6 @@ type listener struct {
 // begins another.
 type listening struct {
 	of        *listener
-	ctx       context.Context
 	cancel    context.CancelFunc
 	done      chan struct{}
 	watchers  map[*watcher]bool  // under of.mu
@@ -49,7 +48,7 @@ type watcher struct {
 // heard.
 func (l *listener) watch(ctx context.Context, channel string, hear func([]outbox.Poke)) error {
 	w := &watcher{channel: channel, came: make(chan struct{}, 1), failed: make(chan error, 1)}
-	in := l.join(w)
+	in := l.join(ctx, w)
 	defer in.leave(w)
 	for {
 		select {
@@ -65,15 +64,16 @@ func (l *listener) watch(ctx context.Context, channel string, hear func([]outbox
 	}
 }
 
-func (l *listener) join(w *watcher) *listening {
+// join outlives ctx: others use the connection, too.
+func (l *listener) join(ctx context.Context, w *watcher) *listening {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	in := l.now
 	if in == nil {
 		in = &listening{of: l, done: make(chan struct{}), watchers: map[*watcher]bool{}, interrupt: func() {}}
-		in.ctx, in.cancel = context.WithCancel(context.Background())
+		ctx, in.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		l.now = in
-		go in.run()
+		go in.run(ctx)
 	}
 	in.watchers[w] = true
 	in.interrupt()
@@ -96,10 +96,10 @@ func (in *listening) leave(w *watcher) {
 	}
 }
 
-func (in *listening) run() {
+func (in *listening) run(ctx context.Context) {
 	defer close(in.done)
 	defer in.cancel()
-	err := in.listen()
+	err := in.listen(ctx)
 	in.of.mu.Lock()
 	defer in.of.mu.Unlock()
 	if in.of.now == in {
@@ -114,17 +114,17 @@ func (in *listening) run() {
 	}
 }
 
-func (in *listening) listen() error {
-	conn, err := in.connect()
+func (in *listening) listen(ctx context.Context) error {
+	conn, err := in.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = hangUp(in.ctx, conn) }()
+	defer func() { _ = hangUp(ctx, conn) }()
 	listens := map[string]bool{}
 	for {
-		wait, fresh, commands := in.turn(listens)
+		wait, fresh, commands := in.turn(ctx, listens)
 		if commands != "" {
-			if _, err := conn.Exec(in.ctx, commands); err != nil {
+			if _, err := conn.Exec(ctx, commands); err != nil {
 				return err
 			}
 		}
@@ -134,38 +134,38 @@ func (in *listening) listen() error {
 		switch {
 		case err == nil:
 			in.hand(n.Channel, pokesOf(n.Payload))
-		case in.ctx.Err() != nil:
-			return in.ctx.Err()
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case wait.Err() == nil:
 			return err
 		}
 	}
 }
 
-func (in *listening) connect() (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(in.ctx, in.of.cfg.Copy())
+func (in *listening) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, in.of.cfg.Copy())
 	if err != nil {
 		return nil, explain(in.of.cfg, err)
 	}
 	var server uint32
-	err = conn.QueryRow(in.ctx, "SELECT pg_backend_pid()").Scan(&server)
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&server)
 	// A pooler gives its clients numbers of its own.
 	if err == nil && server != conn.PgConn().PID() {
 		err = errPooler
 	}
 	if err != nil {
-		return hangUp(in.ctx, conn), err
+		return hangUp(ctx, conn), err
 	}
 	return conn, nil
 }
 
 // turn says which watchers are new, and what makes the connection listen to the
 // channels of those that are there now. wait ends when they have changed.
-func (in *listening) turn(listens map[string]bool) (wait context.Context, fresh []*watcher, commands string) {
+func (in *listening) turn(ctx context.Context, listens map[string]bool) (wait context.Context, fresh []*watcher, commands string) {
 	in.of.mu.Lock()
 	defer in.of.mu.Unlock()
 	in.interrupt() // the last wait is over
-	wait, in.interrupt = context.WithCancel(in.ctx)
+	wait, in.interrupt = context.WithCancel(ctx)
 	var b strings.Builder
 	wanted := map[string]bool{}
 	for w := range in.watchers {

@@ -108,10 +108,6 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
 	p.server, p.past = servers.join(pc.ConnConfig), servers.join(listen)
-	p.leave = sync.OnceFunc(func() {
-		p.server.leave()
-		p.past.leave()
-	})
 	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool), p})
 	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
 	p.db = bun.NewDB(db, pgdialect.New(), bun.WithDiscardUnknownColumns())
@@ -208,7 +204,7 @@ type provider struct {
 	path    string  // the search_path; "" is the role's
 	server  *server // where the pool's connections lead
 	past    *server // the same past a pooler
-	leave   func()  // gives up both
+	leave   sync.Once
 	signals *signals
 }
 
@@ -256,7 +252,10 @@ func (p *provider) Retryable(err error) bool {
 // Close waits for the units of work in progress, for ten seconds at most.
 func (p *provider) Close() error {
 	p.signals.close()
-	p.leave()
+	p.leave.Do(func() {
+		p.server.leave(p.signals.ctx)
+		p.past.leave(p.signals.ctx)
+	})
 	err := p.db.Close()
 	closed := make(chan struct{})
 	go func() {

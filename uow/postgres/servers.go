@@ -64,7 +64,7 @@ func (s *Servers) join(c *pgx.ConnConfig) *server {
 	return at
 }
 
-func (s *server) leave() {
+func (s *server) leave(ctx context.Context) {
 	s.servers.mu.Lock()
 	s.providers--
 	last := s.providers == 0
@@ -73,7 +73,7 @@ func (s *server) leave() {
 	}
 	s.servers.mu.Unlock()
 	if last {
-		s.keeper.close()
+		s.keeper.close(ctx)
 	}
 }
 
