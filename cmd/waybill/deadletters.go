@@ -295,19 +295,27 @@ func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb s
 	if a.Subscription == "" && len(a.ID) == 0 {
 		return &usageError{fmt.Errorf("%s what? Name --subscription or --id, and more to choose less; --dry-run says what it would come to", verb)}
 	}
-	if err := a.check(); err != nil {
-		return err
-	}
-	all := map[string]subscription.DeadLetterResult{}
-	err := c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
-		all[provider], err = do(s, a.filter(), 0, true)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	return act[subscription.DeadLetterResult]{deed: a.deed, do: func(dryRun bool, all map[string]subscription.DeadLetterResult) error {
+		return c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
+			plan, planned := all[provider]
+			if planned && plan.Marked == 0 {
+				return nil
+			}
+			all[provider], err = do(s, a.filter(), plan.UpTo, dryRun)
+			if r := all[provider]; r.Action != 0 && !c.JSON {
+				fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", messages(r.Marked), did(r), r.Action, a.actor())
+			}
+			return err
+		})
+	}, tell: func(all map[string]subscription.DeadLetterResult) (string, error) {
+		return a.tell(c, stdout, stderr, verb, all)
+	}}.run(ctx, c, stdout, stderr)
+}
+
+// tell says what becomes of what was chosen, and returns the question.
+func (a change) tell(c *cli, stdout out, stderr news, verb string, all map[string]subscription.DeadLetterResult) (question string, err error) {
 	if err := missing(all); err != nil {
-		return err
+		return "", err
 	}
 	var marked, skipping int64
 	for _, r := range all {
@@ -316,38 +324,16 @@ func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb s
 	}
 	if !c.JSON {
 		if err := tellPlan(stdout, verb, len(a.ID) > 0, all); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if skipping > 0 && verb == "replay" {
 		fmt.Fprintf(stderr, "Out of order: later messages of the keys of %d were handled already, since their subscription skips what it parks.\n", skipping)
 	}
-	if a.DryRun || marked == 0 {
-		if c.JSON {
-			return writeJSON(stdout, map[string]any{"dry_run": a.DryRun, "providers": all})
-		}
-		return nil
+	if marked == 0 {
+		return "", nil
 	}
-	if !a.Yes {
-		if err := confirm(ctx, stderr, fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], messages(marked))); err != nil {
-			return err
-		}
-	}
-	err = c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
-		plan := all[provider]
-		if plan.Marked == 0 {
-			return nil
-		}
-		all[provider], err = do(s, a.filter(), plan.UpTo, false)
-		if r := all[provider]; r.Action != 0 && !c.JSON {
-			fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", messages(r.Marked), did(r), r.Action, a.actor())
-		}
-		return err
-	})
-	if c.JSON {
-		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
-	}
-	return err
+	return fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], messages(marked)), nil
 }
 
 // missing is an error if an id is in none of the databases.

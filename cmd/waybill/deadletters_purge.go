@@ -23,14 +23,9 @@ func (p purgeLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 	if p.OlderThan != nil && *p.OlderThan < 0 {
 		return &usageError{errors.New("--older-than is an age, as in 720h, or 0s for any")}
 	}
-	if err := p.check(); err != nil {
-		return err
-	}
 	line := newProgress(stderr)
-	all := map[string]subscription.PurgeResult{}
-	purge := func(dryRun bool) error {
+	return act[subscription.PurgeResult]{deed: p.deed, do: func(dryRun bool, all map[string]subscription.PurgeResult) error {
 		return c.eachProvider(ctx, p.Provider, func(d *databases, provider uow.Provider) error {
-			defer line.clear()
 			name, letters := provider.Name(), subscription.NewDeadLetters(provider)
 			plan, planned := all[name]
 			if planned && plan.Total() == 0 {
@@ -47,15 +42,17 @@ func (p purgeLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 				Actor: p.actor(), OlderThan: older, DryRun: dryRun,
 				Progress: func(n int64) { line.tell("%s: %d of %d removed", name, n, plan.Total()) },
 			})
+			line.clear()
 			if done := all[name]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "Provider %s: %s removed; action %d, by %s.\n", name, byStatus(done), done.Action, p.actor())
 			}
 			return err
 		})
-	}
-	if err := purge(true); err != nil {
-		return err
-	}
+	}, tell: func(all map[string]subscription.PurgeResult) (string, error) { return p.tell(c, stdout, all) }}.run(ctx, c, stdout, stderr)
+}
+
+// tell says what can be removed, and returns the question.
+func (p purgeLettersCmd) tell(c *cli, stdout out, all map[string]subscription.PurgeResult) (question string, err error) {
 	var plan, refused int64
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		r := all[provider]
@@ -69,25 +66,13 @@ func (p purgeLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 			fmt.Fprintf(stdout, "Provider %s: %d can't: they hold their keys, or are in replay. Give them up before: waybill dead-letters discard --id %s\n", provider, r.Refused, strings.Join(r.Heads, " --id "))
 		}
 	}
-	if p.DryRun || plan+refused == 0 {
-		if c.JSON {
-			return writeJSON(stdout, map[string]any{"dry_run": p.DryRun, "providers": all})
-		}
-		return nil
+	switch {
+	case refused > 0 && !p.DryRun:
+		return "", fmt.Errorf("%s that were chosen hold their keys or are in replay: discard them before, or choose less; nothing was changed", messages(refused))
+	case plan == 0:
+		return "", nil
 	}
-	if refused > 0 {
-		return fmt.Errorf("%s that were chosen hold their keys or are in replay: discard them before, or choose less; nothing was changed", messages(refused))
-	}
-	if !p.Yes {
-		if err := confirm(ctx, stderr, fmt.Sprintf("Remove %s for good?", messages(plan))); err != nil {
-			return err
-		}
-	}
-	err := purge(false)
-	if c.JSON {
-		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
-	}
-	return err
+	return fmt.Sprintf("Remove %s for good?", messages(plan)), nil
 }
 
 // age is how old what is removed must be.

@@ -33,71 +33,51 @@ func (p purgeCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) erro
 	if p.OlderThan < 0 {
 		return &usageError{errors.New("--older-than is an age above 0, as in 720h, or left out")}
 	}
-	if err := p.check(); err != nil {
-		return err
-	}
 	var statuses []outbox.Status
 	for _, s := range p.Status {
 		statuses = append(statuses, outbox.Status(s))
 	}
 	line := newProgress(stderr)
-	cleanUp := func(provider string, s *outbox.Store, dryRun bool, before purged, verb string) (purged, error) {
-		defer line.clear()
-		of := ""
-		if before != (purged{}) {
-			of = fmt.Sprintf(" of %v", before)
-		}
-		done, err := s.CleanUp(ctx, outbox.CleanUp{
-			Actor: p.actor(), OlderThan: p.OlderThan, Statuses: statuses, DryRun: dryRun,
-			Progress: func(so outbox.Purged) {
-				line.tell("%s: %v%s rows %s", provider, purged{so.Published, so.Abandoned, 0}, of, verb)
-			},
+	return act[purged]{deed: p.deed, do: func(dryRun bool, all map[string]purged) error {
+		return c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outbox.Store) error {
+			plan, planned := all[provider]
+			if planned && plan == (purged{}) {
+				return nil
+			}
+			of, verb := "", "counted"
+			if planned {
+				of, verb = fmt.Sprintf(" of %v", plan), "removed"
+			}
+			done, err := s.CleanUp(ctx, outbox.CleanUp{
+				Actor: p.actor(), OlderThan: p.OlderThan, Statuses: statuses, DryRun: dryRun,
+				Progress: func(so outbox.Purged) {
+					line.tell("%s: %v%s rows %s", provider, purged{so.Published, so.Abandoned, 0}, of, verb)
+				},
+			})
+			line.clear()
+			all[provider] = purged{done.Published, done.Abandoned, done.Action}
+			if done.Action != 0 && !c.JSON {
+				fmt.Fprintf(stdout, "Provider %s: %v rows removed; action %d, by %s.\n", provider, all[provider], done.Action, p.actor())
+			}
+			return err
 		})
-		return purged{done.Published, done.Abandoned, done.Action}, err
-	}
-	all := map[string]purged{}
-	err := c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outbox.Store) (err error) {
-		all[provider], err = cleanUp(provider, s, true, purged{}, "counted")
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	}, tell: func(all map[string]purged) (string, error) { return p.tell(c, stdout, all), nil }}.run(ctx, c, stdout, stderr)
+}
+
+// tell says what can be removed, and returns the question.
+func (p purgeCmd) tell(c *cli, stdout out, all map[string]purged) (question string) {
 	var plan purged
-	for _, n := range all {
-		plan.Published += n.Published
-		plan.Abandoned += n.Abandoned
-	}
-	if !c.JSON {
-		for _, provider := range slices.Sorted(maps.Keys(all)) {
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		plan.Published += all[provider].Published
+		plan.Abandoned += all[provider].Abandoned
+		if !c.JSON {
 			fmt.Fprintf(stdout, "Provider %s: %v rows %s.\n", provider, all[provider], p.which())
 		}
 	}
-	if p.DryRun || plan == (purged{}) {
-		if c.JSON {
-			return writeJSON(stdout, map[string]any{"dry_run": p.DryRun, "providers": all})
-		}
-		return nil
+	if plan == (purged{}) {
+		return ""
 	}
-	if !p.Yes {
-		if err := confirm(ctx, stderr, fmt.Sprintf("Remove %v rows for good?", plan)); err != nil {
-			return err
-		}
-	}
-	err = c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outbox.Store) (err error) {
-		if all[provider] == (purged{}) {
-			return nil
-		}
-		all[provider], err = cleanUp(provider, s, false, all[provider], "removed")
-		if done := all[provider]; done.Action != 0 && !c.JSON {
-			fmt.Fprintf(stdout, "Provider %s: %v rows removed; action %d, by %s.\n", provider, done, done.Action, p.actor())
-		}
-		return err
-	})
-	if c.JSON {
-		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
-	}
-	return err
+	return fmt.Sprintf("Remove %v rows for good?", plan)
 }
 
 func (p purgeCmd) which() string {

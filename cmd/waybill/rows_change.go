@@ -61,25 +61,37 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 	case r.Limit < 0:
 		return &usageError{errors.New("--limit is above 0, or left out")}
 	}
-	if err := r.check(); err != nil {
-		return err
-	}
-	all := map[string]outbox.ChangeResult{}
-	change := func(upTo int64, dryRun bool, retention outbox.Retention, tell func(outbox.ChangeResult)) outbox.Change {
-		return outbox.Change{Verb: verb, Actor: r.actor(), Rate: rate, Limit: r.Limit, UpTo: upTo, DryRun: dryRun, Retention: retention, Progress: tell}
-	}
-	err := c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
-		if len(r.Seq) > 0 && len(d.providers) > 1 && r.Provider == "" {
-			return &usageError{errors.New("every database counts its rows for itself: name --provider with --seq")}
-		}
-		all[provider], err = s.Change(ctx, r.filter(), change(0, true, d.retention, nil))
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	line := newProgress(stderr)
+	return act[outbox.ChangeResult]{deed: r.deed, do: func(dryRun bool, all map[string]outbox.ChangeResult) error {
+		return c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
+			if len(r.Seq) > 0 && len(d.providers) > 1 && r.Provider == "" {
+				return &usageError{errors.New("every database counts its rows for itself: name --provider with --seq")}
+			}
+			plan, planned := all[provider]
+			if planned && plan.Changed == 0 {
+				return nil
+			}
+			all[provider], err = s.Change(ctx, r.filter(), outbox.Change{
+				Verb: verb, Actor: r.actor(), Rate: rate, Limit: r.Limit, UpTo: plan.UpTo, DryRun: dryRun, Retention: d.retention,
+				Progress: func(so outbox.ChangeResult) { line.tell("%s: %d of %s", provider, so.Changed, rows(plan.Changed)) },
+			})
+			line.clear()
+			if done := all[provider]; done.Action != 0 && !c.JSON {
+				pace := ""
+				if rate > 0 {
+					pace = fmt.Sprintf(", the last of them due in %v", time.Duration(float64(done.Changed-1)/rate*float64(time.Second)).Round(time.Second))
+				}
+				fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.actor())
+			}
+			return err
+		})
+	}, tell: func(all map[string]outbox.ChangeResult) (string, error) { return r.tell(c, stdout, stderr, verb, all) }}.run(ctx, c, stdout, stderr)
+}
+
+// tell says what becomes of what was chosen, and returns the question.
+func (r rowsChange) tell(c *cli, stdout out, stderr news, verb outbox.Verb, all map[string]outbox.ChangeResult) (question string, err error) {
 	if err := r.unknown(all); err != nil {
-		return err
+		return "", err
 	}
 	var changed, outOfOrder int64
 	for _, p := range all {
@@ -88,50 +100,17 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 	}
 	if !c.JSON {
 		if err := tellChange(stdout, verb, all); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if outOfOrder > 0 {
 		fmt.Fprintf(stderr, "Out of order: %s abandoned without a hold, so what followed in the same key may have been published already.\n", were(outOfOrder))
+		question = fmt.Sprintf(", %d of them out of order", outOfOrder)
 	}
-	if r.DryRun || changed == 0 {
-		if c.JSON {
-			return writeJSON(stdout, map[string]any{"dry_run": r.DryRun, "providers": all})
-		}
-		return nil
+	if changed == 0 {
+		return "", nil
 	}
-	if !r.Yes {
-		question := fmt.Sprintf("%s %s", strings.ToUpper(string(verb[:1]))+string(verb[1:]), rows(changed))
-		if outOfOrder > 0 {
-			question += fmt.Sprintf(", %d of them out of order", outOfOrder)
-		}
-		if err := confirm(ctx, stderr, question+"?"); err != nil {
-			return err
-		}
-	}
-	line := newProgress(stderr)
-	err = c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
-		plan := all[provider]
-		if plan.Changed == 0 {
-			return nil
-		}
-		all[provider], err = s.Change(ctx, r.filter(), change(plan.UpTo, false, d.retention, func(so outbox.ChangeResult) {
-			line.tell("%s: %d of %s", provider, so.Changed, rows(plan.Changed))
-		}))
-		line.clear()
-		if done := all[provider]; done.Action != 0 && !c.JSON {
-			pace := ""
-			if rate > 0 {
-				pace = fmt.Sprintf(", the last of them due in %v", time.Duration(float64(done.Changed-1)/rate*float64(time.Second)).Round(time.Second))
-			}
-			fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.actor())
-		}
-		return err
-	})
-	if c.JSON {
-		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
-	}
-	return err
+	return fmt.Sprintf("%s %s%s?", strings.ToUpper(string(verb[:1]))+string(verb[1:]), rows(changed), question), nil
 }
 
 // isZero says whether nothing is chosen.

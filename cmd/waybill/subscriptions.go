@@ -65,14 +65,9 @@ type retireCmd struct {
 }
 
 func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	if err := r.check(); err != nil {
-		return err
-	}
 	line := newProgress(stderr)
-	all := map[string]subscription.Retired{}
-	retire := func(dryRun bool) error {
-		return c.eachConsumer(ctx, r.Provider, func(p uow.Provider) (err error) {
-			defer line.clear()
+	return act[subscription.Retired]{deed: r.deed, do: func(dryRun bool, all map[string]subscription.Retired) error {
+		err := c.eachConsumer(ctx, r.Provider, func(p uow.Provider) (err error) {
 			plan, planned := all[p.Name()]
 			if planned && plan.Total() == 0 {
 				return nil
@@ -81,15 +76,21 @@ func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) err
 				Actor: r.actor(), Discard: r.Discard, DryRun: dryRun,
 				Progress: func(n int64) { line.tell("%s: %d of %s removed", p.Name(), n, rows(plan.Total())) },
 			})
+			line.clear()
 			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "Provider %s: %s of %s removed; action %d, by %s.\n", p.Name(), rows(done.Total()), r.Name, done.Action, r.actor())
 			}
 			return err
 		})
-	}
-	if err := retire(true); err != nil {
+		if err == nil && !dryRun && !c.JSON {
+			fmt.Fprintf(stdout, "Its consumer group stays at the broker, which has means of its own to remove it.\n")
+		}
 		return err
-	}
+	}, tell: func(all map[string]subscription.Retired) (string, error) { return r.tell(c, stdout, all), nil }}.run(ctx, c, stdout, stderr)
+}
+
+// tell says what there is to be removed, and returns the question.
+func (r retireCmd) tell(c *cli, stdout out, all map[string]subscription.Retired) (question string) {
 	var total, open int64
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		plan := all[provider]
@@ -99,32 +100,17 @@ func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) err
 			fmt.Fprintf(stdout, "Provider %s: %s of %s: %s.\n", provider, rows(plan.Total()), r.Name, byTable(plan))
 		}
 	}
-	if total == 0 && !c.JSON {
-		fmt.Fprintf(stdout, "There is nothing of subscription %s; `waybill subscriptions list` says what there is.\n", r.Name)
-	}
-	if r.DryRun || total == 0 {
-		if c.JSON {
-			return writeJSON(stdout, map[string]any{"dry_run": r.DryRun, "providers": all})
+	if total == 0 {
+		if !c.JSON {
+			fmt.Fprintf(stdout, "There is nothing of subscription %s; `waybill subscriptions list` says what there is.\n", r.Name)
 		}
-		return nil
+		return ""
 	}
-	if !r.Yes {
-		question := fmt.Sprintf("Remove %s of subscription %s for good", rows(total), r.Name)
-		if open > 0 {
-			question += fmt.Sprintf(", %s among them that had no effect yet", messages(open))
-		}
-		if err := confirm(ctx, stderr, question+"?"); err != nil {
-			return err
-		}
+	question = fmt.Sprintf("Remove %s of subscription %s for good", rows(total), r.Name)
+	if open > 0 {
+		question += fmt.Sprintf(", %s among them that had no effect yet", messages(open))
 	}
-	err := retire(false)
-	if c.JSON {
-		return errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": false, "providers": all}))
-	}
-	if err == nil {
-		fmt.Fprintf(stdout, "Its consumer group stays at the broker, which has means of its own to remove it.\n")
-	}
-	return err
+	return question + "?"
 }
 
 // byTable is "3 in inbox, 1 in dead_letters, 1 of them open".
