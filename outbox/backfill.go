@@ -2,7 +2,11 @@ package outbox
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill/domain"
 )
 
 // Backfill says what [Store.Backfill] copies, and for whom.
@@ -23,6 +27,38 @@ type Backfill struct {
 	atOnce bool // don't wait for writers with an old list
 }
 
+// Wants says whether the target gets an event, by the name that it had when it was
+// raised.
+func (b Backfill) Wants(wireName string) bool { return b.wants(eventCalled(wireName)) }
+
+func (b Backfill) wants(t *domain.EventType) bool {
+	return slices.Contains(b.Published, t.ShortName()) && b.Target.wants(t)
+}
+
+func eventCalled(wireName string) *domain.EventType {
+	t := &domain.EventType{Name: wireName, Published: true}
+	if i := strings.LastIndex(wireName, ".v"); i > 0 {
+		t.Name = wireName[:i]
+	}
+	return t
+}
+
+// Copy makes an event's row for the target, of its key and the body that own, the
+// context's own broker, got. The target must want it.
+func (b Backfill) Copy(own, wireName, key string, body []byte, partitions int) (Row, error) {
+	e := Event{Key: key}
+	var err error
+	if e.Metadata, e.Data, err = ParseEnvelope(body); err != nil {
+		return Row{}, err
+	}
+	writer := Writer{Internal: own, External: []Target{b.Target}}
+	rows, err := writer.appendRows(nil, e.row(partitions), &e, eventCalled(wireName))
+	if err != nil {
+		return Row{}, err
+	}
+	return rows[1], nil // the first is for the context's own broker
+}
+
 // Backfilled is what was copied so far.
 type Backfilled struct {
 	Events         int64     // By this call.
@@ -36,6 +72,12 @@ func (d *Backfilled) Add(o Backfilled) {
 		d.note(o.Oldest)
 		d.note(o.Latest)
 	}
+}
+
+// Note takes the time of an event into account that was copied.
+func (d *Backfilled) Note(raised time.Time) {
+	d.Events++
+	d.note(raised)
 }
 
 // note takes the time of an event into account.

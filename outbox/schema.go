@@ -104,8 +104,8 @@ func PlanMigration(ctx context.Context, db bun.IDB, partitions int, contexts map
 			}
 			continue
 		}
-		value, err := json.Marshal(t.sorted())
-		if err := errors.Join(t.check(), err); err != nil {
+		value, err := json.Marshal(t.Sorted())
+		if err := errors.Join(t.Check(), err); err != nil {
 			return p, err
 		}
 		write(targetsPrefix+name, string(value))

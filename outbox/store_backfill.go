@@ -14,7 +14,6 @@ import (
 
 	"github.com/uptrace/bun"
 
-	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
@@ -147,7 +146,7 @@ func (s *Store) CountBackfill(ctx context.Context, b Backfill) (Backfilled, erro
 			if err := scan(&wireName, &n, &oldest, &latest); err != nil {
 				return err
 			}
-			if _, wanted := c.wants(wireName); wanted {
+			if c.Wants(wireName) {
 				found.Events += n
 				found.note(oldest.Time)
 				found.note(latest.Time)
@@ -162,7 +161,6 @@ type copier struct {
 	Backfill
 	targets Targets
 	cursor  string // its name in outbox_settings
-	writer  Writer
 }
 
 // copier looks for the context in the database.
@@ -175,10 +173,7 @@ func (s *Store) copier(ctx context.Context, b Backfill) (*copier, error) {
 	if !ok {
 		return nil, fmt.Errorf("outbox: the database does not know context %s; run `waybill migrate` with its configuration file, or start its program", b.Context)
 	}
-	return &copier{
-		Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker,
-		writer: Writer{Internal: have.Broker, External: []Target{b.Target}},
-	}, nil
+	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
@@ -190,16 +185,6 @@ func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
 		c.Published, err = readPublished(ctx, db, c.Context)
 	}
 	return err
-}
-
-// wants says whether the target gets an event, by the name that it had when it
-// was raised.
-func (c *copier) wants(wireName string) (*domain.EventType, bool) {
-	t := &domain.EventType{Name: wireName, Published: true}
-	if i := strings.LastIndex(wireName, ".v"); i > 0 {
-		t.Name = wireName[:i]
-	}
-	return t, slices.Contains(c.Published, t.ShortName()) && c.Target.wants(t)
 }
 
 // ofContext is a condition for what events are copied from: the rows of the
@@ -288,21 +273,15 @@ func (s *Store) readEvents(ctx context.Context, tx bun.Tx, c *copier, partitions
 			n++
 			size += len(body)
 			full = n == backfillRows || size > backfillBytes
-			t, wanted := c.wants(wireName)
-			if !wanted {
+			if !c.Wants(wireName) {
 				return nil
 			}
-			e := Event{Key: key}
-			if e.Metadata, e.Data, err = ParseEnvelope(body); err != nil {
-				return fmt.Errorf("row %d: %w", read, err)
-			}
-			made, err := c.writer.appendRows(nil, e.row(partitions), &e, t)
+			made, err := c.Copy(c.targets.Broker, wireName, key, body, partitions)
 			if err != nil {
 				return fmt.Errorf("row %d: %w", read, err)
 			}
-			rows = append(rows, made[1:]...) // the first is for the context's own broker
-			done.Events++
-			done.note(e.Time)
+			rows = append(rows, made)
+			done.Note(made.OccurredAt)
 			return nil
 		}, append(c.ofContext(), after, bound, backfillRows)...)
 	return rows, read, full, err

@@ -163,8 +163,8 @@ func TargetsOf(own string, external []Target) Targets {
 	return t
 }
 
-// sorted is t as it is stored.
-func (t Targets) sorted() Targets {
+// Sorted is t as it is stored.
+func (t Targets) Sorted() Targets {
 	t.External = append([]string{}, t.External...)
 	slices.Sort(t.External)
 	t.Joining = slices.Compact(slices.Sorted(slices.Values(t.Joining)))
@@ -173,16 +173,17 @@ func (t Targets) sorted() Targets {
 
 // Equal says whether t and o are the same brokers, joining or not.
 func (t Targets) Equal(o Targets) bool {
-	return t.Broker == o.Broker && slices.Equal(t.sorted().External, o.sorted().External)
+	return t.Broker == o.Broker && slices.Equal(t.Sorted().External, o.Sorted().External)
 }
 
 // String is the form of `waybill migrate --set-targets`: "default,partner", the
 // context's own first.
 func (t Targets) String() string {
-	return strings.Join(append([]string{t.Broker}, t.sorted().External...), ",")
+	return strings.Join(append([]string{t.Broker}, t.Sorted().External...), ",")
 }
 
-func (t Targets) check() error {
+// Check returns what is wrong with t, or nil.
+func (t Targets) Check() error {
 	all := append([]string{t.Broker}, t.External...)
 	slices.Sort(all)
 	if slices.Contains(all, "") || len(slices.Compact(slices.Clone(all))) < len(all) {

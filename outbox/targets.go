@@ -119,7 +119,7 @@ func InitTargets(ctx context.Context, db bun.IDB, name string, t Targets) error 
 // those before as well: see [Store.Backfill]. One that is joining already stays
 // so; to let it go without the history, take it out and add it again.
 func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
-	if err := t.check(); err != nil {
+	if err := t.Check(); err != nil {
 		return err
 	}
 	s := NewStore(db, db)
@@ -141,7 +141,7 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
 				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: take it out and publish what it has before it comes anew, or leave it", j, name)
 			}
 		}
-		now := t.sorted()
+		now := t.Sorted()
 		for _, j := range have.Joining {
 			if slices.Contains(t.External, j) {
 				now.Joining = append(now.Joining, j)
@@ -161,10 +161,10 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t Targets) error {
 const overwrite = "(name) DO UPDATE SET value = excluded.value"
 
 func writeTargets(ctx context.Context, db bun.IDB, name string, t Targets, conflict string) error {
-	if err := t.check(); err != nil {
+	if err := t.Check(); err != nil {
 		return err
 	}
-	value, err := json.Marshal(t.sorted())
+	value, err := json.Marshal(t.Sorted())
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // Actions returns what operators did, the last first, at most limit.
 func (s *Store) Actions(ctx context.Context, limit int) ([]outbox.Action, error) {
 	actions := []outbox.Action{}
-	err := dbrows.Each(ctx, s.reader, "SELECT id, at, actor, action, filter, rows FROM outbox_actions ORDER BY id DESC LIMIT ?",
+	err := dbrows.Each(ctx, s.reader, s.text("actions"),
 		func(scan func(...any) error) error {
 			var a outbox.Action
 			var at dbtime.Time

@@ -8,6 +8,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
@@ -80,3 +81,9 @@ func (s *Store) text(step string) string {
 }
 
 func (s *Store) now() string { return dbtime.Now(s.db.Dialect()) }
+
+// ended says whether PostgreSQL ended a statement because it took too long.
+func ended(err error) bool { return dberr.CodeOf(err) == "57014" }
+
+// lockTimeout says whether PostgreSQL gave up waiting for a lock.
+func lockTimeout(err error) bool { return dberr.CodeOf(err) == "55P03" }

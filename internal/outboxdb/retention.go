@@ -2,9 +2,7 @@ package outboxdb
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -36,7 +34,7 @@ func (s *Store) WriteRetention(ctx context.Context, c outbox.Config) error {
 	}
 	value, err := json.Marshal(k)
 	if err == nil {
-		_, err = s.db.ExecContext(ctx, s.text("retention_write"), string(value))
+		_, err = s.db.ExecContext(ctx, s.text("setting_write"), "retention", string(value))
 	}
 	if err != nil {
 		return fmt.Errorf("outbox: write how long rows are kept: %w", err)
@@ -48,9 +46,8 @@ func (s *Store) WriteRetention(ctx context.Context, c outbox.Config) error {
 func (s *Store) retention(ctx context.Context) (r struct{ published, abandoned time.Duration }, err error) {
 	defaults := outbox.Config{}.WithDefaults().Retention
 	r.published, r.abandoned = defaults.Published, defaults.Abandoned
-	var value string
-	err = s.reader.QueryRowContext(ctx, s.text("retention_read")).Scan(&value)
-	if errors.Is(err, sql.ErrNoRows) {
+	value, found, err := readSetting(ctx, s.reader, "retention")
+	if err == nil && !found {
 		return r, nil
 	}
 	var k kept

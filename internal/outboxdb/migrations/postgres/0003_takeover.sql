@@ -9,9 +9,8 @@ BEGIN
     SELECT string_agg(DISTINCT locked_by, ', ') AS names, max(locked_until) AS until INTO owner
     FROM outbox_first_partitions WHERE locked_until > clock_timestamp();
     IF owner.names IS NOT NULL THEN
-        RAISE EXCEPTION 'outbox: engines of the earlier version are running, or ended less than a lease ago: %', owner.names
-            USING ERRCODE = 'object_in_use',
-                  HINT = 'stop all engines of this database and migrate again; after a crash, from ' || owner.until || ' on';
+        RAISE EXCEPTION 'outbox: engines of the earlier version are running, or ended less than a lease ago: %: stop all engines of this database and migrate again; after a crash, from % on', owner.names, owner.until
+            USING ERRCODE = 'object_in_use';
     END IF;
 END
 $$;

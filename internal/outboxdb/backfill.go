@@ -1,0 +1,387 @@
+package outboxdb
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	// cursorPrefix stands before "<context>:<target>" in outbox_settings. The value
+	// is the seq up to which a joining target has all its events. The purge knows it.
+	cursorPrefix = "backfill:"
+	// publishedPrefix stands before the context's name in outbox_settings.
+	publishedPrefix = "published:"
+
+	backfillRows  = 500
+	backfillBytes = 8 << 20
+
+	firstPause = time.Second
+	lastPause  = 8 * time.Second
+)
+
+// Backfill copies the events of the time before for a target that is joining,
+// and then makes it live; [SetTargets] says how it came to join. It copies what
+// is still in the outbox: from when a target joins until its events were copied,
+// nothing is removed. They get rows with new numbers, of their order in the
+// outbox, under the events' own ids.
+//
+// It may run while others write and publish, and be ended and run again at any
+// time: each transaction notes how far it has come. Two at a time share the
+// work. For a target that is live it does nothing. The last transaction lets no one
+// write for a moment; while somebody has been writing for long, it is tried again
+// and again.
+func (s *Store) Backfill(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
+	// By then writers that were not stopped, and have never heard of the target,
+	// were refused.
+	return s.backfill(ctx, b, time.Now().Add(2*outbox.TargetsFresh))
+}
+
+// backfill ends at the earliest at a given time.
+func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.Time) (outbox.Backfilled, error) {
+	var done outbox.Backfilled
+	c, err := s.copier(ctx, b)
+	if err != nil {
+		return done, err
+	}
+	if !c.isTarget() {
+		return done, &outbox.NotATargetError{Context: b.Context, Target: b.Target.Broker, Have: c.targets}
+	}
+	if err := c.learn(ctx, s.reader); err != nil {
+		return done, err
+	}
+	if c.partitions, err = Partitions(ctx, s.reader); err != nil {
+		return done, err
+	}
+	tell := func(waits string) {
+		if b.Progress != nil {
+			b.Progress(done, waits)
+		}
+	}
+	pause := firstPause
+	var h horizon
+	for {
+		next := more
+		err := s.sample(ctx, &h)
+		if err == nil {
+			next, err = s.copySome(ctx, c, h.seq, false, &done)
+		}
+		waits, wait := "writers with an old list of brokers to notice it", min(time.Until(earliest), firstPause)
+		if err == nil && next == upToDate && wait <= 0 {
+			next, err = s.copySome(ctx, c, math.MaxInt64, true, &done)
+			if lockTimeout(err) {
+				next, waits, wait, err = upToDate, "a transaction that has been writing to the outbox for long", pause, nil
+				pause = min(2*pause, lastPause)
+			}
+		}
+		switch {
+		case err != nil:
+		case next == live:
+			tell("")
+			return done, nil
+		case next == more:
+			tell("")
+		default:
+			tell(waits)
+			err = rest(ctx, wait)
+		}
+		if err != nil {
+			return done, fmt.Errorf("outbox: back-fill of %s; when it is run again, it goes on from there: %w", b.Target.Broker, err)
+		}
+	}
+}
+
+// CountBackfill says how much [Store.Backfill] would copy now: for a target that
+// the context doesn't have yet, from the beginning on. It changes nothing.
+func (s *Store) CountBackfill(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
+	var found outbox.Backfilled
+	c, err := s.copier(ctx, b)
+	if err != nil {
+		return found, err
+	}
+	if c.isTarget() && !slices.Contains(c.targets.Joining, b.Target.Broker) {
+		return found, nil
+	}
+	if err := c.learn(ctx, s.reader); err != nil {
+		return found, err
+	}
+	var cursor int64
+	if value, known, err := readSetting(ctx, s.reader, c.cursor); err != nil {
+		return found, err
+	} else if known {
+		if cursor, err = parseCursor(c.cursor, value); err != nil {
+			return found, err
+		}
+	}
+	err = dbrows.Each(ctx, s.reader, s.text("backfill_count"), func(scan func(...any) error) error {
+		var wireName string
+		var n int64
+		var oldest, latest dbtime.Time
+		if err := scan(&wireName, &n, &oldest, &latest); err != nil {
+			return err
+		}
+		if c.Wants(wireName) {
+			found.Add(outbox.Backfilled{Events: n, Oldest: oldest.Time, Latest: latest.Time})
+		}
+		return nil
+	}, c.targets.Broker, c.Context+"::", cursor)
+	return found, err
+}
+
+// copier is a back-fill with what it needs to know.
+type copier struct {
+	outbox.Backfill
+
+	targets    outbox.Targets
+	cursor     string // its name in outbox_settings
+	partitions int
+}
+
+// copier looks for the context in the database.
+func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) {
+	have, found, err := FindTargets(ctx, s.reader, b.Context)
+	if err == nil && !found {
+		err = fmt.Errorf("outbox: the database does not know context %s; run `waybill migrate` with its configuration file, or start its program", b.Context)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker}, nil
+}
+
+// isTarget says whether the context sends to the target, joining or not.
+func (c *copier) isTarget() bool { return slices.Contains(c.targets.External, c.Target.Broker) }
+
+// learn reads which events are published, if nobody has said it.
+func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
+	if c.Published == nil {
+		c.Published, err = readPublished(ctx, db, c.Context)
+	}
+	return err
+}
+
+// progress is what a transaction of a back-fill came to.
+type progress int
+
+const (
+	more     progress = iota // there are more events
+	upToDate                 // up to the bound nothing is left
+	live                     // the target is not joining any more
+)
+
+// copySome is one transaction. It copies events up to a bound: those that follow
+// the cursor, which it moves. The last one has no bound, lets nobody write beside
+// it, and makes the target live if nothing is left.
+func (s *Store) copySome(ctx context.Context, c *copier, bound int64, last bool, done *outbox.Backfilled) (next progress, err error) {
+	var now outbox.Backfilled
+	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		now = *done
+		// The table before the cursor: so do all.
+		if err := s.lockToCopy(ctx, tx, last); err != nil {
+			return err
+		}
+		value, joining, err := s.lockCursor(ctx, tx, c.cursor)
+		if err != nil || !joining {
+			next = live
+			return err
+		}
+		cursor, err := parseCursor(c.cursor, value)
+		if err != nil {
+			return err
+		}
+		rows, read, full, err := s.readEvents(ctx, tx, c, cursor, bound, &now)
+		if err == nil {
+			err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case full:
+			next, cursor = more, read
+		case last:
+			next = live
+			return s.goLive(ctx, tx, c)
+		default:
+			// Up to the bound nothing can appear any more.
+			next, cursor = upToDate, max(cursor, bound)
+		}
+		_, err = tx.ExecContext(ctx, s.text("setting_write"), c.cursor, strconv.FormatInt(cursor, 10))
+		return err
+	})
+	if err == nil {
+		*done = now
+	}
+	return next, err
+}
+
+func (s *Store) lockToCopy(ctx context.Context, tx bun.Tx, last bool) error {
+	switch {
+	case s.sqlite():
+		return nil
+	case last:
+		return s.lockOut(ctx, tx)
+	default:
+		_, err := tx.ExecContext(ctx, s.text("lock_writing"))
+		return err
+	}
+}
+
+// lockCursor reads the cursor; nobody else moves it before the transaction ends.
+func (s *Store) lockCursor(ctx context.Context, tx bun.Tx, name string) (value string, joining bool, err error) {
+	if !s.sqlite() {
+		if _, err := tx.ExecContext(ctx, s.text("lock_setting"), name); err != nil {
+			return "", false, err
+		}
+	}
+	return readSetting(ctx, tx, name)
+}
+
+func parseCursor(name, value string) (cursor int64, err error) {
+	if cursor, err = strconv.ParseInt(value, 10, 64); err != nil {
+		return 0, fmt.Errorf("outbox_settings says that %s is %q; write the seq from which on events have to be copied: %w", name, value, err)
+	}
+	return cursor, nil
+}
+
+// readEvents makes rows for the target of the next events. read is the last seq
+// that it has looked at; full says that there may be more below the bound.
+func (s *Store) readEvents(ctx context.Context, tx bun.Tx, c *copier, after, bound int64, done *outbox.Backfilled) (rows []outbox.Row, read int64, full bool, err error) {
+	n, size := 0, 0
+	err = dbrows.Each(ctx, tx, s.text("backfill_events"), func(scan func(...any) error) error {
+		if full {
+			return nil
+		}
+		var key, wireName string
+		var body []byte
+		if err := scan(&read, &key, &wireName, &body); err != nil {
+			return err
+		}
+		n++
+		size += len(body)
+		full = n == backfillRows || size > backfillBytes
+		if !c.Wants(wireName) {
+			return nil
+		}
+		row, err := c.Copy(c.targets.Broker, wireName, key, body, c.partitions)
+		if err != nil {
+			return fmt.Errorf("row %d: %w", read, err)
+		}
+		rows = append(rows, row)
+		done.Note(row.OccurredAt)
+		return nil
+	}, c.targets.Broker, c.Context+"::", after, bound, backfillRows)
+	return rows, read, full, err
+}
+
+// insertMissing stores rows. An event that has its row already, from a time when
+// the target was one before, keeps that. Nobody else writes rows for it: units of work
+// don't while it joins, and other back-fills wait for the cursor.
+func (s *Store) insertMissing(ctx context.Context, tx bun.Tx, target string, rows []outbox.Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	ids := make([]string, len(rows))
+	for i, r := range rows {
+		ids[i] = r.MessageID
+	}
+	var have []string
+	if err := scanAll(ctx, tx, &have, s.text("backfill_have"), target, bun.List(ids)); err != nil {
+		return err
+	}
+	rows = slices.DeleteFunc(rows, func(r outbox.Row) bool { return slices.Contains(have, r.MessageID) })
+	if len(rows) == 0 {
+		return nil
+	}
+	query, err := Insert(rows).AppendQuery(s.db.QueryGen(), nil)
+	if err != nil {
+		return err
+	}
+	// Past bun, which would take a question mark in the SQL for an argument.
+	_, err = tx.Tx.ExecContext(ctx, string(query))
+	return err
+}
+
+// goLive makes the target one like all others.
+func (s *Store) goLive(ctx context.Context, tx bun.Tx, c *copier) error {
+	t, _, err := FindTargets(ctx, tx, c.Context)
+	if err != nil {
+		return err
+	}
+	t.Joining = slices.DeleteFunc(t.Joining, func(j string) bool { return j == c.Target.Broker })
+	if err := setCursors(ctx, tx, c.Context, t.Joining); err != nil {
+		return err
+	}
+	return writeTargets(ctx, tx, c.Context, t, "setting_write")
+}
+
+// setCursors gives every joining target of a context its cursor, and no other
+// one.
+func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) error {
+	prefix := cursorPrefix + name + ":"
+	var have []string
+	err := dbrows.Each(ctx, tx, text("both", "settings_like"), func(scan func(...any) error) error {
+		var cursor, value string
+		err := scan(&cursor, &value)
+		have = append(have, cursor)
+		return err
+	}, len(prefix), prefix)
+	if err != nil {
+		return err
+	}
+	for _, cursor := range have {
+		if slices.Contains(joining, strings.TrimPrefix(cursor, prefix)) {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, text("both", "setting_delete"), cursor); err != nil {
+			return err
+		}
+	}
+	for _, j := range joining {
+		if _, err := tx.ExecContext(ctx, text("both", "setting_init"), prefix+j, "0"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WritePublished notes which events of a context are published, by their short
+// names, for a back-fill by `waybill outbox backfill`, which knows no domain.
+func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) error {
+	if have, err := readPublished(ctx, db, name); err == nil && slices.Equal(have, events) {
+		return nil
+	}
+	value, err := json.Marshal(append([]string{}, events...))
+	if err == nil {
+		_, err = db.ExecContext(ctx, text("both", "setting_write"), publishedPrefix+name, string(value))
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: write published events of context %s: %w", name, err)
+	}
+	return nil
+}
+
+func readPublished(ctx context.Context, db bun.IDB, name string) (events []string, err error) {
+	value, found, err := readSetting(ctx, db, publishedPrefix+name)
+	if err == nil && !found {
+		return nil, fmt.Errorf("outbox: the database does not know which events of context %s are published; its program writes them down when it starts its engine, or with engine.Migrate", name)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(value), &events)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outbox: read published events of context %s: %w", name, err)
+	}
+	return events, nil
+}

@@ -1,0 +1,27 @@
+package outboxdb
+
+import (
+	"context"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Entries are all rows of what is called outbox: the view, or the first design's
+// table.
+func Entries(ctx context.Context, db bun.IDB) (all []outbox.Entry, err error) {
+	err = dbrows.Each(ctx, db, "SELECT "+entryColumns+" FROM outbox AS o ORDER BY o.seq", func(scan func(...any) error) error {
+		e, err := scanEntry(scan)
+		all = append(all, e)
+		return err
+	})
+	return all, err
+}
+
+// BackfillAtOnce doesn't wait for writers with an old list.
+func (s *Store) BackfillAtOnce(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
+	return s.backfill(ctx, b, time.Time{})
+}

@@ -1,1 +1,0 @@
-SELECT value FROM outbox_settings WHERE name = 'retention'

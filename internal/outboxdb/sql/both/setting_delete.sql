@@ -1,0 +1,1 @@
+DELETE FROM outbox_settings WHERE name = ?0

@@ -1,0 +1,1 @@
+SELECT value FROM outbox_settings WHERE name = ?0

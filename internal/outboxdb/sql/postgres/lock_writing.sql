@@ -1,0 +1,1 @@
+LOCK TABLE outbox_messages IN ROW EXCLUSIVE MODE

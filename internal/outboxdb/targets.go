@@ -1,0 +1,207 @@
+package outboxdb
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	// targetsPrefix stands before the context's name in outbox_settings.
+	targetsPrefix = "targets:"
+
+	// flipPatience is for how long who changes targets waits for transactions that
+	// write, while all that come after wait behind it. An autovacuum gives way after
+	// one second, PostgreSQL's deadlock_timeout.
+	flipPatience = 2 * time.Second
+)
+
+// ReadTargets are the targets that a database has, by context. It is for people: see
+// [FindTargets].
+func ReadTargets(ctx context.Context, db bun.IDB) (map[string]outbox.Targets, error) {
+	all := map[string]outbox.Targets{}
+	err := dbrows.Each(ctx, db, text("both", "settings_like"), func(scan func(...any) error) error {
+		var name, value string
+		if err := scan(&name, &value); err != nil {
+			return err
+		}
+		name = strings.TrimPrefix(name, targetsPrefix)
+		var err error
+		all[name], err = parseTargets(name, value)
+		return err
+	}, len(targetsPrefix), targetsPrefix)
+	if err != nil {
+		return nil, explain(ctx, db, fmt.Errorf("outbox: read targets: %w", err))
+	}
+	return all, nil
+}
+
+// FindTargets are the targets that a database has for one context. Others' are not
+// read: a unit of work costs the same however many there are, and doesn't fail for one
+// that is malformed.
+func FindTargets(ctx context.Context, db bun.IDB, name string) (t outbox.Targets, found bool, err error) {
+	value, found, err := readSetting(ctx, db, targetsPrefix+name)
+	switch {
+	case err != nil:
+		return outbox.Targets{}, false, explain(ctx, db, fmt.Errorf("outbox: read targets of context %s: %w", name, err))
+	case !found:
+		return outbox.Targets{}, false, nil
+	}
+	t, err = parseTargets(name, value)
+	return t, err == nil, err
+}
+
+func parseTargets(name, value string) (t outbox.Targets, err error) {
+	if err := json.Unmarshal([]byte(value), &t); err != nil {
+		return outbox.Targets{}, fmt.Errorf("outbox: outbox_settings says that the targets of context %s are %q; write them anew with `waybill migrate --set-targets %s=<own broker>,<external broker>`: %w", name, value, name, err)
+	}
+	return t, nil
+}
+
+// CheckTargets returns an [*outbox.TargetsError] unless the database has t for a
+// context.
+func CheckTargets(ctx context.Context, db bun.IDB, name string, t outbox.Targets) error {
+	_, err := ConfirmTargets(ctx, db, name, t)
+	return err
+}
+
+// ConfirmTargets is CheckTargets that also returns what the database has: which
+// targets are joining.
+func ConfirmTargets(ctx context.Context, db bun.IDB, name string, t outbox.Targets) (outbox.Targets, error) {
+	have, found, err := FindTargets(ctx, db, name)
+	switch {
+	case err != nil:
+		return outbox.Targets{}, err
+	case !found:
+		return outbox.Targets{}, &outbox.TargetsError{Context: name, Want: t}
+	case !have.Equal(t):
+		return outbox.Targets{}, &outbox.TargetsError{Context: name, Have: &have, Want: t}
+	}
+	return have, nil
+}
+
+// HoldTargets is ConfirmTargets in a transaction that is about to write rows:
+// what it returns stays true until the transaction ends. A transaction that is
+// not READ COMMITTED may fail because of it, and succeed when it is run again.
+func HoldTargets(ctx context.Context, tx bun.IDB, name string, t outbox.Targets) (outbox.Targets, error) {
+	if tx.Dialect().Name() == dialect.PG {
+		// Who changes targets locks out all writers. Every insert takes this lock;
+		// here it is taken before the targets are read.
+		if _, err := tx.ExecContext(ctx, text("postgres", "lock_writing")); err != nil {
+			return outbox.Targets{}, fmt.Errorf("outbox: lock for writing: %w", err)
+		}
+		// A transaction that isn't READ COMMITTED sees what was true before it had
+		// the lock. To lock a row that has changed since is an error.
+		if _, err := tx.ExecContext(ctx, text("postgres", "lock_targets"), targetsPrefix+name); err != nil {
+			return outbox.Targets{}, fmt.Errorf("outbox: lock targets: %w", err)
+		}
+	}
+	return ConfirmTargets(ctx, tx, name, t)
+}
+
+// InitTargets writes the targets of a context that is new to the database. If it
+// has others for it already, that is an [*outbox.TargetsError], and they stay.
+func InitTargets(ctx context.Context, db bun.IDB, name string, t outbox.Targets) error {
+	err := CheckTargets(ctx, db, name, t)
+	if missing, ok := errors.AsType[*outbox.TargetsError](err); !ok || missing.Have != nil {
+		return err
+	}
+	if err := writeTargets(ctx, db, name, t, "setting_init"); err != nil {
+		return err
+	}
+	return CheckTargets(ctx, db, name, t) // another process may have been faster
+}
+
+// SetTargets changes the targets of a context. Stop its processes first: those
+// that run are refused within seconds, and what they write until then misses a
+// broker that is added. Rows for one that is taken out are published by nobody:
+// let them be published before.
+//
+// A broker that is added gets the events from then on, or, if t.Joining names it,
+// those before as well: see [Store.Backfill]. One that is joining already stays
+// so; to let it go without the history, take it out and add it again.
+func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	s := New(db, db)
+	err := s.inTx(ctx, db, func(tx bun.Tx) error {
+		if err := s.lockOut(ctx, tx); err != nil {
+			return err
+		}
+		var have outbox.Targets
+		value, found, err := readSetting(ctx, tx, targetsPrefix+name)
+		if err != nil {
+			return err
+		}
+		if found && json.Unmarshal([]byte(value), &have) != nil {
+			have = outbox.Targets{} // it is written anew
+		}
+		for _, j := range t.Joining {
+			if slices.Contains(have.External, j) && !slices.Contains(have.Joining, j) {
+				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: take it out and publish what it has before it comes anew, or leave it", j, name)
+			}
+		}
+		now := t.Sorted()
+		for _, j := range have.Joining {
+			if slices.Contains(t.External, j) {
+				now.Joining = append(now.Joining, j)
+			}
+		}
+		if err := setCursors(ctx, tx, name, now.Joining); err != nil {
+			return err
+		}
+		return writeTargets(ctx, tx, name, now, "setting_write")
+	})
+	if lockTimeout(err) {
+		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
+	}
+	return err
+}
+
+// lockOut keeps everybody from writing until the transaction ends. SQLite has one
+// writer.
+func (s *Store) lockOut(ctx context.Context, tx bun.Tx) error {
+	if s.sqlite() {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, text("postgres", "lock_patience"), flipPatience.Milliseconds())
+	if err == nil {
+		_, err = tx.ExecContext(ctx, text("postgres", "lock_out"))
+	}
+	return err
+}
+
+// writeTargets writes them by one of the statements that write a setting.
+func writeTargets(ctx context.Context, db bun.IDB, name string, t outbox.Targets, statement string) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	value, err := json.Marshal(t.Sorted())
+	if err == nil {
+		_, err = db.ExecContext(ctx, text("both", statement), targetsPrefix+name, string(value))
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: write targets of context %s: %w", name, err)
+	}
+	return nil
+}
+
+func readSetting(ctx context.Context, db bun.IDB, name string) (value string, found bool, err error) {
+	err = db.QueryRowContext(ctx, text("both", "setting_read"), name).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, nil
+	}
+	return value, err == nil, err
+}
