@@ -36,6 +36,7 @@ func firstDesign(t *testing.T, db *bun.DB) {
 
 // onFirstDesign runs a test on a database of the first design of each kind.
 func onFirstDesign(t *testing.T, f func(t *testing.T, d outboxdbtest.Database)) {
+	t.Parallel()
 	for name, open := range map[string]func(testing.TB) outboxdbtest.Database{"SQLite": outboxdbtest.SQLite, "PostgreSQL": outboxdbtest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
