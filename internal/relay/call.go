@@ -121,7 +121,7 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 		}()
 		answered <- c.l.Broker.Publish(ctx, out)
 	}()
-	err, returned := c.await(ctx, answered)
+	returned, err := c.await(ctx, answered)
 	if !returned {
 		c.hanging = true
 		err = errHanging
@@ -136,21 +136,21 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 
 // await waits for the adapter for as long as its context runs, and a little longer;
 // not any longer if the relay is stopped hard.
-func (c *call) await(ctx context.Context, answered <-chan error) (err error, returned bool) {
+func (c *call) await(ctx context.Context, answered <-chan error) (returned bool, err error) {
 	select {
 	case err = <-answered:
-		return err, true
+		return true, err
 	case <-ctx.Done():
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case err = <-answered:
-		return err, true
+		return true, err
 	case <-c.l.r.ended():
 	case <-timer.C:
 	}
-	return nil, false
+	return false, nil
 }
 
 // returns waits for a call that was walked away from: if it has gone well, the broker answers.

@@ -22,7 +22,7 @@ type flight struct {
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
-		c, leave := l.choose(hard)
+		c, leave := l.choose()
 		if c == nil {
 			return false, nil
 		}
@@ -40,14 +40,14 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 
 // choose takes the rows of the next claim in hand; nil: none may go now. What the gate
 // lets through leaves it when its call has returned.
-func (l *lane) choose(hard context.Context) (c *choice, leave func()) {
+func (l *lane) choose() (c *choice, leave func()) {
 	gate := l.r.gate
 	if c, leave, ok := l.tryChoose(); ok {
-		return l.enter(hard, c, leave)
+		return l.enter(c, leave)
 	}
 	gate.refused(l.wake)
 	c, leave, _ = l.tryChoose()
-	return l.enter(hard, c, leave)
+	return l.enter(c, leave)
 }
 
 // tryChoose chooses what gate, budget and window let through; ok is false if the gate
@@ -68,7 +68,6 @@ func (l *lane) tryChoose() (c *choice, leave func(), ok bool) {
 	}
 	if c != nil {
 		l.out++
-		l.hand += len(c.rows)
 	}
 	l.mu.Unlock()
 	if c == nil {
@@ -85,19 +84,19 @@ func (l *lane) room(now time.Time) int {
 	if l.out >= l.r.cfg.Outbox.Calls || now.Before(l.careful) {
 		return 0
 	}
-	most := l.r.cfg.Outbox.BatchSize
-	room := l.window.room(l.hand)
+	most, hand := l.r.cfg.Outbox.BatchSize, l.track.inHand()
+	room := l.window.room(hand)
 	if room < most {
 		l.window.full()
 	}
-	if l.out > 0 && room < min(most, l.hand/4) {
+	if l.out > 0 && room < min(most, hand/4) {
 		return 0 // a claim of a few rows costs as much as one of many
 	}
 	return min(room, most)
 }
 
 // enter waits, for a row in quarantine, until nothing else of the process is out.
-func (l *lane) enter(hard context.Context, c *choice, leave func()) (*choice, func()) {
+func (l *lane) enter(c *choice, leave func()) (*choice, func()) {
 	if c == nil || !c.alone {
 		return c, leave
 	}
@@ -129,10 +128,8 @@ func (l *lane) enter(hard context.Context, c *choice, leave func()) (*choice, fu
 func (l *lane) back(c *choice, of *track) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	rows := len(c.rows)
 	of.handBack(c)
 	l.out--
-	l.hand -= rows
 }
 
 // claim inserts the token and reads the rows. One that isn't answered is forgotten, and
@@ -140,7 +137,6 @@ func (l *lane) back(c *choice, of *track) {
 func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.n++
 	f.n = l.n
-	chosen := len(f.c.rows)
 	answer, err := within(hard, func(ctx context.Context) (Claim, error) {
 		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.c.durable, Forget: l.forget})
 	})
@@ -157,7 +153,6 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.forget = nil
 	l.mu.Lock()
 	f.rows = f.track.claimed(f.c, answer.Rows)
-	l.hand -= chosen - len(f.rows)
 	for i := range f.rows {
 		topic := topicOf(&f.rows[i])
 		l.names[outbox.TopicHash(topic)] = topic

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +22,6 @@ func (f *flight) fly(hard context.Context) {
 		l.inFlight.Add(-int64(rows))
 		l.mu.Lock()
 		l.out--
-		l.hand -= rows
 		l.mu.Unlock()
 	}()
 	defer func() {
@@ -31,7 +31,7 @@ func (f *flight) fly(hard context.Context) {
 		}
 	}()
 	begin := time.Now()
-	errs := f.call()
+	errs := f.call() //nolint:contextcheck // the call ends with the membership
 	switch {
 	case hard.Err() != nil:
 		return // what was called to an end is left to the next owner
@@ -55,7 +55,7 @@ func (f *flight) fly(hard context.Context) {
 	case !known && !again:
 		f.late()
 	default:
-		f.settled(o, took)
+		f.settled(hard, o, took)
 	}
 }
 
@@ -152,14 +152,22 @@ func (l *lane) tell(o outcome, sent int) {
 	} else if sent > 0 {
 		l.lastError.Store(nil)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	away := l.breakers.lane.open() || slices.Contains(o.changes, change{0, false})
 	for _, change := range o.changes {
 		log := l.log
 		if change.topic != 0 {
 			log = log.With("topic", l.topicName(change.topic))
 		}
-		if change.open {
+		switch {
+		case change.topic != 0 && (away || !change.open && !l.told[change.topic]):
+			// It is away, or comes back, with the whole broker, of which there is a line.
+		case change.open:
+			l.told[change.topic] = true
 			log.Warn("the broker does not answer; rows wait until it does", "error", o.first)
-		} else {
+		default:
+			delete(l.told, change.topic)
 			log.Info("the broker answers again")
 		}
 	}
@@ -202,7 +210,7 @@ func lasting(err error) bool {
 }
 
 // settled has the lane go on with the keys, and counts.
-func (f *flight) settled(o outcome, took time.Duration) {
+func (f *flight) settled(ctx context.Context, o outcome, took time.Duration) {
 	l, s := f.l, o.settlement
 	l.mu.Lock()
 	f.track.settled(f.c, o)
@@ -221,12 +229,12 @@ func (f *flight) settled(o outcome, took time.Duration) {
 	}
 	l.attempts.Add(int64(len(s.Published) + len(s.Failed) + len(s.Abandoned)))
 	l.retries.Add(int64(s.Retries))
-	f.published(s, took)
+	f.published(ctx, s, took)
 }
 
 // published counts what was, and logs it for whoever wants to follow a message. Bodies
 // and what users put into headers are nobody's business in a log.
-func (f *flight) published(s Settlement, took time.Duration) {
+func (f *flight) published(ctx context.Context, s Settlement, took time.Duration) {
 	l := f.l
 	at := map[int64]*Claimed{}
 	for i := range f.rows {
@@ -238,7 +246,6 @@ func (f *flight) published(s Settlement, took time.Duration) {
 	}
 	l.published.add(len(times))
 	l.latency.add(time.Now(), times)
-	ctx := context.Background()
 	if !l.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

@@ -31,10 +31,13 @@ type health struct {
 func (h *health) state() (healthy bool, trouble string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.look(time.Now()); h.sick {
-		return false, h.words
+	switch h.look(time.Now()); {
+	case !h.sick:
+		return true, ""
+	case h.trial:
+		return false, "" // so that others leave it a partition
 	}
-	return true, ""
+	return false, h.words
 }
 
 // look finds out whether it is sick by now.
@@ -70,14 +73,15 @@ func (h *health) unanswered(now time.Time, hanging bool, words string) {
 }
 
 // share is how many partitions the member should have. others are the members of other
-// processes that live, healthy those of them that say so.
-func (h *health) share(now time.Time, partitions, others, healthy int) int {
+// processes that live, healthy those of them that say so, and trials those that have one
+// partition to try.
+func (h *health) share(now time.Time, partitions, others, healthy, trials int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.look(now)
 	switch {
 	case !h.sick:
-		return portion(partitions, healthy+1)
+		return portion(partitions-trials, healthy+1)
 	case healthy == 0:
 		return portion(partitions, others+1)
 	case h.trial || !now.Before(h.next):

@@ -56,23 +56,23 @@ type lane struct {
 	life     *membership      // that the track is of; nil: none
 	doubt    bool             // the membership has to end, once nothing is out
 	out      int              // calls that are not settled
-	hand     int              // rows of these
-	window   *window          // bounds them
+	window   *window          // bounds the rows in hand
 	names    map[int64]string // of topics
+	told     map[int64]bool   // topics of whose outage the log has a line
 	panics   int              // of the adapter, in a row
 	careful  time.Time        // no claim before, after a panic
 
 	n      int64   // of the last claim
 	forget []int64 // claims that were not answered
 	first  time.Time
-	sick   bool      // as its row says
+	said   said
 	dueNot time.Time // before this it doesn't ask again what is due
 
 	flights sync.WaitGroup
 }
 
 func newLane(r *Relay, cfg Lane) *lane {
-	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}}
+	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]bool{}}
 	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
 	if cfg.External {
@@ -184,7 +184,7 @@ func (l *lane) rest() {
 	if l.track != nil {
 		earlier(l.breakers.wakeAt())
 		earlier(l.track.checkAt())
-		earlier(l.r.gate.opensAt(), l.track.ready[aloneBucket].byAge.Len() > 0)
+		earlier(l.r.gate.opensAt(), l.track.quarantined() > 0)
 		earlier(l.careful, l.careful.After(now))
 	}
 	l.mu.Unlock()

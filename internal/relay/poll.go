@@ -33,6 +33,7 @@ type view struct {
 	others []MemberState // that live, without ours
 	free   int
 	now    time.Time // by the database's clock
+	at     time.Time // by ours
 }
 
 // poll finds what nobody was poked for: what other processes have committed, what is due,
@@ -112,7 +113,7 @@ func (r *Relay) find(hard context.Context) (found bool) {
 
 // polled takes in what a poll says of the lane.
 func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool) {
-	v := &view{free: of.Free, now: p.Now}
+	v := &view{free: of.Free, now: p.Now, at: time.Now()}
 	l.r.seen(p.Last)
 	life := l.member.life()
 	var ended []MemberState
@@ -145,7 +146,7 @@ func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool)
 
 // reap ends members whose lease has passed, and those whose processes have ended on this
 // host: nobody waits for leases that nobody will renew, and the dead have no share.
-func (l *lane) reap(ctx context.Context, ended []MemberState) (any bool) {
+func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
 	var dead []string
 	partitions := 0
 	for _, m := range ended {
@@ -155,7 +156,7 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (any bool) {
 		if err != nil || !reaped.Done {
 			continue
 		}
-		any = true
+		some = true
 		if proven {
 			dead, partitions = append(dead, m.Name), partitions+reaped.Parts
 		}
@@ -167,5 +168,5 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (any bool) {
 	if len(dead) > 0 {
 		l.log.Info("workers whose processes have ended on this host left their partitions at once", "workers", dead, "partitions", partitions)
 	}
-	return any
+	return some
 }

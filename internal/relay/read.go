@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -70,8 +71,32 @@ func (r *Relay) raise(hard context.Context) error {
 	sample, err := within(hard, r.cfg.Store.Horizon)
 	if err == nil {
 		r.horizon.sampled(sample)
+		r.behind.note(r.log.With("provider", r.cfg.Provider), r.horizon.at(), r.horizon.heldUp(), time.Now())
 	}
 	return err
+}
+
+// standstillAfter is for how long a transaction may hold up the horizon before the log
+// names it: until it ends, what was stored since is read again and again.
+const standstillAfter = time.Minute
+
+// standstill is since when the horizon is held up, and where.
+type standstill struct {
+	at    int64
+	since time.Time
+	told  bool
+}
+
+func (s *standstill) note(log *slog.Logger, at int64, writers []string, now time.Time) {
+	if len(writers) == 0 || at != s.at || s.since.IsZero() {
+		*s = standstill{at: at, since: now}
+		return
+	}
+	if !s.told && now.Sub(s.since) >= standstillAfter {
+		s.told = true
+		log.Warn("a transaction that writes to the outbox has been open for long; publishing gets slower until it ends (see pg_stat_activity)",
+			"transactions", writers, "since", now.Sub(s.since).Round(time.Second))
+	}
 }
 
 func (l *lane) looks(hard context.Context) (more bool, err error) {

@@ -61,6 +61,7 @@ type Relay struct {
 	horizon horizon
 	highest atomic.Int64 // seq that was seen
 	asking  sync.Mutex   // for the horizon
+	behind  standstill
 
 	mu      sync.Mutex // held by Start, and for the first of several Stops
 	started bool
@@ -128,7 +129,7 @@ func (r *Relay) Start(ctx context.Context) error {
 	r.hard, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.started = true
 	r.running.Store(true)
-	r.run()
+	r.run() //nolint:contextcheck // it goes on after ctx
 	return nil
 }
 

@@ -93,7 +93,7 @@ func TestLook_ARowThatAppearsBelowOthersIsFound(t *testing.T) {
 func TestStop_WaitsForCallsAndGivesAllBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()
-		release := p.broker.Stall()
+		release := w.broker.Stall()
 		w.insert(p, "a", "b")
 		w.until(time.Second, "in flight", func() bool { return p.Status()[target].InFlight == 2 })
 		time.AfterFunc(time.Second, release)
@@ -109,7 +109,8 @@ func TestStop_WaitsForCallsAndGivesAllBack(t *testing.T) {
 func TestStop_EndsWhileTheBrokerHangs(t *testing.T) {
 	inWorld(t, func(w *world) {
 		hanging := make(chan struct{})
-		p := w.start(through(func(*process, context.Context, []broker.Message) error { <-hanging; return nil }))
+		p := w.start()
+		p.broker.through(func(context.Context, []broker.Message) error { <-hanging; return nil })
 		w.insert(p, "a")
 		w.until(time.Second, "in flight", func() bool { return p.Status()[target].InFlight == 1 })
 		ctx, cancel := context.WithTimeout(w.Context(), 3*time.Second)
@@ -119,5 +120,31 @@ func TestStop_EndsWhileTheBrokerHangs(t *testing.T) {
 		require.Less(t, time.Since(begin), 4*time.Second)
 		close(hanging)
 		require.Len(t, w.store.Undelivered(), 1)
+	})
+}
+
+// A transaction that stays open holds up what looks may pass: the log names it.
+func TestLook_ATransactionThatStaysOpenIsNamed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start()
+		slow := w.store.Begin()
+		slow.Insert(relaytest.Row(target, topic, "a"))
+		w.insert(p, "b")
+		w.delivered(10 * time.Second)
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // in a bubble
+		require.Equal(t, 1, w.logs.count("a transaction that writes to the outbox has been open for long"))
+		slow.Rollback()
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		require.Equal(t, 1, w.logs.count("a transaction that writes"))
+	})
+}
+
+func TestHousekeeping_PurgesInItsTurn(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start()
+		w.insert(p, "a", "b")
+		w.delivered(time.Second)
+		time.Sleep(61 * time.Minute) //nolint:forbidigo // in a bubble
+		require.Equal(t, 1, w.logs.count(`msg="expired rows were removed from the outbox"`))
 	})
 }

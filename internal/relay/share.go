@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// said is what the member's row says.
+type said struct{ sick, trial bool }
+
 // share gives the lane its part of the partitions: those of all, divided by the members
 // that reach the broker. Nobody takes from a member that lives: who has too much
 // releases, who has too little takes what is free.
@@ -13,28 +16,31 @@ func (l *lane) share(hard context.Context, life *membership) error {
 	if v == nil {
 		return nil
 	}
-	healthy := 0
+	healthy, trials := 0, 0
 	for _, m := range v.others {
 		if m.Healthy {
 			healthy++
+		} else if m.Trial {
+			trials++
 		}
 	}
 	now := time.Now()
-	if well, _ := l.health.state(); well == l.sick {
-		l.sick = !well
+	want := l.health.share(now, l.partitions, len(v.others), healthy, trials)
+	well, trouble := l.health.state()
+	if says := (said{!well, !well && trouble == ""}); says != l.said {
+		l.said = says
 		l.r.keeper.hurry() // the others have to know
 	}
-	want := l.health.share(now, l.partitions, len(v.others), healthy)
 	have := l.member.count()
 	err := l.release(hard, life, have-want)
 	if err == nil && have < want && v.free > 0 {
 		err = l.take(hard, life, v, want-have)
 	}
 	l.database.Note(hard, sharing, err)
-	if err == nil {
-		silent := l.watched.look(v.others, v.now, now)
+	if err == nil && l.watched.at != v.at {
+		silent := l.watched.look(v.others, v.now, v.at)
 		l.silent.Store(silent)
-		l.watched.say(l.log, silent, l.watched.held(v.others), l.member.count(), l.partitions, now)
+		l.watched.say(l.log, silent, l.watched.held(v.others), l.member.count(), l.partitions, v.at)
 	}
 	return err
 }

@@ -105,7 +105,7 @@ type Store interface {
 type Renewal struct {
 	Member  MemberID
 	Healthy bool
-	Trouble string // for people, while it is sick
+	Trouble string // for people, while it is sick; "" then says that it tries with one partition
 }
 
 // Renewed is a member that lives, with all that is its own.
@@ -207,6 +207,7 @@ type MemberState struct {
 	ID      MemberID
 	Name    string
 	Healthy bool
+	Trial   bool      // not healthy, but without trouble: it has one partition to try
 	Expired bool      // its lease has passed
 	Until   time.Time // when its lease ends, by the database's clock
 	Parts   int

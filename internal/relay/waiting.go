@@ -19,6 +19,7 @@ const waitingEvery = 10 * time.Second
 type watched struct {
 	host  liveness.Host
 	lease time.Duration
+	at    time.Time // of the last look
 	began bool
 	said  time.Time
 	seen  map[MemberID]sighting
@@ -50,7 +51,7 @@ func (w *watched) look(others []MemberState, now, at time.Time) *outbox.Silence 
 			w.add(&silent, m, quiet)
 		}
 	}
-	w.seen = seen
+	w.seen, w.at = seen, at
 	if silent.Partitions == 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -68,35 +69,57 @@ type process struct {
 	*relay.Relay
 
 	store  *relaytest.Store
-	broker *memory.Broker
+	broker *connection
 }
 
-// adapter is a broker that a test has changed.
-type adapter struct {
+// connection is a process's to the broker.
+type connection struct {
 	broker.Broker
 
-	publish      func(ctx context.Context, messages []broker.Message) error
-	capabilities func(broker.Capabilities) broker.Capabilities
+	noPrefix bool
+	mu       sync.Mutex
+	publish  func(ctx context.Context, messages []broker.Message) error
 }
 
-func (a adapter) Publish(ctx context.Context, messages []broker.Message) error {
-	if a.publish == nil {
-		return a.Broker.Publish(ctx, messages)
-	}
-	return a.publish(ctx, messages)
+var errDown = broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("the broker is down"))
+
+// through has it publish by f; nil: as it should.
+func (c *connection) through(f func(ctx context.Context, messages []broker.Message) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.publish = f
 }
 
-func (a adapter) Capabilities() broker.Capabilities {
-	if a.capabilities == nil {
-		return a.Broker.Capabilities()
+// down cuts it, or mends it.
+func (c *connection) down(is bool) {
+	c.through(nil)
+	if is {
+		c.through(func(context.Context, []broker.Message) error { return errDown })
 	}
-	return a.capabilities(a.Broker.Capabilities())
+}
+
+// Publish implements [broker.Publisher].
+func (c *connection) Publish(ctx context.Context, messages []broker.Message) error {
+	c.mu.Lock()
+	publish := c.publish
+	c.mu.Unlock()
+	if publish == nil {
+		return c.Broker.Publish(ctx, messages)
+	}
+	return publish(ctx, messages)
+}
+
+// Capabilities implements [broker.Broker].
+func (c *connection) Capabilities() broker.Capabilities {
+	all := c.Broker.Capabilities()
+	all.Prefix = all.Prefix && !c.noPrefix
+	return all
 }
 
 // start starts a process, which is stopped at the end of the test.
 func (w *world) start(change ...func(*process, *relay.Config)) *process {
 	w.Helper()
-	p := &process{store: w.store.Connect(), broker: w.broker.Connect()}
+	p := &process{store: w.store.Connect(), broker: &connection{Broker: w.broker}}
 	cfg := relay.Config{
 		Provider: "test", Store: p.store, Lanes: []relay.Lane{{Target: target, Broker: p.broker}},
 		Outbox: outbox.Config{Retry: outbox.RetryPolicy{Jitter: -1}}, Logger: slog.New(slog.NewTextHandler(&w.logs, nil)),
@@ -114,13 +137,6 @@ func (w *world) start(change ...func(*process, *relay.Config)) *process {
 		_ = p.Stop(ctx) // some tests have stopped it
 	})
 	return p
-}
-
-// through has the process publish by f.
-func through(f func(p *process, ctx context.Context, messages []broker.Message) error) func(*process, *relay.Config) {
-	return func(p *process, cfg *relay.Config) {
-		cfg.Lanes[0].Broker = adapter{Broker: p.broker, publish: func(ctx context.Context, messages []broker.Message) error { return f(p, ctx, messages) }}
-	}
 }
 
 // insert commits rows of keys, and tells a process.

@@ -155,7 +155,7 @@ func (s *Store) polled(lane relay.LaneID, now time.Time) (l relay.PolledLane) {
 	for id, m := range s.members {
 		if m.lane == lane {
 			l.Members = append(l.Members, relay.MemberState{
-				ID: id, Name: m.name, Healthy: m.healthy, Expired: !now.Before(m.until), Until: m.until, Parts: len(s.own(lane, id)),
+				ID: id, Name: m.name, Healthy: m.healthy, Trial: !m.healthy && m.trouble == "", Expired: !now.Before(m.until), Until: m.until, Parts: len(s.own(lane, id)),
 			})
 		}
 	}
