@@ -17,36 +17,24 @@ import (
 // prepared statements. It writes the columns that Waybill writes, and a body of
 // Waybill's size, but encodes nothing: the body is a sample's.
 type byHand struct {
-	c          *pgx.Conn
-	partitions int
-	body       []byte
+	c      *pgx.Conn
+	tables *tables
+	body   []byte
 }
 
-const (
-	insertDocument = "INSERT INTO documents (category, id, version, state, unit) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
-	insertRow      = `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, topic, partition_key, partition,
-		message_type, aggregate_type, aggregate_id, aggregate_version, payload, content_type,
-		correlation_id, causation_id, tenant_id, traceparent, priority, occurred_at) VALUES
-		($1, $2, $3, $4, $5, NULL, $6, $7, $8, $9, $6, $10, $11, $12, $13, NULL, NULL, NULL, $14, $15)`
-)
+const insertDocument = "INSERT INTO documents (category, id, version, state, unit) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
 
-func newByHand(ctx context.Context, w *world, c *pgx.Conn) (*byHand, error) {
-	h := &byHand{c: c}
-	var err error
-	if h.partitions, err = outbox.Partitions(ctx, w.provider.Reader()); err != nil {
-		return nil, err
-	}
-	rows, err := sample(h.partitions, 1, 1)
+func newByHand(ctx context.Context, t *tables, c *pgx.Conn) (*byHand, error) {
+	rows, err := sample(limitPartitions, 1, 1)
 	if err != nil {
 		return nil, err
 	}
-	h.body = rows[0].Payload
-	for _, s := range []string{insertDocument, insertRow} {
+	for _, s := range []string{insertDocument, t.insert} {
 		if _, err := c.Prepare(ctx, s, s); err != nil {
 			return nil, err
 		}
 	}
-	return h, nil
+	return &byHand{c: c, tables: t, body: rows[0].Payload}, nil
 }
 
 // filed is a paper that is to be stored by hand.
@@ -68,8 +56,8 @@ func (h *byHand) save(ctx context.Context, f filed) error {
 		return fmt.Errorf("paper %s exists", f.id)
 	}
 	id := func() [16]byte { return uuid.Must(uuid.NewV7()) }
-	_, err = tx.Exec(ctx, insertRow, id(), id(), internal, category+"-"+f.id, category,
-		f.id, outbox.PartitionOf(f.id, h.partitions), "Desk.PaperFiled.v1", "paper", int64(1), h.body,
+	_, err = tx.Exec(ctx, h.tables.insert, id(), id(), h.tables.lane, category+"-"+f.id, category,
+		f.id, outbox.PartitionOf(f.id, limitPartitions), "Desk.PaperFiled.v1", "paper", int64(1), h.body,
 		"application/json", uuid.Must(uuid.NewV7()).String(), 0, time.Now())
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/domain"
-	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -85,15 +84,12 @@ func (w *world) consuming(ctx context.Context, start func() error) (map[string]f
 
 // produce fills the topic, and empties the tables.
 func (w *world) produce(ctx context.Context) error {
-	for _, statement := range []string{
-		"CREATE TABLE IF NOT EXISTS projection (key text PRIMARY KEY, n bigint NOT NULL)", "TRUNCATE inbox, projection",
-		"VACUUM (ANALYZE) inbox, projection", "CHECKPOINT",
-	} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return err
-		}
+	err := w.each(ctx, "CREATE TABLE IF NOT EXISTS projection (key text PRIMARY KEY, n bigint NOT NULL)",
+		"TRUNCATE inbox, projection", "VACUUM (ANALYZE) inbox, projection", "CHECKPOINT")
+	if err != nil {
+		return err
 	}
-	partitions, err := outbox.Partitions(ctx, w.provider.Reader())
+	partitions, err := w.partitions(ctx)
 	if err != nil {
 		return err
 	}

@@ -8,17 +8,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-const (
-	latencyWriters = 4
-	latencyTime    = 10 * time.Second
-)
+const latencyWriters = 4
 
 // percentiles, and the rate at which units were really committed.
 var percentiles = []string{"p50", "p99", "max", "units/s"}
@@ -100,7 +96,7 @@ func (b watched) Publish(ctx context.Context, messages []broker.Message) error {
 
 // latency is the time from the return of a commit to Kafka's acknowledgement of
 // its message, at a fixed rate of units per second.
-func latency(perSecond int) func(context.Context, *world) (map[string]float64, error) {
+func latency(perSecond int, lasts time.Duration) func(context.Context, *world) (map[string]float64, error) {
 	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
 		b, end, err := w.broker(ctx)
 		if err != nil {
@@ -120,7 +116,7 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 			return nil
 		}
 		err = w.running(ctx, watched{b, watch}, outbox.Config{}, func(ctx context.Context) error {
-			got, err = paced(ctx, watch, perSecond, slices.Repeat([]func() error{writer}, latencyWriters))
+			got, err = paced(ctx, watch, perSecond, lasts, slices.Repeat([]func() error{writer}, latencyWriters))
 			return err
 		})
 		if err != nil {
@@ -131,69 +127,53 @@ func latency(perSecond int) func(context.Context, *world) (map[string]float64, e
 }
 
 // latencyByHand is the same with writers and a relay that are written by hand.
-func latencyByHand(perSecond int) func(context.Context, *world) (map[string]float64, error) {
-	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
-		if err := w.anew(ctx); err != nil {
-			return nil, err
-		}
-		alive, err := w.withoutLifeCycle(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, alive()) }()
-		client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.ProducerLinger(0))
-		if err != nil {
-			return nil, err
-		}
-		defer client.Close()
-		watch := newStopwatch()
-		relaying, stop := context.WithCancel(ctx)
-		p := &prompt{
-			dsn: w.dsn, topic: w.prefix() + topic, client: client, watch: watch,
-			woken: make(chan struct{}, 1), landed: make(chan struct{}, 1), out: map[int64]bool{},
-		}
-		relayed := make(chan error, 1)
-		go func() { relayed <- p.run(relaying) }()
-		defer func() {
-			stop()
-			err = errors.Join(<-relayed, err)
-		}()
-		var writers []func() error
-		for range latencyWriters {
-			c, err := pgx.Connect(ctx, w.dsn)
+func latencyByHand(perSecond int, lasts time.Duration) func(*tables) work {
+	return func(t *tables) work {
+		return func(ctx context.Context, w *world) (got map[string]float64, err error) {
+			if err := w.anew(ctx); err != nil {
+				return nil, err
+			}
+			client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.ProducerLinger(0))
 			if err != nil {
 				return nil, err
 			}
-			defer c.Close(context.WithoutCancel(ctx))
-			h, err := newByHand(ctx, w, c)
-			if err != nil {
-				return nil, err
+			defer client.Close()
+			watch := newStopwatch()
+			relaying, stop := context.WithCancel(ctx)
+			p := &prompt{
+				dsn: w.dsn, topic: w.prefix() + topic, tables: t, client: client, watch: watch,
+				woken: make(chan struct{}, 1), landed: make(chan struct{}, 1), out: map[int64]bool{},
 			}
-			writers = append(writers, func() error {
-				f := newFiled(text())
-				if err := h.save(ctx, f); err != nil {
-					return err
-				}
-				watch.commit(f.id, time.Now())
+			relayed := make(chan error, 1)
+			go func() { relayed <- p.run(relaying) }()
+			defer func() {
+				stop()
+				err = errors.Join(<-relayed, err)
+			}()
+			writers, end, err := w.hands(ctx, t, latencyWriters, func(id string) {
+				watch.commit(id, time.Now())
 				p.wake()
-				return nil
 			})
+			if err != nil {
+				return nil, err
+			}
+			defer end()
+			if got, err = paced(ctx, watch, perSecond, lasts, writers); err != nil {
+				return nil, err
+			}
+			return got, w.delivered(ctx, len(watch.committed), false)
 		}
-		if got, err = paced(ctx, watch, perSecond, writers); err != nil {
-			return nil, err
-		}
-		return got, w.delivered(ctx, len(watch.committed), false)
 	}
 }
 
 // paced lets writers take turns at a fixed rate, whether or not the one before
 // has finished, and measures after a warm-up.
-func paced(ctx context.Context, watch *stopwatch, perSecond int, writers []func() error) (map[string]float64, error) {
+func paced(ctx context.Context, watch *stopwatch, perSecond int, lasts time.Duration, writers []func() error) (map[string]float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := time.Now()
 	from := begin.Add(2 * warmUp)
-	to := from.Add(latencyTime)
+	to := from.Add(lasts)
 	step := time.Second / time.Duration(perSecond)
 	errs := make([]error, len(writers))
 	var working sync.WaitGroup

@@ -2,6 +2,12 @@
 // for exactly this case, and beside peers, on the same servers, in the same run.
 //
 //	cd bench && go run . [--scenario NAME] [--runs N] [--json]
+//	cd bench && go run . floors [--scenario NAME] [--runs N] [--write]
+//	cd bench && go run . envelope [--scale N] [--condition NAME]
+//
+// floors runs everything short and says which ratio to the limit has fallen by more
+// than a fifth since floors.json was written. envelope says what a million rows,
+// dead topics and the like cost, beside empty tables.
 //
 // It starts the servers (scripts/services) unless WAYBILL_POSTGRES and
 // WAYBILL_KAFKA name some, works in a database and under topics of its own, and
@@ -35,9 +41,12 @@ type scenario struct {
 	name    string
 	unit    string
 	metrics []string
+	less    bool // less of the first metric is better
 	waybill work
-	limit   work   // nil if there is none
-	against string // what the limit is, if not the same work by hand
+	byHand  func(*tables) work // the limit, and the limit on new tables
+	limit   work               // another; nil if there is none
+	against string             // what it is
+	best    bool               // the ratio is to the limit's best run
 	peers   []peer
 	named   bool // run only if it is named
 }
@@ -51,42 +60,65 @@ type peer struct {
 	had func(context.Context, *world) bool
 }
 
-func scenarios() []scenario {
+// sizes of what is done, and how long it lasts.
+type sizes struct {
+	events, large, history, resident             int
+	save, latency, steady, outage, silent, quiet time.Duration
+}
+
+var (
+	usual = sizes{
+		events: 100_000, large: 300_000, history: 1_000_000, resident: 1_000_000,
+		save: 5 * time.Second, latency: 10 * time.Second, steady: 20 * time.Second, outage: 10 * time.Second, silent: 30 * time.Second, quiet: time.Minute,
+	}
+	short = sizes{
+		events: 20_000, large: 60_000, history: 200_000, resident: 100_000,
+		save: 2 * time.Second, latency: 4 * time.Second, steady: 5 * time.Second, outage: 4 * time.Second, silent: 5 * time.Second, quiet: 5 * time.Second,
+	}
+)
+
+func scenarios(n sizes) []scenario {
 	rate := []string{"rate"}
 	withPurge, withoutPurge := purges(2_000_000, 2*time.Minute)
-	withSmall, withoutSmall := purges(300_000, time.Minute)
-	all := drainage{events: 100_000, keys: 10_000}
-	few := drainage{events: 100_000, keys: 50}
+	withSmall, withoutSmall := purges(n.large, n.quiet)
+	all := drainage{events: n.events, keys: n.events / 10}
+	few := drainage{events: n.events, keys: 50}
 	forwarded := drainage{events: 20_000, keys: 10_000}
 	cloned := drainage{events: 5_000}
 	deleted, aged, large := all, all, all
-	deleted.delete, aged.history, large.events = true, 1_000_000, 300_000
+	deleted.delete, aged.history, large.events = true, n.history, n.large
 	watched := large
 	watched.snapshot = time.Minute
 	return []scenario{
-		{name: "save-1", unit: "units/s", metrics: rate, waybill: save(1), limit: saveByHand(1)},
-		{name: "save-8", unit: "units/s", metrics: rate, waybill: save(8), limit: saveByHand(8)},
-		{name: "latency-100", unit: "ms", metrics: percentiles, waybill: latency(100), limit: latencyByHand(100)},
-		{name: "latency-1000", unit: "ms", metrics: percentiles, waybill: latency(1000), limit: latencyByHand(1000)},
-		{name: "drain", unit: "events/s", metrics: rate, waybill: all.waybill, limit: all.byHand, peers: []peer{
+		{name: "save-1", unit: "units/s", metrics: rate, waybill: save(1, n.save), byHand: saveByHand(1, n.save)},
+		{name: "save-8", unit: "units/s", metrics: rate, waybill: save(8, n.save), byHand: saveByHand(8, n.save)},
+		{name: "latency-100", unit: "ms", metrics: percentiles, less: true, best: true, waybill: latency(100, n.latency), byHand: latencyByHand(100, n.latency)},
+		{name: "latency-1000", unit: "ms", metrics: percentiles, less: true, best: true, waybill: latency(1000, n.latency), byHand: latencyByHand(1000, n.latency)},
+		{name: "drain", unit: "events/s", metrics: rate, waybill: all.waybill, byHand: all.byHand, peers: []peer{
 			{name: "watermill", run: forwarded.watermill},
 			{name: "river", unit: "jobs/s that do nothing, without a broker", run: all.river},
 			{name: "protean", run: cloned.protean, had: hasProtean},
 		}},
-		{name: "drain-50", unit: "events/s", metrics: rate, waybill: few.waybill, limit: few.byHand},
-		{name: "drain-delete", unit: "events/s", metrics: rate, waybill: deleted.waybill, limit: deleted.byHand},
+		{name: "drain-50", unit: "events/s", metrics: rate, waybill: few.waybill, byHand: few.byHand},
+		{name: "drain-delete", unit: "events/s", metrics: rate, waybill: deleted.waybill, byHand: deleted.byHand},
 		{name: "drain-history", unit: "events/s", metrics: rate, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
 		{name: "drain-snapshot", unit: "events/s", metrics: rate, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
-		{name: "workers", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }), limit: numbers(all, func(d drainage) work { return d.byHand })},
-		{name: "steady", unit: "units/s", metrics: steadyMetrics, waybill: steady(steadyTime), limit: unattended(steadyTime), against: "without an engine"},
-		{name: "rtt", unit: "per second", metrics: farMetrics, waybill: far(all, roundTrip), limit: far(all, 0), against: "without a delay"},
-		{name: "outage", unit: "units/s", metrics: outageMetrics, waybill: outage(outageTime, true), limit: outage(outageTime, false), against: "without an outage"},
-		{name: "consume", unit: "effects/s", metrics: rate, waybill: consume(50), limit: consumeByHand(50)},
-		{name: "consume-1", unit: "effects/s", metrics: rate, waybill: consume(1), limit: consumeByHand(1)},
-		{name: "retention", unit: "ms", metrics: purgeMetrics, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},
-		{name: "retention-300k", unit: "ms", metrics: purgeMetrics, waybill: withSmall, limit: withoutSmall, against: "without a purge"},
-		{name: "memory", unit: "MiB", metrics: memoryMetrics, waybill: memory(memoryRows, memoryIdle)},
-		{name: "stalled", unit: "ms", metrics: percentiles, waybill: commits(true), limit: commits(false), against: "with a broker that answers"},
+		{
+			name: "workers", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }),
+			byHand: func(t *tables) work { return numbers(all, func(d drainage) work { return d.byHand(t) }) },
+		},
+		{name: "steady", unit: "units/s", metrics: steadyMetrics, waybill: steady(n.steady), limit: unattended(n.steady), against: "without an engine"},
+		{name: "rtt", unit: "per second", metrics: farMetrics, waybill: far(all, roundTrip, n.save), limit: far(all, 0, n.save), against: "without a delay"},
+		{name: "outage", unit: "units/s", metrics: outageMetrics, waybill: outage(n.outage, true), limit: outage(n.outage, false), against: "without an outage"},
+		{name: "afteroutage", unit: "events/s", metrics: afterOutageMetrics, waybill: afterOutage(true), limit: afterOutage(false), against: "without an outage"},
+		{name: "overload", unit: "s", metrics: overloadMetrics, less: true, waybill: overload(n.outage)},
+		{name: "wal", unit: "bytes/event", metrics: walMetrics, less: true, waybill: walOf(n.events / 5), byHand: walByHand(n.events / 5)},
+		{name: "consume", unit: "effects/s", metrics: rate, waybill: consume(50), limit: consumeByHand(50), against: "by hand"},
+		{name: "consume-1", unit: "effects/s", metrics: rate, waybill: consume(1), limit: consumeByHand(1), against: "by hand"},
+		{name: "retention", unit: "ms", metrics: purgeMetrics, less: true, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},
+		{name: "retention-300k", unit: "ms", metrics: purgeMetrics, less: true, waybill: withSmall, limit: withoutSmall, against: "without a purge"},
+		{name: "memory", unit: "MiB", metrics: memoryMetrics, less: true, waybill: memory(n.resident, memoryIdle)},
+		{name: "stalled", unit: "ms", metrics: percentiles, less: true, waybill: commits(true, n.silent), limit: commits(false, n.silent), against: "with a broker that answers"},
 	}
 }
 
@@ -106,7 +138,15 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	if len(args) == 2 && args[0] == aloneArg {
 		return beAlone(ctx, args[1], log)
 	}
-	all := scenarios()
+	if len(args) > 0 {
+		switch args[0] {
+		case floorsArg:
+			return floors(ctx, args[1:], out, log)
+		case envelopeArg:
+			return envelope(ctx, args[1:], out, log)
+		}
+	}
+	all := scenarios(usual)
 	var names []string
 	for _, s := range all {
 		names = append(names, s.name)
@@ -173,7 +213,17 @@ func choose(all []scenario, only string) ([]scenario, error) {
 
 // run takes turns, so that whatever else the machine does meets all.
 func (s scenario) run(ctx context.Context, w *world, runs int, to profiles) (result, error) {
-	r := result{scenario: s, waybill: measured{}, limit: measured{}}
+	r := result{scenario: s, waybill: measured{}, limit: measured{}, fresh: measured{}}
+	limits := []struct {
+		who  string
+		do   work
+		into measured
+	}{{s.against, s.limit, r.limit}}
+	if s.byHand != nil {
+		limits[0].who, limits[0].do = "by hand", s.byHand(first)
+		limits = append(limits, limits[0])
+		limits[1].who, limits[1].do, limits[1].into = "by hand, on new tables", s.byHand(second), r.fresh
+	}
 	r.scenario.peers = nil
 	for _, p := range s.peers {
 		if p.had == nil || p.had(ctx, w) {
@@ -195,8 +245,11 @@ func (s scenario) run(ctx context.Context, w *world, runs int, to profiles) (res
 		if err := turn(n, "Waybill", to.of(s.waybill), r.waybill); err != nil {
 			return r, err
 		}
-		if s.limit != nil {
-			if err := turn(n, cmp.Or(s.against, "by hand"), s.limit, r.limit); err != nil {
+		for _, l := range limits {
+			if l.do == nil {
+				continue
+			}
+			if err := turn(n, l.who, l.do, l.into); err != nil {
 				return r, err
 			}
 		}

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	memoryRows = 1_000_000
 	memoryKeys = 10_000
 	memoryIdle = 10 * time.Second
 
@@ -58,7 +57,7 @@ func memory(rows int, idle time.Duration) work {
 				return nil, err
 			}
 		}
-		if err := w.tidy(ctx); err != nil {
+		if err := w.tidy(ctx, w.layout.names...); err != nil {
 			return nil, err
 		}
 		begin := time.Now()

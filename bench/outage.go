@@ -12,7 +12,6 @@ import (
 
 const (
 	outageRate = 500 // units per second
-	outageTime = 10 * time.Second
 	// outageRest is how long writers go on when all is caught up.
 	outageRest = 5 * time.Second
 )
@@ -88,7 +87,7 @@ func (w *world) caughtUp(ctx context.Context, mend func(), got map[string]float6
 		if time.Since(begin) > patience {
 			return fmt.Errorf("not caught up within %v", patience)
 		}
-		if err := w.sql.QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox WHERE finished_at IS NULL AND seq <= $1)", last).Scan(&left); err != nil {
+		if err := w.sql.QueryRow(ctx, w.layout.leftTo, last).Scan(&left); err != nil {
 			return err
 		}
 	}

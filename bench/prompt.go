@@ -12,32 +12,30 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-const promptRead = `SELECT seq, message_id::text, partition_key, message_type, content_type, payload FROM outbox
-	WHERE target_broker = $1 AND finished_at IS NULL ORDER BY seq`
-
 // prompt is a relay by hand that each commit wakes: it reads what is not finished
 // and not on its way yet, produces it one by one, and marks what has arrived. It
 // claims nothing and knows no failures. Keys come once here, so that it needs no
 // order.
 type prompt struct {
 	dsn, topic string
+	tables     *tables
 	client     *kgo.Client
 	watch      *stopwatch
 
 	woken, landed chan struct{}
 	mu            sync.Mutex
 	out           map[int64]bool // until a read can't see them any more
-	arrived       []int64
+	arrived       relayed
 	marked        []int64
 	err           error
 }
 
 // wake says that something was committed.
-func (p *prompt) wake() { ring(p.woken) }
+func (p *prompt) wake() { tell(p.woken) }
 
-func ring(bell chan struct{}) {
+func tell(to chan struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -47,10 +45,10 @@ func (p *prompt) run(ctx context.Context) error {
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, each := range []struct {
-		bell chan struct{}
-		do   func(context.Context, *pgx.Conn) error
+		on chan struct{}
+		do func(context.Context, *pgx.Conn) error
 	}{{p.woken, p.send}, {p.landed, p.mark}} {
-		c, err := pgx.Connect(ctx, p.dsn)
+		c, err := p.tables.connect(ctx, p.dsn)
 		if err != nil {
 			return err
 		}
@@ -58,7 +56,7 @@ func (p *prompt) run(ctx context.Context) error {
 		both.Go(func() {
 			for errs[i] == nil {
 				select {
-				case <-each.bell:
+				case <-each.on:
 					errs[i] = each.do(ctx, c)
 				case <-ctx.Done():
 					return
@@ -80,49 +78,47 @@ func (p *prompt) send(ctx context.Context, c *pgx.Conn) error {
 	}
 	p.marked = nil
 	p.mu.Unlock()
-	found, err := c.Query(ctx, promptRead, internal)
+	found, err := c.Query(ctx, p.tables.all, p.tables.lane)
 	if err != nil {
 		return err
 	}
-	var (
-		seq                        int64
-		id, key, kind, contentType string
-		body                       []byte
-	)
-	_, err = pgx.ForEachRow(found, []any{&seq, &id, &key, &kind, &contentType, &body}, func() error {
+	defer found.Close()
+	for found.Next() {
+		part, seq, record, err := recordOf(found, p.topic)
+		if err != nil {
+			return err
+		}
 		p.mu.Lock()
 		known := p.out[seq]
 		p.out[seq] = true
 		p.mu.Unlock()
-		if known {
-			return nil
+		if !known {
+			p.client.Produce(ctx, record, func(r *kgo.Record, err error) { p.landing(part, seq, string(r.Key), err) })
 		}
-		seq, key := seq, key
-		p.client.Produce(ctx, &kgo.Record{Topic: p.topic, Key: []byte(key), Value: body, Headers: []kgo.RecordHeader{
-			{Key: "id", Value: []byte(id)}, {Key: "type", Value: []byte(kind)}, {Key: "content-type", Value: []byte(contentType)},
-		}}, func(_ *kgo.Record, err error) { p.landing(seq, key, err) })
-		return nil
-	})
-	return err
+	}
+	return found.Err()
 }
 
-func (p *prompt) landing(seq int64, key string, err error) {
+func (p *prompt) landing(part int16, seq int64, key string, err error) {
 	if err == nil {
 		p.watch.answer(time.Now(), broker.Message{Key: key})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = errors.Join(p.err, err)
-	p.arrived = append(p.arrived, seq)
-	ring(p.landed)
+	p.arrived.parts, p.arrived.seqs = append(p.arrived.parts, part), append(p.arrived.seqs, seq)
+	tell(p.landed)
 }
 
 func (p *prompt) mark(ctx context.Context, c *pgx.Conn) error {
 	p.mu.Lock()
-	seqs := p.arrived
-	p.arrived = nil
+	parts, seqs := p.arrived.parts, p.arrived.seqs
+	p.arrived.parts, p.arrived.seqs = nil, nil
 	p.mu.Unlock()
-	_, err := c.Exec(ctx, relayMark, seqs)
+	if len(seqs) == 0 {
+		return nil
+	}
+	_, err := c.Exec(ctx, p.tables.settle, parts, seqs)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.marked = append(p.marked, seqs...)

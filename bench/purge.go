@@ -75,10 +75,10 @@ func (t *timings) metrics() map[string]float64 {
 
 // activeNow leaves out units of work and the bench itself. The server shows the
 // statement that a transaction is at, and only the first 1 kB of its text.
-const activeNow = `SELECT concat_ws(' ', pid, xact_start), query ~ 'statement_timeout|expires_at <= |^DELETE FROM outbox WHERE ctid',
+const activeNow = `SELECT concat_ws(' ', pid, xact_start), query ~ $2,
 		(extract(epoch FROM clock_timestamp() - xact_start) * 1000)::float8
 	FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND xact_start IS NOT NULL
-		AND pid NOT IN (pg_backend_pid(), $1) AND query !~ 'INSERT INTO (documents|outbox) '`
+		AND pid NOT IN (pg_backend_pid(), $1) AND query !~ $3`
 
 // aged is a transaction as it was last seen.
 type aged struct {
@@ -102,7 +102,7 @@ func (t *timings) sample(ctx context.Context, w *world) (end func() error, err e
 		pause(ctx, time.Until(t.from))
 		var err error
 		for ticks := time.Tick(sampleEvery); err == nil && ctx.Err() == nil; {
-			err = look(context.WithoutCancel(ctx), c, w.sql.PgConn().PID(), seen)
+			err = look(context.WithoutCancel(ctx), c, seen, w.sql.PgConn().PID(), w.layout.purging, w.layout.writing)
 			select {
 			case <-ticks:
 			case <-ctx.Done():
@@ -126,8 +126,8 @@ func (t *timings) sample(ctx context.Context, w *world) (end func() error, err e
 
 // look notes the transactions of the moment. COMMIT doesn't say whose it is: what
 // was seen before it does, and if nothing was, it counts as a worker's.
-func look(ctx context.Context, c *pgx.Conn, except uint32, seen map[string]aged) error {
-	found, err := c.Query(ctx, activeNow, except)
+func look(ctx context.Context, c *pgx.Conn, seen map[string]aged, args ...any) error {
+	found, err := c.Query(ctx, activeNow, args...)
 	if err != nil {
 		return err
 	}
@@ -185,36 +185,13 @@ func (w *world) fillExpired(ctx context.Context, expired int) error {
 		return err
 	}
 	w.log("filling the table with %d rows", expired)
-	for _, statement := range []string{"DELETE FROM outbox_jobs", "DELETE FROM outbox_published"} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	if err := w.past(ctx, expired, 8*24*time.Hour); err != nil {
+	if err := w.each(ctx, w.layout.forget...); err != nil {
 		return err
 	}
-	for _, statement := range []string{"VACUUM (ANALYZE) outbox", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)", "CHECKPOINT"} {
-		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return err
-		}
+	if err := w.add(ctx, lot{rows: expired, keys: expired, name: "past-", state: published, ago: 8 * 24 * time.Hour}); err != nil {
+		return err
 	}
-	return nil
-}
-
-// past adds rows for the internal broker that were published so long ago.
-func (w *world) past(ctx context.Context, rows int, ago time.Duration) error {
-	for n := 0; n < rows; n += fillAtOnce {
-		_, err := w.sql.Exec(ctx, `INSERT INTO outbox (id, message_id, target_broker, stream, stream_category, partition_key, partition, message_type, aggregate_type, aggregate_id,
-				aggregate_version, payload, content_type, occurred_at, status, attempts, last_attempt_at, published_at, finished_at, expires_at)
-			SELECT gen_random_uuid(), gen_random_uuid(), $1, 'desk::paper-' || n, $2, n, n % 64, 'Desk.PaperFiled.v1', 'paper', n,
-				1, substr($3::bytea, 1 + n % 1000, 1200), 'application/json', at, 'published', 1, at, at, at, at + interval '7 days'
-			FROM generate_series($4::int + 1, $5::int) AS n, (SELECT now() - $6::interval AS at) AS past`,
-			internal, category, []byte(noise()[:3000]), n, min(n+fillAtOnce, rows), ago)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.each(ctx, "VACUUM (ANALYZE) "+w.layout.names[0], "SELECT pg_stat_reset_single_table_counters('"+w.layout.names[0]+"'::regclass)", "CHECKPOINT")
 }
 
 // purged waits until what had expired is gone.
@@ -223,7 +200,7 @@ func (w *world) purged(ctx context.Context, expired int) error {
 		var left bool
 		// Nothing else is removed, so the server's own count will do: a look at the
 		// table would pass all that was removed.
-		err := w.sql.QueryRow(ctx, "SELECT n_tup_del < $1 FROM pg_stat_user_tables WHERE relname = 'outbox'", expired).Scan(&left)
+		err := w.sql.QueryRow(ctx, "SELECT n_tup_del < $2 FROM pg_stat_user_tables WHERE relid = $1::regclass", w.layout.names[0], expired).Scan(&left)
 		switch {
 		case err != nil || !left:
 			return err

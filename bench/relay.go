@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -16,12 +15,6 @@ const (
 	relayWorkers  = 2
 	relayBatch    = 1000
 	relayInFlight = 4
-
-	relayRead = `SELECT seq, message_id::text, partition_key, message_type, content_type, correlation_id, occurred_at, payload FROM outbox
-		WHERE target_broker = $1 AND partition % $2 = $3 AND finished_at IS NULL AND seq > $4 ORDER BY seq LIMIT $5`
-	relayMark = `UPDATE outbox SET status = 'published', published_at = now(), finished_at = now(), expires_at = now() + interval '168 hours'
-		WHERE seq = ANY ($1)`
-	relayDelete = "DELETE FROM outbox WHERE seq = ANY ($1)"
 )
 
 // relay is the least that publishes an outbox in order: it owns a part of the
@@ -32,6 +25,7 @@ type relay struct {
 	dsn    string
 	client *kgo.Client
 	topic  string
+	tables *tables
 	part   int
 	parts  int
 	settle string
@@ -39,6 +33,7 @@ type relay struct {
 
 // relayed is a batch on its way.
 type relayed struct {
+	parts   []int16
 	seqs    []int64
 	working sync.WaitGroup
 	mu      sync.Mutex
@@ -46,31 +41,44 @@ type relayed struct {
 }
 
 // byHand lets relays do what waybill does.
-func (d drainage) byHand(ctx context.Context, w *world) (_ map[string]float64, err error) {
-	_, end, err := w.broker(ctx) // for the topic
-	if err != nil {
-		return nil, err
+func (d drainage) byHand(t *tables) work {
+	return func(ctx context.Context, w *world) (map[string]float64, error) {
+		_, end, err := w.broker(ctx) // for the topic
+		if err != nil {
+			return nil, err
+		}
+		end()
+		filled, err := t.fill(ctx, w, d)
+		if err != nil {
+			return nil, err
+		}
+		begin := time.Now()
+		if err := d.relays(ctx, w, t); err != nil {
+			return nil, err
+		}
+		took := time.Since(begin)
+		stay := len(filled)
+		if d.delete {
+			stay = 0
+		}
+		if err := t.finished(ctx, w, stay); err != nil {
+			return nil, err
+		}
+		return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.published(ctx, filled)
 	}
-	end()
-	filled, err := w.fill(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	alive, err := w.withoutLifeCycle(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, alive()) }()
+}
+
+// relays publish what is there.
+func (d drainage) relays(ctx context.Context, w *world, t *tables) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer client.Close()
-	r := relay{dsn: w.dsn, client: client, topic: w.prefix() + topic, parts: cmp.Or(d.workers*(1+d.others), relayWorkers), settle: relayMark}
+	r := relay{dsn: w.dsn, client: client, topic: w.prefix() + topic, tables: t, parts: cmp.Or(d.workers*(1+d.others), relayWorkers), settle: t.settle}
 	if d.delete {
-		r.settle = relayDelete
+		r.settle = t.remove
 	}
-	begin := time.Now()
 	errs := make([]error, r.parts)
 	var working sync.WaitGroup
 	for r.part = range r.parts {
@@ -78,35 +86,19 @@ func (d drainage) byHand(ctx context.Context, w *world) (_ map[string]float64, e
 		working.Go(func() { errs[mine.part] = mine.run(ctx) })
 	}
 	working.Wait()
-	took := time.Since(begin)
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.verify(ctx, d, filled)
-}
-
-// withoutLifeCycle lets rows be published that were not claimed, until it is ended.
-func (w *world) withoutLifeCycle(ctx context.Context) (end func() error, err error) {
-	const alter = "ALTER TABLE outbox %s TRIGGER outbox_life_cycle"
-	if _, err := w.sql.Exec(ctx, fmt.Sprintf(alter, "DISABLE")); err != nil {
-		return nil, err
-	}
-	return func() error {
-		_, err := w.sql.Exec(context.WithoutCancel(ctx), fmt.Sprintf(alter, "ENABLE"))
-		return err
-	}, nil
+	return errors.Join(errs...)
 }
 
 // run reads and produces until nothing is left, while another connection settles.
 func (r relay) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	reader, err := pgx.Connect(ctx, r.dsn)
+	reader, err := r.tables.connect(ctx, r.dsn)
 	if err != nil {
 		return err
 	}
 	defer reader.Close(context.WithoutCancel(ctx))
-	writer, err := pgx.Connect(ctx, r.dsn)
+	writer, err := r.tables.connect(ctx, r.dsn)
 	if err != nil {
 		return err
 	}
@@ -119,19 +111,19 @@ func (r relay) run(ctx context.Context) error {
 			b.working.Wait()
 			err := b.err
 			if err == nil {
-				_, err = writer.Exec(ctx, r.settle, b.seqs)
+				_, err = writer.Exec(ctx, r.settle, b.parts, b.seqs)
 			}
 			if err != nil {
 				cancel(err)
 			}
 		}
 	})
-	for after := int64(0); err == nil; {
+	for last := (&relayed{parts: []int16{0}, seqs: []int64{0}}); err == nil; {
 		var b *relayed
-		if b, err = r.send(ctx, reader, after); err != nil || len(b.seqs) == 0 {
+		if b, err = r.send(ctx, reader, last); err != nil || len(b.seqs) == 0 {
 			break
 		}
-		after = b.seqs[len(b.seqs)-1]
+		last = b
 		batches <- b
 	}
 	close(batches)
@@ -139,29 +131,18 @@ func (r relay) run(ctx context.Context) error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// send reads the next batch and hands it to the producer.
-func (r relay) send(ctx context.Context, c *pgx.Conn, after int64) (*relayed, error) {
-	found, err := c.Query(ctx, relayRead, internal, r.parts, r.part, after, relayBatch)
+// send reads the batch after the last one and hands it to the producer.
+func (r relay) send(ctx context.Context, c *pgx.Conn, last *relayed) (*relayed, error) {
+	end := len(last.seqs) - 1
+	found, err := c.Query(ctx, r.tables.next, r.tables.lane, r.parts, r.part, last.parts[end], last.seqs[end], relayBatch)
 	if err != nil {
 		return nil, err
 	}
 	b := &relayed{}
 	records, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (*kgo.Record, error) {
-		var (
-			seq                                       int64
-			id, key, kind, contentType, correlationID string
-			at                                        time.Time
-			body                                      []byte
-		)
-		err := row.Scan(&seq, &id, &key, &kind, &contentType, &correlationID, &at, &body)
-		b.seqs = append(b.seqs, seq)
-		return &kgo.Record{Topic: r.topic, Key: []byte(key), Value: body, Headers: []kgo.RecordHeader{
-			{Key: "id", Value: []byte(id)},
-			{Key: "type", Value: []byte(kind)},
-			{Key: "time", Value: []byte(at.Format(time.RFC3339Nano))},
-			{Key: "content-type", Value: []byte(contentType)},
-			{Key: "correlation-id", Value: []byte(correlationID)},
-		}}, err
+		part, seq, record, err := recordOf(row, r.topic)
+		b.parts, b.seqs = append(b.parts, part), append(b.seqs, seq)
+		return record, err
 	})
 	if err != nil {
 		return nil, err
@@ -176,4 +157,21 @@ func (r relay) send(ctx context.Context, c *pgx.Conn, after int64) (*relayed, er
 		})
 	}
 	return b, nil
+}
+
+// recordOf is a row that tables gave.
+func recordOf(row pgx.CollectableRow, topic string) (part int16, seq int64, _ *kgo.Record, err error) {
+	var (
+		id, key, kind, contentType, correlationID string
+		at                                        time.Time
+		body                                      []byte
+	)
+	err = row.Scan(&part, &seq, &id, &key, &kind, &contentType, &correlationID, &at, &body)
+	return part, seq, &kgo.Record{Topic: topic, Key: []byte(key), Value: body, Headers: []kgo.RecordHeader{
+		{Key: "id", Value: []byte(id)},
+		{Key: "type", Value: []byte(kind)},
+		{Key: "time", Value: []byte(at.Format(time.RFC3339Nano))},
+		{Key: "content-type", Value: []byte(contentType)},
+		{Key: "correlation-id", Value: []byte(correlationID)},
+	}}, err
 }

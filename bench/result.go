@@ -34,24 +34,37 @@ type measured map[string][]float64
 
 type result struct {
 	scenario
-	waybill, limit measured
-	theirs         []measured // one for each of the scenario's
+	waybill, limit, fresh measured   // fresh: the limit on new tables
+	theirs                []measured // one for each of the scenario's
 }
 
-// ratio compares medians. For a rate more is better, for a latency less.
+// ratio compares medians, or Waybill's to the limit's best run. For a rate more is
+// better, for a latency less.
 func (r result) ratio(metric string, other measured) float64 {
-	against := spreadOf(other[metric]).Median
+	all := spreadOf(other[metric])
+	against := all.Median
+	if r.best {
+		against = all.Min
+		if !r.less || metric == "units/s" {
+			against = all.Max
+		}
+	}
 	if against == 0 {
 		return 0
 	}
 	return spreadOf(r.waybill[metric]).Median / against
 }
 
+// onNew is the limit on new tables among ratios.
+const onNew = "limit, new tables"
+
 // pair is one metric of both, or of Waybill alone where the limit has none.
 type pair struct {
-	Waybill spread  `json:"waybill"`
-	Limit   *spread `json:"limit,omitempty"`
-	Ratio   float64 `json:"ratio,omitempty"`
+	Waybill  spread  `json:"waybill"`
+	Limit    *spread `json:"limit,omitempty"`
+	Ratio    float64 `json:"ratio,omitempty"`
+	LimitNew *spread `json:"limit_new_tables,omitempty"`
+	RatioNew float64 `json:"ratio_new_tables,omitempty"`
 }
 
 // line is the form of --json. Waybill, Limit and Ratios are those of the first
@@ -61,6 +74,7 @@ type line struct {
 	Unit     string             `json:"unit"`
 	Waybill  spread             `json:"waybill"`
 	Limit    *spread            `json:"limit,omitempty"`
+	LimitNew *spread            `json:"limit_new_tables,omitempty"`
 	Peers    map[string]spread  `json:"peers"`
 	Ratios   map[string]float64 `json:"ratios"`
 	Metrics  map[string]pair    `json:"metrics,omitempty"`
@@ -77,6 +91,10 @@ func (r result) json(out io.Writer) error {
 		limit := spreadOf(r.limit[first])
 		l.Limit, l.Ratios["limit"] = &limit, r.ratio(first, r.limit)
 	}
+	if r.fresh[first] != nil {
+		limit := spreadOf(r.fresh[first])
+		l.LimitNew, l.Ratios[onNew] = &limit, r.ratio(first, r.fresh)
+	}
 	for i, p := range r.scenario.peers {
 		l.Peers[p.name] = spreadOf(r.theirs[i][first])
 		if p.unit == "" {
@@ -90,6 +108,9 @@ func (r result) json(out io.Writer) error {
 			both := pair{Waybill: spreadOf(r.waybill[metric])}
 			if limit := spreadOf(r.limit[metric]); r.limit[metric] != nil {
 				both.Limit, both.Ratio = &limit, r.ratio(metric, r.limit)
+			}
+			if limit := spreadOf(r.fresh[metric]); r.fresh[metric] != nil {
+				both.LimitNew, both.RatioNew = &limit, r.ratio(metric, r.fresh)
 			}
 			l.Metrics[metric] = both
 		}
@@ -112,6 +133,9 @@ func (r result) text(out io.Writer) error {
 		part := name + spreadOf(r.waybill[metric]).String()
 		if r.limit[metric] != nil {
 			part += fmt.Sprintf(" against %s, ratio %.2f", spreadOf(r.limit[metric]), r.ratio(metric, r.limit))
+		}
+		if r.fresh[metric] != nil {
+			part += fmt.Sprintf(", new tables %s, ratio %.2f", spreadOf(r.fresh[metric]), r.ratio(metric, r.fresh))
 		}
 		parts = append(parts, part)
 	}

@@ -22,7 +22,7 @@ var farMetrics = []string{"drained events", "units of 8 writers"}
 
 // far is a drain, and units of work, with every round trip to both servers taking
 // longer by so much.
-func far(d drainage, longer time.Duration) work {
+func far(d drainage, longer, lasts time.Duration) work {
 	return func(ctx context.Context, w *world) (map[string]float64, error) {
 		database, err := url.Parse(w.dsn)
 		if err != nil {
@@ -50,7 +50,7 @@ func far(d drainage, longer time.Duration) work {
 		}
 		defer end()
 
-		units, err := away.rate(ctx, away.writers(ctx, farWriters))
+		units, err := save(farWriters, lasts)(ctx, away)
 		if err != nil {
 			return nil, err
 		}

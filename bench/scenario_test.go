@@ -43,21 +43,33 @@ func TestScenarios(t *testing.T) {
 		do      work
 		metrics []string
 	}{
+		{"save by hand", saveByHand(2, time.Second)(first), rate},
+		{"save by hand, new tables", saveByHand(2, time.Second)(second), rate},
+		{"latency by hand", latencyByHand(100, time.Second)(first), percentiles},
+		{"latency by hand, new tables", latencyByHand(100, time.Second)(second), percentiles},
 		{"drain", d.waybill, rate},
-		{"drain by hand", d.byHand, rate},
+		{"drain by hand", d.byHand(first), rate},
+		{"drain by hand, new tables", d.byHand(second), rate},
 		{"drain by watermill", d.watermill, rate},
 		{"drain by river", d.river, rate},
 		{"drain-delete", deleted.waybill, rate},
-		{"drain-delete by hand", deleted.byHand, rate},
+		{"drain-delete by hand", deleted.byHand(first), rate},
+		{"drain-delete by hand, new tables", deleted.byHand(second), rate},
 		{"drain-history", history.waybill, rate},
 		{"drain-snapshot", watched.waybill, rate},
 		{"workers", numbers(d, func(d drainage) work { return d.waybill }), numberMetrics},
-		{"workers by hand", numbers(d, func(d drainage) work { return d.byHand }), numberMetrics},
+		{"workers by hand", numbers(d, func(d drainage) work { return d.byHand(second) }), numberMetrics},
 		{"steady", steady(time.Second), steadyMetrics},
 		{"steady without an engine", unattended(time.Second), steadyMetrics[:1]},
-		{"rtt", far(d, roundTrip), farMetrics},
+		{"rtt", far(d, roundTrip, time.Second), farMetrics},
 		{"outage", outage(2*time.Second, true), outageMetrics},
 		{"outage without one", outage(time.Second, false), outageMetrics[:2]},
+		{"overload", overload(time.Second), overloadMetrics},
+		{"afteroutage", afterOutage(true), afterOutageMetrics},
+		{"afteroutage without one", afterOutage(false), afterOutageMetrics},
+		{"wal", walOf(500), walMetrics},
+		{"wal by hand", walByHand(500)(first), walMetrics[:4]},
+		{"wal by hand, new tables", walByHand(500)(second), walMetrics[:4]},
 		{"memory", memory(d.events, time.Second), memoryMetrics},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -70,6 +82,36 @@ func TestScenarios(t *testing.T) {
 			require.Positive(t, got[c.metrics[0]])
 		})
 	}
+}
+
+// Each condition can be made and measured, at the smallest.
+func TestConditions(t *testing.T) {
+	w, err := open(t.Context(), t.Output())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
+	m := measuring{live: time.Second, idle: time.Second, drained: 500}
+	for _, c := range conditions(0.001) {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := m.run(t.Context(), w, c)
+			require.NoError(t, err)
+			require.Positive(t, got.of["rows/s"])
+			require.Positive(t, got.of["first ms"])
+			require.Equal(t, !c.drains, got.of["live p50 ms"] > 0)
+		})
+	}
+}
+
+// What isn't within twice of an empty table's is named, but for what is too small to
+// mean anything.
+func TestEnvelopeIsWithinTwice(t *testing.T) {
+	var table bytes.Buffer
+	empty := figures{name: "empty", of: map[string]float64{"first ms": 1, "live p50 ms": 0.1, "rows/s": 100, "server µs/row": 10}}
+	near := figures{name: "near", of: map[string]float64{"first ms": 50, "live p50 ms": 1.9, "rows/s": 51, "server µs/row": 19}}
+	require.NoError(t, printEnvelope(&table, []figures{empty, near}))
+	require.Contains(t, table.String(), "51.0 (1.96)")
+	far := figures{name: "far", of: map[string]float64{"live p50 ms": 2.1, "rows/s": 40}}
+	err := printEnvelope(&table, []figures{empty, near, far})
+	require.EqualError(t, err, "more than twice what it is on empty tables:\n  far, live p50 ms: 2.1 times\n  far, rows/s: 2.5 times")
 }
 
 // Retention takes its figures from the server, by the texts of what it finds there.

@@ -14,16 +14,13 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-const (
-	stalledRate = 100 // units per second
-	stalledTime = 30 * time.Second
-)
+const stalledRate = 100 // units per second
 
 // commits is how long Save takes at a fixed rate of units per second, in a process
 // that publishes too, while Kafka takes connections and answers nothing, or while
 // it does answer. In both cases a relay is in between. In the end everything is
 // published.
-func commits(stall bool) func(context.Context, *world) (map[string]float64, error) {
+func commits(stall bool, lasts time.Duration) work {
 	return func(ctx context.Context, w *world) (got map[string]float64, err error) {
 		relay, b, end, err := w.relayed(ctx)
 		if err != nil {
@@ -39,7 +36,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			if stall {
 				relay.Stall()
 			}
-			took, err := w.commit(ctx, stalledTime)
+			took, err := w.commit(ctx, lasts)
 			relay.Mend()
 			if err != nil {
 				return err
@@ -47,7 +44,7 @@ func commits(stall bool) func(context.Context, *world) (map[string]float64, erro
 			units = len(warm) + len(took)
 			slices.Sort(took)
 			at := func(p float64) float64 { return took[int(p*float64(len(took)-1))].Seconds() * 1000 }
-			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / stalledTime.Seconds()}
+			got = map[string]float64{"p50": at(0.5), "p99": at(0.99), "max": at(1), "units/s": float64(len(took)) / lasts.Seconds()}
 			return w.settled(ctx, units)
 		})
 		if err != nil {

@@ -7,10 +7,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-const (
-	steadyWriters = 8
-	steadyTime    = 20 * time.Second
-)
+const steadyWriters = 8
 
 // steadyMetrics are what writers reach; when they stop, the rows that wait, in
 // seconds of writing; and how long it takes until none does.
@@ -35,7 +32,7 @@ func steady(lasts time.Duration) work {
 				return err
 			}
 			begin := time.Now()
-			if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE finished_at IS NULL").Scan(&waiting); err != nil {
+			if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status <> 'published'").Scan(&waiting); err != nil {
 				return err
 			}
 			err = w.drained(ctx)
@@ -45,7 +42,7 @@ func steady(lasts time.Duration) work {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.stored(ctx, units); err != nil {
+		if err := w.stored(ctx, "outbox", units); err != nil {
 			return nil, err
 		}
 		return map[string]float64{"units/s": rate, "behind s": float64(waiting) / rate, "empty after s": after}, w.delivered(ctx, int(units), false)
@@ -62,6 +59,6 @@ func unattended(lasts time.Duration) work {
 		if err != nil {
 			return nil, err
 		}
-		return map[string]float64{"units/s": rate}, w.stored(ctx, units)
+		return map[string]float64{"units/s": rate}, w.stored(ctx, "outbox", units)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -31,12 +32,13 @@ const internal = "default"
 
 // world is what scenarios share: a database of its own and a Kafka.
 type world struct {
-	out   io.Writer
-	name  string // of the database, and prefix of every topic
-	admin string // URL of the server's own database
-	dsn   string
-	kafka string
-	sql   *pgx.Conn
+	out    io.Writer
+	name   string // of the database, and prefix of every topic
+	admin  string // URL of the server's own database
+	dsn    string
+	kafka  string
+	sql    *pgx.Conn
+	layout *layout
 
 	provider uow.Provider
 	units    *uow.Manager
@@ -72,22 +74,31 @@ func open(ctx context.Context, log io.Writer) (_ *world, err error) {
 	if err := w.connect(ctx, w.dsn); err != nil {
 		return nil, err
 	}
-	return w, engine.Migrate(ctx, w.units)
+	if err := engine.Migrate(ctx, w.units); err != nil {
+		return nil, err
+	}
+	if err := w.layouts(ctx); err != nil {
+		return nil, err
+	}
+	return w, w.each(ctx, first.create, second.create)
 }
 
 func (w *world) connect(ctx context.Context, dsn string) (err error) {
 	if w.provider, err = postgres.Open(ctx, postgres.Config{DSN: dsn}); err != nil {
 		return err
 	}
-	w.units, err = uow.New(uow.Config{
-		Domain:    desk,
-		Providers: []uow.Provider{w.provider},
-	})
-	if err != nil {
+	if err := w.over([]uow.Provider{w.provider}); err != nil {
 		return errors.Join(err, w.provider.Close())
 	}
-	w.papers = repository.New[*Paper](w.units)
 	return nil
+}
+
+// over makes the context with these databases, of which the first is used.
+func (w *world) over(providers []uow.Provider) (err error) {
+	if w.units, err = uow.New(uow.Config{Domain: desk, Providers: providers}); err == nil {
+		w.papers = repository.New[*Paper](w.units)
+	}
+	return err
 }
 
 // apart is w with connections to the database of its own, and their end. Topics
@@ -154,9 +165,15 @@ func (w *world) log(format string, args ...any) {
 // empty leaves the tables as new, and takes the checkpoint that the last run has
 // earned, so that the next one doesn't pay for it.
 func (w *world) empty(ctx context.Context) error {
-	for _, statement := range []string{"TRUNCATE outbox, documents", "VACUUM (ANALYZE) outbox, documents", "CHECKPOINT"} {
+	all := strings.Join(slices.Concat(w.layout.names, first.names, second.names, []string{"documents"}), ", ")
+	return w.each(ctx, "TRUNCATE "+all, "VACUUM (ANALYZE) "+all, "CHECKPOINT")
+}
+
+// each executes statements one after the other.
+func (w *world) each(ctx context.Context, statements ...string) error {
+	for _, statement := range statements {
 		if _, err := w.sql.Exec(ctx, statement); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", statement, err)
 		}
 	}
 	return nil
