@@ -207,6 +207,37 @@ func TestForbiddenSubjectIsOfItsTopic(t *testing.T) {
 	require.ErrorContains(t, failed.Failed[1], "not authorised")
 }
 
+// O1: a stream that takes no more is for somebody to enlarge, and no message pays for
+// it.
+func TestFullStreamIsOfItsTopic(t *testing.T) {
+	b := newHost(t).quick(t)
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "full", Subjects: []string{topic}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
+	require.NoError(t, err)
+	publish(t, b, 0, 1)
+	err = failure(t, b, message("b", 1))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(err), "%v", err)
+}
+
+// O1: a server without JetStream takes nothing of anybody.
+func TestNoJetStreamIsOfTheBroker(t *testing.T) {
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	s.Start()
+	defer func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}()
+	b, err := nats.Open(t.Context(), nats.Config{URL: s.ClientURL()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	err = failure(t, b, message("a", 1))
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
+}
+
 // S2-42, C-60
 func TestUnknownWhenNobodyAnswers(t *testing.T) {
 	b := newHost(t).quick(t)
