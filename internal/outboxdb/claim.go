@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/internal/relay"
 )
@@ -59,6 +60,7 @@ func claimed(r result) (c relay.Claimed, err error) {
 	if c.OccurredAt, err = r.time(25); err != nil {
 		return c, err
 	}
+	c.Waited = max(time.Duration(r.number(27))*time.Microsecond, 0)
 	c.CreatedAt, err = r.time(26)
 	return c, err
 }

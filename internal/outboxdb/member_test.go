@@ -45,6 +45,10 @@ func TestMembers_TakeRenewReleaseLeave(t *testing.T) {
 
 		p, err := b.Poll(t.Context(), []relay.LaneID{one.Lane})
 		require.NoError(t, err)
+		for i := range p.Lanes[0].Members {
+			require.WithinDuration(t, p.Now.Add(time.Minute), p.Lanes[0].Members[i].Until, 10*time.Second)
+			p.Lanes[0].Members[i].Until = time.Time{}
+		}
 		require.Equal(t, []relay.PolledLane{{Free: 2, Members: []relay.MemberState{
 			{ID: one.ID, Name: "one", Parts: 3}, {ID: two.ID, Name: "two", Healthy: true, Parts: 3},
 		}}}, p.Lanes)

@@ -102,7 +102,11 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 	p := relay.Polled{Lanes: make([]relay.PolledLane, len(lanes))}
 	which := []any{int64s(lanes)}
 	err := s.do(ctx, reads, pollStep,
-		statement{row: func(r result) error { p.Last = r.number(0); return nil }},
+		statement{row: func(r result) (err error) {
+			p.Last = r.number(0)
+			p.Now, err = r.time(1)
+			return err
+		}},
 		statement{values: which, row: func(r result) error {
 			i := slices.Index(lanes, relay.LaneID(r.number(0)))
 			p.Lanes[i].Free = int(r.number(2))
@@ -114,10 +118,12 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 		}},
 		statement{values: which, row: func(r result) error {
 			i := slices.Index(lanes, relay.LaneID(r.number(0)))
+			until, err := r.time(5)
 			p.Lanes[i].Members = append(p.Lanes[i].Members, relay.MemberState{
-				ID: relay.MemberID(r.number(1)), Name: r.text(2), Healthy: r.yes(3), Expired: r.yes(4), Parts: int(r.number(5)),
+				ID: relay.MemberID(r.number(1)), Name: r.text(2), Healthy: r.yes(3), Expired: r.yes(4), Until: until,
+				Trial: !r.yes(3) && r.yes(6), Parts: int(r.number(7)),
 			})
-			return nil
+			return err
 		}})
 	if err != nil {
 		return relay.Polled{}, err

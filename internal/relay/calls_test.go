@@ -285,8 +285,8 @@ func TestTopic_OneThatIsAwayHoldsUpNoOther(t *testing.T) {
 		require.Equal(t, "closed", p.Status()[target].Breaker)
 		for range 10 {
 			begin := time.Now()
-			w.insert(p, "a")
 			want := len(w.ids("a")) + 1
+			w.insert(p, "a")
 			w.until(time.Second, "at once", func() bool { return len(w.ids("a")) >= want })
 			require.Less(t, time.Since(begin), 100*time.Millisecond)
 		}

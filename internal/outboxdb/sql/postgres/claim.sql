@@ -7,7 +7,8 @@ RETURNING member;
 SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at > clock_timestamp(), false),
 	b.id, b.message_id, (SELECT target FROM outbox_lanes WHERE id = $3::smallint), b.stream, b.stream_category, b.topic, b.partition_key, b.message_type,
 	b.aggregate_type, b.aggregate_id, b.aggregate_version, b.payload, b.content_type, b.cloud_event, b.correlation_id, b.causation_id,
-	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at
+	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at,
+	(extract(epoch FROM clock_timestamp() - b.created_at) * 1000000)::bigint
 FROM outbox_claims AS c
 CROSS JOIN unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS v(part, seq)
 JOIN outbox_queue AS q ON q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq

@@ -4,7 +4,8 @@ RETURNING member;
 SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), 0),
 	b.id, b.message_id, (SELECT target FROM outbox_lanes WHERE id = ?3), b.stream, b.stream_category, b.topic, b.partition_key, b.message_type,
 	b.aggregate_type, b.aggregate_id, b.aggregate_version, b.payload, b.content_type, b.cloud_event, b.correlation_id, b.causation_id,
-	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at
+	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at,
+	CAST((julianday('now') - julianday(b.created_at)) * 86400000 AS INTEGER) * 1000
 FROM json_each(?4) AS p JOIN json_each(?5) AS s ON s.key = p.key
 JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = s.value
 JOIN outbox_messages AS b ON b.seq = q.seq;

@@ -1,0 +1,350 @@
+package relaytest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Database is a store that is to conform, and what the suite needs beside it.
+type Database interface {
+	relay.Store
+	// InsertRows commits rows of target "default".
+	InsertRows(rows ...outbox.Row)
+}
+
+// InsertRows commits rows.
+func (s *Store) InsertRows(rows ...outbox.Row) { s.Insert(rows...) }
+
+// Conform is what the relay relies on, asserted through the interface alone. open
+// returns an empty database with 8 partitions.
+func Conform(t *testing.T, open func(t *testing.T) Database) {
+	for name, test := range map[string]func(*conforming){
+		"members live by their leases":                (*conforming).leases,
+		"a poll tells who is there":                   (*conforming).poll,
+		"a reap takes what was in hand":               (*conforming).reap,
+		"nobody who is gone takes, claims or settles": (*conforming).gone,
+		"looks go forward by partition":               (*conforming).looks,
+		"a claim reads its rows again":                (*conforming).claim,
+		"a settle is bound to its token":              (*conforming).settle,
+		"what fails waits, and is due":                (*conforming).fails,
+		"what is abandoned frees the next":            (*conforming).abandons,
+		"a forgotten claim is settled by nobody":      (*conforming).forgets,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &conforming{T: t, db: open(t)}
+			ids, partitions, err := c.db.Lanes(t.Context(), []string{"default"})
+			c.ok(err)
+			require.Equal(t, 8, partitions)
+			c.lane = ids[0]
+			test(c)
+		})
+	}
+}
+
+type conforming struct {
+	*testing.T
+
+	db   Database
+	lane relay.LaneID
+}
+
+func (c *conforming) ok(err error) {
+	c.Helper()
+	require.NoError(c, err)
+}
+
+func (c *conforming) insert(keys ...string) {
+	for _, key := range keys {
+		c.db.InsertRows(Row("default", "test.thing", key))
+	}
+}
+
+func (c *conforming) join(lease time.Duration, parts int) relay.MemberID {
+	c.Helper()
+	ids, err := c.db.Join(c.Context(), "somebody", []relay.LaneID{c.lane}, lease)
+	c.ok(err)
+	require.Len(c, ids, 1)
+	got, err := c.db.Take(c.Context(), ids[0], c.lane, parts)
+	c.ok(err)
+	require.Len(c, got, parts)
+	return ids[0]
+}
+
+// rows are all queued rows, by seq.
+func (c *conforming) rows() []relay.QueueRow {
+	c.Helper()
+	var lows []relay.PartLow
+	for p := range 8 {
+		lows = append(lows, relay.PartLow{Part: p})
+	}
+	rows, err := c.db.Look(c.Context(), c.lane, lows, 100)
+	c.ok(err)
+	return rows
+}
+
+func refs(rows []relay.QueueRow) (all []relay.RowRef) {
+	for _, row := range rows {
+		all = append(all, relay.RowRef{Part: row.Part, Seq: row.Seq})
+	}
+	return all
+}
+
+func (c *conforming) claims(m relay.MemberID, n int64, rows []relay.QueueRow) relay.Claim {
+	c.Helper()
+	claim, err := c.db.Claim(c.Context(), relay.ClaimRequest{Member: m, Lane: c.lane, N: n, Rows: refs(rows)})
+	c.ok(err)
+	return claim
+}
+
+func (c *conforming) settles(s relay.Settlement) bool {
+	c.Helper()
+	s.Lane = c.lane
+	known, err := c.db.Settle(c.Context(), s)
+	c.ok(err)
+	return known
+}
+
+func (c *conforming) polled() relay.PolledLane {
+	c.Helper()
+	p, err := c.db.Poll(c.Context(), []relay.LaneID{c.lane})
+	c.ok(err)
+	require.Len(c, p.Lanes, 1)
+	return p.Lanes[0]
+}
+
+func (c *conforming) leases() {
+	a, b := c.join(time.Minute, 5), c.join(time.Minute, 3)
+	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Healthy: true}, {Member: b, Healthy: true}, {Member: b + 1000, Healthy: true}}, time.Minute)
+	c.ok(err)
+	require.Len(c, renewed, 2, "who isn't there is missing")
+	for _, r := range renewed {
+		require.Len(c, r.Parts, map[relay.MemberID]int{a: 5, b: 3}[r.Member])
+		if r.Member == a {
+			c.ok(c.db.Release(c.Context(), b, c.lane, r.Parts)) // not b's
+		}
+	}
+	require.Zero(c, c.polled().Free)
+	c.ok(c.db.Leave(c.Context(), []relay.MemberID{a}))
+	require.Equal(c, 5, c.polled().Free)
+	parts, err := c.db.Take(c.Context(), b, c.lane, 2)
+	c.ok(err)
+	require.Len(c, parts, 2)
+	c.ok(c.db.Release(c.Context(), b, c.lane, parts))
+	require.Equal(c, 5, c.polled().Free)
+}
+
+func (c *conforming) poll() {
+	before, err := c.db.Poll(c.Context(), []relay.LaneID{c.lane})
+	c.ok(err)
+	c.insert("a")
+	a, b, d := c.join(time.Minute, 5), c.join(time.Minute, 0), c.join(time.Millisecond, 0)
+	_, err = c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Trouble: "it's away"}, {Member: b}}, time.Minute)
+	c.ok(err)
+	after, err := c.db.Poll(c.Context(), []relay.LaneID{c.lane})
+	c.ok(err)
+	require.Greater(c, after.Last, before.Last)
+	require.WithinDuration(c, time.Now(), after.Now, time.Hour)
+	require.Nil(c, after.Lanes[0].NextDue)
+	require.Equal(c, 3, after.Lanes[0].Free)
+	by := map[relay.MemberID]relay.MemberState{}
+	for _, m := range after.Lanes[0].Members {
+		require.Equal(c, "somebody", m.Name)
+		by[m.ID] = m
+	}
+	require.Len(c, by, 3)
+	require.Equal(c, 5, by[a].Parts)
+	require.False(c, by[a].Healthy || by[a].Trial || by[a].Expired)
+	require.True(c, by[b].Trial && !by[b].Healthy)
+	require.InDelta(c, time.Minute, by[a].Until.Sub(after.Now), float64(10*time.Second))
+	c.expired(d)
+	h, err := c.db.Horizon(c.Context())
+	c.ok(err)
+	require.Equal(c, c.rows()[0].Seq, h.Highest)
+	require.Empty(c, h.Writers)
+}
+
+// expired waits until a member's lease has passed.
+func (c *conforming) expired(m relay.MemberID) {
+	c.Helper()
+	require.Eventually(c, func() bool {
+		for _, member := range c.polled().Members {
+			if member.ID == m {
+				return member.Expired
+			}
+		}
+		return false
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+func (c *conforming) reap() {
+	c.insert("a", "a", "b")
+	alive, short := c.join(time.Minute, 4), c.join(200*time.Millisecond, 4)
+	rows := c.rows()
+	require.Len(c, c.claims(short, 1, rows[:1]).Rows, 1)
+	r, err := c.db.Reap(c.Context(), alive, false)
+	c.ok(err)
+	require.False(c, r.Done, "it lives")
+	c.expired(short)
+	r, err = c.db.Reap(c.Context(), short, false)
+	c.ok(err)
+	require.Equal(c, relay.Reaped{Parts: 4, Rows: 1, Done: true}, r)
+	after := c.rows()
+	require.Equal(c, rows[0].Losses+1, after[0].Losses)
+	require.Zero(c, after[1].Losses+after[2].Losses)
+	r, err = c.db.Reap(c.Context(), alive, true)
+	c.ok(err)
+	require.Equal(c, relay.Reaped{Parts: 4, Done: true}, r)
+	require.Equal(c, 8, c.polled().Free)
+}
+
+func (c *conforming) gone() {
+	c.insert("a")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows)
+	_, err := c.db.Reap(c.Context(), m, true)
+	c.ok(err)
+	require.False(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows)}))
+	require.Len(c, c.rows(), 1, "a late settle changes nothing")
+	parts, err := c.db.Take(c.Context(), m, c.lane, 8)
+	c.ok(err)
+	require.Empty(c, parts)
+	claim := c.claims(m, 2, rows)
+	require.False(c, claim.Alive)
+	require.Empty(c, claim.Rows)
+}
+
+func (c *conforming) looks() {
+	first := Row("default", "test.thing", "p")
+	first.Priority = 7
+	c.insert("a", "a", "b", "a")
+	c.db.InsertRows(first)
+	rows := c.rows()
+	require.Len(c, rows, 5)
+	var a, prior relay.QueueRow
+	for _, row := range rows {
+		require.False(c, row.Waits)
+		require.Positive(c, row.Bytes)
+		if row.Class == 1 {
+			prior = row
+		} else if row.Key == outbox.KeyOf("default", "test.thing", "test::thing", "a") && a.Seq == 0 {
+			a = row
+		}
+	}
+	require.Equal(c, outbox.TopicHash("test.thing"), a.Topic)
+	behind, err := c.db.Look(c.Context(), c.lane, []relay.PartLow{{Part: a.Part, Low: a.Seq}}, 1)
+	c.ok(err)
+	require.Len(c, behind, 1)
+	require.Greater(c, behind[0].Seq, a.Seq)
+	fetched, err := c.db.Fetch(c.Context(), c.lane, a.Key, a.Seq, 2)
+	c.ok(err)
+	require.Len(c, fetched, 2)
+	require.Equal(c, a, fetched[0])
+	rest, err := c.db.Fetch(c.Context(), c.lane, a.Key, fetched[1].Seq+1, 100)
+	c.ok(err)
+	require.Len(c, rest, 1)
+	lifted, err := c.db.First(c.Context(), c.lane, []relay.PartLow{{Part: prior.Part}, {Part: (prior.Part + 1) % 8}}, 10)
+	c.ok(err)
+	require.Equal(c, []relay.QueueRow{prior}, lifted)
+}
+
+func (c *conforming) claim() {
+	row := Row("default", "", "a")
+	row.CorrelationID, row.TenantID = "c", "t"
+	c.db.InsertRows(row)
+	c.insert("b")
+	m := c.join(time.Minute, 8)
+	rows := append(c.rows(), relay.QueueRow{Part: 1, Seq: 1 << 40})
+	claim := c.claims(m, 1, rows)
+	require.True(c, claim.Alive)
+	require.Len(c, claim.Rows, 2, "what is gone is left out")
+	got := claim.Rows[0]
+	require.Less(c, got.Seq, claim.Rows[1].Seq)
+	require.Equal(c, row.MessageID, got.MessageID)
+	require.Equal(c, row.Payload, got.Payload)
+	require.Equal(c, [4]string{"a", "c", "t", "test::thing"}, [4]string{got.PartitionKey, got.CorrelationID, got.TenantID, got.StreamCategory})
+	require.Equal(c, outbox.KeyOf("default", outbox.DefaultTopic("test::thing"), "test::thing", "a"), got.KeyHash)
+	require.False(c, got.CreatedAt.IsZero())
+	require.GreaterOrEqual(c, got.Waited, time.Duration(0))
+	require.Less(c, got.Waited, time.Hour)
+}
+
+func (c *conforming) settle() {
+	c.insert("a", "b", "c")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows)
+	require.False(c, c.settles(relay.Settlement{Member: m, N: 2, Published: refs(rows)}), "another token")
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows[:1]), Lost: refs(rows[1:2])}))
+	require.False(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows)}), "once")
+	left := c.rows()
+	require.Len(c, left, 2)
+	require.Equal(c, 1, left[0].Losses)
+	c.claims(m, 3, left)
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 3}), "handed back")
+	require.Equal(c, left, c.rows())
+}
+
+func (c *conforming) fails() {
+	c.insert("a", "b")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows)
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Failed: []relay.Failure{
+		{RowRef: refs(rows)[0], Attempts: 1, DueIn: 200 * time.Millisecond, Class: "transient", Error: "no"},
+		{RowRef: refs(rows)[1], Attempts: 5, Class: "transient", Error: errors.ErrUnsupported.Error(), Held: true},
+	}}))
+	after := c.rows()
+	require.True(c, after[0].Waits && after[1].Waits)
+	require.NotNil(c, c.polled().NextDue)
+	var due []relay.DueRow
+	require.Eventually(c, func() bool {
+		var err error
+		due, _, err = c.db.Due(c.Context(), c.lane, []int{0, 1, 2, 3, 4, 5, 6, 7}, relay.DueAt{}, 10)
+		c.ok(err)
+		return len(due) > 0
+	}, 10*time.Second, 10*time.Millisecond)
+	require.Equal(c, []relay.DueRow{{Part: rows[0].Part, Seq: rows[0].Seq, Key: rows[0].Key, Topic: rows[0].Topic}}, due)
+	require.LessOrEqual(c, *c.polled().NextDue, time.Duration(0))
+	claim := c.claims(m, 2, rows)
+	require.Len(c, claim.Rows, 2)
+	for _, row := range claim.Rows {
+		require.Equal(c, row.Seq == rows[1].Seq, row.Waits)
+		require.Equal(c, map[bool]int{true: 5, false: 1}[row.Waits], row.Attempts)
+	}
+}
+
+func (c *conforming) abandons() {
+	c.insert("a", "a")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows[:1])
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Abandoned: []relay.Abandonment{{RowRef: refs(rows)[0], Key: rows[0].Key, Class: "permanent", Error: "too large", Attempts: 1}}}))
+	left := c.rows()
+	require.Len(c, left, 1)
+	require.False(c, left[0].Waits)
+	due, next, err := c.db.Due(c.Context(), c.lane, []int{rows[0].Part}, relay.DueAt{}, 10)
+	c.ok(err)
+	require.Len(c, due, 1)
+	require.Equal(c, left[0].Seq, due[0].Seq)
+	require.Zero(c, next)
+}
+
+func (c *conforming) forgets() {
+	c.insert("a")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows)
+	claim, err := c.db.Claim(c.Context(), relay.ClaimRequest{Member: m, Lane: c.lane, N: 2, Rows: refs(rows), Forget: []int64{1}})
+	c.ok(err)
+	require.Len(c, claim.Rows, 1)
+	require.False(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows)}))
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 2, Published: refs(rows)}))
+	require.Empty(c, c.rows())
+}
