@@ -74,7 +74,7 @@ func start(t *testing.T) *service {
 	eng, err := engine.New(engine.Config{
 		Units:         []*uow.Manager{units, parcels},
 		Brokers:       map[string]broker.Broker{"default": memory.New(memory.Config{}), "partner": s.partner},
-		Outbox:        outbox.Config{Workers: 2, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
+		Outbox:        outbox.Config{PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
 		Subscriptions: []subscription.Stream{s.shipping(parcels)},
 		Server:        engine.Server{Token: token, Tokens: []engine.Token{{Name: "reader", Role: engine.RoleRead, Token: reading}}, ShowPayloads: true},
 		Logger:        slog.New(slog.DiscardHandler),

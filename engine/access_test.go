@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -340,7 +340,7 @@ func TestAPI_S7_TheRecordHasTheTokensName(t *testing.T) {
 	require.Equal(t, 200, w.Code, w.Body)
 	w = askWith(e.Handler(), "POST", "/api/dead-letters/discard", `{"filter": {"subscription": "parcels"}, "actor": "alice"}`, as(operating))
 	require.Equal(t, 200, w.Code, w.Body)
-	done, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Actions(t.Context(), 1)
+	done, err := outboxdb.New(b.db.DB(), b.db.Reader()).Actions(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, "oncall: grafana: alice", done[0].Actor)
 	of, err := subscription.NewDeadLetters(b.db).Actions(t.Context(), 1)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -54,7 +55,7 @@ var provoked = map[string]provoke{
 	},
 	"WaybillOutboxNotMoving critical": func(t *testing.T, b *bench) []samples {
 		// Another process has taken the partitions, and then does nothing.
-		store := outbox.NewStore(b.db.DB(), b.db.Reader())
+		store := outboxdb.New(b.db.DB(), b.db.Reader())
 		n, err := store.EnsurePartitions(t.Context(), "partner")
 		require.NoError(t, err)
 		_, _, err = store.Acquire(t.Context(), outbox.Owner{Target: "partner", Worker: "elsewhere", Lease: time.Hour}, n)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/migrate"
-	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -109,7 +109,7 @@ func (d *database) explain(err error) error {
 
 // inOutbox calls do with the outbox of a database, if its tables are those of this
 // build.
-func (d *database) inOutbox(ctx context.Context, do func(context.Context, *outbox.Store) error) error {
+func (d *database) inOutbox(ctx context.Context, do func(context.Context, *outboxdb.Store) error) error {
 	return d.inTurn(ctx, func(ctx context.Context) error {
 		if err := d.store.Check(ctx); err != nil {
 			return err

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"cmp"
 	"context"
 	"errors"
@@ -10,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -97,7 +100,7 @@ func (e *Engine) messages(r *http.Request) (any, error) {
 	limit := filter.Limit
 	filter.Limit++ // to see whether there is more
 	lists, errs := fromEach(of, func(d *database) (list []outbox.Entry, err error) {
-		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outbox.Store) error {
+		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outboxdb.Store) error {
 			if list, err = s.Find(ctx, filter); errors.Is(err, context.DeadlineExceeded) {
 				return &problem{http.StatusServiceUnavailable, fmt.Sprintf("provider %q has no answer within %v; a search among published rows"+
 					" goes through all of them: name a message or other statuses, or go on after a later one", d.provider.Name(), queryTimeout)}
@@ -186,7 +189,7 @@ func (e *Engine) message(r *http.Request) (any, error) {
 		return nil, err
 	}
 	found, errs := fromEach(of, func(d *database) (m *outbox.Message, err error) {
-		err = d.inOutbox(ctx, func(ctx context.Context, s *outbox.Store) error {
+		err = d.inOutbox(ctx, func(ctx context.Context, s *outboxdb.Store) error {
 			if m, err = s.Message(ctx, id); errors.Is(err, outbox.ErrNoMessage) {
 				return nil
 			}
@@ -242,7 +245,7 @@ func (e *Engine) add(r *http.Request, report *messageReport, d *database, m *out
 
 // external says whether a target is known as a partner's.
 func (d *database) external(target string) bool {
-	return slices.ContainsFunc(d.lanes, func(l outbox.Lane) bool { return l.Target == target && l.External })
+	return slices.ContainsFunc(d.lanes, func(l relay.Lane) bool { return l.Target == target && l.External })
 }
 
 // consumptions adds what became of a message in every database.
@@ -346,7 +349,7 @@ func (e *Engine) changeMessages(verb outbox.Verb) func(r *http.Request) (any, er
 			return nil, err
 		}
 		var result outbox.ChangeResult
-		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outbox.Store) error {
+		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outboxdb.Store) error {
 			result, err = s.Change(ctx, asked.Filter, outbox.Change{
 				Verb: verb, Actor: visitorOf(r).actor(asked.Actor), Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
 				Retention: e.cfg.Outbox.Retention,

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -110,7 +111,7 @@ func TestAPI_A86_RetryOneRow(t *testing.T) {
 		`{"provider": "default", "filter": `+filter+`, "rate": 1000, "limit": 10.0, "actor": "ann"}`, &got))
 	require.EqualValues(t, 1, got.Changed)
 	eventually(t, func() bool { return len(entries(t, e, "status=published")) == 4 })
-	actions, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Actions(t.Context(), 10)
+	actions, err := outboxdb.New(b.db.DB(), b.db.Reader()).Actions(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, actions, 1)
 	require.Equal(t, "token: ann", actions[0].Actor)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -22,7 +23,7 @@ func (e *Engine) partitions(r *http.Request) (any, error) {
 		return nil, err
 	}
 	owners, errs := fromEach(of, func(d *database) (all []outbox.Owned, err error) {
-		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outbox.Store) error {
+		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outboxdb.Store) error {
 			all, err = s.Owners(ctx)
 			return err
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -95,7 +96,7 @@ func TestContexts_EachInAProcessOfItsOwn(t *testing.T) {
 	eventually(t, func() bool { return len(p.partner.Messages("sales.sale")) == 50 })
 	require.Equal(t, []string{"sales.sale"}, p.partner.Topics())
 
-	all, err := outbox.ReadTargets(t.Context(), p.bench.sales.Providers()[0].Reader())
+	all, err := outboxdb.ReadTargets(t.Context(), p.bench.sales.Providers()[0].Reader())
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"sales": "default,partner", "parcels": "default"},
 		map[string]string{"sales": all["sales"].String(), "parcels": all["parcels"].String()})
@@ -118,7 +119,7 @@ func TestContexts_OnlyOneOfTwoRuns(t *testing.T) {
 	waiting := report.Providers["default"]["partner"]
 	require.EqualValues(t, 20, waiting.Counts[outbox.Pending])
 	require.Empty(t, waiting.LeaseOwners)
-	store := outbox.NewStore(p.bench.sales.Providers()[0].DB(), p.bench.sales.Providers()[0].Reader())
+	store := outboxdb.New(p.bench.sales.Providers()[0].DB(), p.bench.sales.Providers()[0].Reader())
 	rows, err := store.Find(t.Context(), outbox.Filter{})
 	require.NoError(t, err)
 	require.Len(t, rows, 40)

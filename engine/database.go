@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -15,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -23,12 +26,12 @@ import (
 // database is a provider with everything that the engine runs on it.
 type database struct {
 	provider  uow.Provider
-	store     *outbox.Store
+	store     *outboxdb.Store
 	schema    schema
-	lanes     []outbox.Lane
-	private   []string          // events that their contexts don't publish, by wire name
-	processor *outbox.Processor // nil: no context of it has an outbox, or it is observed
-	observed  bool              // nothing runs on it; it is only looked at
+	lanes     []relay.Lane
+	private   []string     // events that their contexts don't publish, by wire name
+	processor *relay.Relay // nil: no context of it has an outbox, or it is observed
+	observed  bool         // nothing runs on it; it is only looked at
 	log       *slog.Logger
 
 	turns chan struct{} // of requests to the API
@@ -49,7 +52,7 @@ type database struct {
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
 	return &database{
-		provider: p, store: outbox.NewStore(p.DB(), p.Reader()),
+		provider: p, store: outboxdb.New(p.DB(), p.Reader()),
 		schema: schema{provider: p}, log: log, turns: make(chan struct{}, maxTurns),
 	}
 }
@@ -63,9 +66,9 @@ func (d *database) add(m *uow.Manager) error {
 // lane adds a target. It is an external one unless some context publishes to it
 // as its own.
 func (d *database) lane(l *link, external bool) {
-	i := slices.IndexFunc(d.lanes, func(have outbox.Lane) bool { return have.Target == l.name })
+	i := slices.IndexFunc(d.lanes, func(have relay.Lane) bool { return have.Target == l.name })
 	if i < 0 {
-		d.lanes = append(d.lanes, outbox.Lane{Target: l.name, Broker: l, External: external})
+		d.lanes = append(d.lanes, relay.Lane{Target: l.name, Broker: l, External: external})
 		return
 	}
 	d.lanes[i].External = d.lanes[i].External && external
@@ -95,14 +98,14 @@ func (d *database) start(ctx context.Context) error {
 // tellOfTargets says which rows of other contexts this engine leaves to theirs,
 // and which brokers wait for their back-fill: somebody may have forgotten it.
 func (d *database) tellOfTargets(ctx context.Context) error {
-	all, err := outbox.ReadTargets(ctx, d.provider.Reader())
+	all, err := outboxdb.ReadTargets(ctx, d.provider.Reader())
 	if err != nil {
 		return err
 	}
 	for _, context := range slices.Sorted(maps.Keys(all)) {
 		t := all[context]
 		for _, target := range append([]string{t.Broker}, t.External...) {
-			if !slices.ContainsFunc(d.lanes, func(l outbox.Lane) bool { return l.Target == target }) {
+			if !slices.ContainsFunc(d.lanes, func(l relay.Lane) bool { return l.Target == target }) {
 				d.log.Info("another context of the database sends to a broker that this engine doesn't have; an engine that has it must run too",
 					"provider", d.provider.Name(), "context", context, "broker", target)
 			}

@@ -86,7 +86,7 @@ func TestProviders_S3_08_EachOnItsOwn(t *testing.T) {
 	require.NoError(t, Migrate(t.Context(), m))
 	cfg := b.config()
 	cfg.Units = []*uow.Manager{m}
-	cfg.Outbox = outbox.Config{Workers: 1, PollInterval: 100 * time.Millisecond, MaxPollInterval: time.Second, Lease: 9 * time.Second}
+	cfg.Outbox = outbox.Config{PollInterval: 100 * time.Millisecond, MaxPollInterval: time.Second, Lease: 9 * time.Second}
 	e := b.start(cfg)
 	t.Cleanup(x.Mend)
 	repos := map[string]*repository.Repository[*sale]{}
@@ -185,7 +185,7 @@ func TestProviders_F_51_ConnectionBudget(t *testing.T) {
 		require.NoError(t, unit())
 	}
 	cfg := b.config()
-	cfg.Units, cfg.Outbox = []*uow.Manager{m}, outbox.Config{Workers: 4, BatchSize: 20, PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond}
+	cfg.Units, cfg.Outbox = []*uow.Manager{m}, outbox.Config{BatchSize: 20, PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond}
 	cfg.Subscriptions = []subscription.Stream{{
 		Name: "noted", Category: "sales::sale",
 		Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, _ SaleMade) error {
@@ -240,7 +240,7 @@ func TestProviders_F_51_TheSmallestPool(t *testing.T) {
 	}})
 	require.NoError(t, Migrate(t.Context(), m))
 	cfg := b.config()
-	cfg.Units, cfg.Outbox.Workers, cfg.Outbox.Lease = []*uow.Manager{m}, 4, 30*time.Second
+	cfg.Units, cfg.Outbox.Lease = []*uow.Manager{m}, 30*time.Second
 	b.start(cfg)
 	repo := repository.New[*sale](m)
 	var writers sync.WaitGroup

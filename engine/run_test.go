@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -45,7 +46,7 @@ func TestRun_S3_03_PublishesUntilItIsStopped(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended, "a clean stop")
 	b.sell(1)
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats["default"].Counts[outbox.Pending], "nobody publishes any more")
 	require.EqualValues(t, 6, stats["default"].Counts[outbox.Published])
@@ -109,7 +110,7 @@ func TestRun_AnOpenBreakerShows(t *testing.T) {
 func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 	b := setup(t)
 	cfg := b.config()
-	cfg.Outbox = outbox.Config{Workers: 1, PollInterval: time.Hour, MaxPollInterval: time.Hour}
+	cfg.Outbox = outbox.Config{PollInterval: time.Hour, MaxPollInterval: time.Hour}
 	b.start(cfg)
 	for i := range 5 {
 		b.sell(1)
@@ -168,7 +169,7 @@ func TestStart_ABrokerThatRefusesForGood(t *testing.T) {
 	cfg.Brokers["partner"] = denying{b.partner}
 	err := b.make(cfg).Start(t.Context())
 	require.ErrorContains(t, err, `broker "partner": create topics ["sales.sale"]: not authorised`)
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, stats["default"].LeaseOwners, "the other lane was stopped, too")
 }
@@ -194,7 +195,7 @@ func TestStart_ABrokerThatIsDownIsWaitedFor(t *testing.T) {
 	b.partner.SetOutage(false)
 	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 2 })
 	eventually(t, func() bool { return get(t, e, "/readyz", &h) == 200 && h.Status == "ready" })
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, stats["partner"].Counts[outbox.Abandoned], "the outage cost nothing but time")
 	require.NotEmpty(t, b.logs.with("level=WARN", "the broker doesn't answer", "broker=partner"))
@@ -315,7 +316,7 @@ func TestRun_S3_29_NoOutbox(t *testing.T) {
 	db := openSQLite(t, "plain")
 	plain := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, NoOutbox: true})
 	require.NoError(t, Migrate(t.Context(), plain))
-	require.Error(t, outbox.Migrations().Check(t.Context(), db.Reader()), "no tables")
+	require.Error(t, outboxdb.Migrations().Check(t.Context(), db.Reader()), "no tables")
 	require.NoError(t, Check(t.Context(), plain))
 	cfg := b.config()
 	cfg.Units = []*uow.Manager{plain}
@@ -349,7 +350,7 @@ func TestCheck_And_Migrate(t *testing.T) {
 	require.ErrorContains(t, Check(t.Context(), m), `provider "fresh": tables of outbox are missing`)
 	err := Migrate(t.Context(), m)
 	require.ErrorContains(t, err, `provider "default": outbox: the database has 64 partitions, the configuration says 8`)
-	n, err := outbox.Partitions(t.Context(), fresh.Reader())
+	n, err := outboxdb.Partitions(t.Context(), fresh.Reader())
 	require.NoError(t, err)
 	require.Equal(t, 8, n, "one provider's trouble is not another's")
 	require.NoError(t, Check(t.Context(), b.sales, b.parcels))
@@ -437,7 +438,7 @@ func TestStop_LetsCallsFinish(t *testing.T) {
 	require.Equal(t, 200, get(t, e, "/api/outbox", &outboxReport{}))
 	release()
 	require.NoError(t, <-ended)
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats["partner"].Counts[outbox.Published], "settled")
 	require.Len(t, b.partner.Messages("sales.sale"), 1)
@@ -464,7 +465,7 @@ func TestStop_IsBounded(t *testing.T) {
 	err := <-ended
 	require.ErrorContains(t, err, `subscription "parcels"`)
 	require.NotContains(t, err.Error(), "processor")
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, stats["default"].LeaseOwners)
 	require.Equal(t, 1, b.main.Unacknowledged("sales.sale", "parcels"), "it comes again")

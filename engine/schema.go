@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"github.com/waybill-go/waybill/internal/outboxdb"
+
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +24,7 @@ import (
 //
 // It also writes down which brokers each context sends to, see
 // [outbox.Targets]. Other ones than a database has are an
-// [*outbox.TargetsError]: to change them is up to [outbox.SetTargets] or
+// [*outbox.TargetsError]: to change them is up to [outboxdb.SetTargets] or
 // `waybill migrate --set-targets`.
 func Migrate(ctx context.Context, units ...*uow.Manager) error {
 	return forEach(units, func(s schema) error { return s.migrate(ctx) })
@@ -31,7 +33,7 @@ func Migrate(ctx context.Context, units ...*uow.Manager) error {
 // Check returns an error that names the remedy unless [Migrate] has been run,
 // for programs that write and run no engine: an engine does it when it starts.
 func Check(ctx context.Context, units ...*uow.Manager) error {
-	return forEach(units, func(s schema) error { return s.check(ctx, outbox.CheckTargets) })
+	return forEach(units, func(s schema) error { return s.check(ctx, outboxdb.CheckTargets) })
 }
 
 // MigrateProvider is Migrate for one provider, of which no context is known.
@@ -41,10 +43,10 @@ func MigrateProvider(ctx context.Context, p uow.Provider, partitions int) error 
 	return schema{provider: p, outbox: true, partitions: partitions}.migrate(ctx)
 }
 
-// PlanMigration is what MigrateProvider, and outbox.InitTargets for each context,
+// PlanMigration is what MigrateProvider, and outboxdb.InitTargets for each context,
 // would do. It changes nothing.
 func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts map[string]outbox.Targets) (migrate.Plan, error) {
-	plan, err := outbox.PlanMigration(ctx, p.Reader(), partitions, contexts)
+	plan, err := outboxdb.PlanMigration(ctx, p.Reader(), partitions, contexts)
 	if err != nil {
 		return plan, err
 	}
@@ -118,7 +120,7 @@ func forEach(units []*uow.Manager, do func(schema) error) error {
 func (s schema) migrate(ctx context.Context) error {
 	db := s.provider.DB()
 	if s.outbox {
-		if err := outbox.Migrate(ctx, db, s.partitions); err != nil {
+		if err := outboxdb.Migrate(ctx, db, s.partitions); err != nil {
 			return err
 		}
 	}
@@ -137,13 +139,13 @@ func (s schema) start(ctx context.Context) error { return s.check(ctx, s.introdu
 
 // introduce writes down what the database has to know of a context.
 func (s schema) introduce(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error {
-	if err := outbox.InitTargets(ctx, db, context, t); err != nil {
+	if err := outboxdb.InitTargets(ctx, db, context, t); err != nil {
 		return err
 	}
-	return outbox.WritePublished(ctx, db, context, s.published[context])
+	return outboxdb.WritePublished(ctx, db, context, s.published[context])
 }
 
-// holdTargets is outbox.CheckTargets or schema.introduce.
+// holdTargets is outboxdb.CheckTargets or schema.introduce.
 type holdTargets func(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error
 
 func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {
@@ -157,10 +159,10 @@ func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {
 func (s schema) check(ctx context.Context, hold holdTargets) error {
 	db := s.provider.Reader()
 	if s.outbox {
-		if err := outbox.Migrations().Check(ctx, db); err != nil {
+		if err := outboxdb.Migrations().Check(ctx, db); err != nil {
 			return err
 		}
-		n, err := outbox.Partitions(ctx, db)
+		n, err := outboxdb.Partitions(ctx, db)
 		if err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ func units(t *testing.T, cfg uow.Config) *uow.Manager {
 }
 
 // fast is for tests that don't want to wait for a poll or a lease.
-var fast = outbox.Config{Workers: 1, PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond, Lease: 2 * time.Second}
+var fast = outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond, Lease: 2 * time.Second}
 
 func (b *bench) config() Config {
 	return Config{

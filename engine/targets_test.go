@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -33,11 +34,11 @@ func TestTargets_AnotherListIsRefused(t *testing.T) {
 		require.Equal(t, "default", wrong.Want.String())
 		require.ErrorContains(t, refused, `provider "default": outbox: in the database context sales sends to default,partner, in the configuration to default;`+
 			" a broker that not all of its processes know misses events: configure default,partner,"+
-			" or stop all its processes and run `waybill migrate --set-targets sales=default` or outbox.SetTargets")
+			" or stop all its processes and run `waybill migrate --set-targets sales=default` or outboxdb.SetTargets")
 	}
 	require.NoError(t, Check(t.Context(), b.sales, b.parcels), "nothing has flipped it")
 
-	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", forgetful.Targets()))
+	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", forgetful.Targets()))
 	b.start(cfg)
 	require.NoError(t, Migrate(t.Context(), forgetful))
 	require.ErrorContains(t, Check(t.Context(), b.sales), "configure default, or stop all")
@@ -57,7 +58,7 @@ func TestTargets_ANewContextAddsItsOwn(t *testing.T) {
 	b.start(cfg)
 	second := units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{db}})
 	require.NoError(t, Migrate(t.Context(), second))
-	all, err := outbox.ReadTargets(t.Context(), db.Reader())
+	all, err := outboxdb.ReadTargets(t.Context(), db.Reader())
 	require.NoError(t, err)
 	require.Equal(t, map[string]outbox.Targets{
 		"sales":   {Broker: "default", External: []string{"partner"}},
@@ -84,7 +85,7 @@ func TestTargets_OfAWriter(t *testing.T) {
 	err := repository.New[*sale](forgetful).Save(t.Context(), newSale(1))
 	var wrong *outbox.TargetsError
 	require.ErrorAs(t, err, &wrong)
-	stats, err := outbox.NewStore(b.db.DB(), b.db.Reader()).Stats(t.Context())
+	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, stats)
 	b.sell(1)
@@ -96,11 +97,11 @@ func TestTargets_OfAWriter(t *testing.T) {
 func TestBackfill_BesideAnEngine(t *testing.T) {
 	b := setup(t)
 	alone := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
-	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", alone.Targets()))
+	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", alone.Targets()))
 	s := newSale(1)
 	s.Raise(SaleNoted{})
 	require.NoError(t, repository.New[*sale](alone).Save(t.Context(), s))
-	require.NoError(t, outbox.SetTargets(t.Context(), b.db.DB(), "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 
 	cfg := b.config()
 	cfg.Outbox.Lease = time.Minute // nobody dies

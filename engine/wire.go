@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"context"
 	"errors"
 	"fmt"
@@ -323,13 +325,13 @@ func (w *wiring) checkCategory(what string, s subscription.Stream) {
 
 // processors makes one per database, unless none of its contexts has an outbox.
 func (w *wiring) processors() {
-	gate := outbox.NewGate()
+	gate := relay.NewGate()
 	for _, d := range w.databases {
 		if len(d.lanes) == 0 {
 			continue
 		}
 		w.checkConnections(d)
-		p, err := outbox.NewProcessor(outbox.ProcessorConfig{
+		p, err := relay.New(relay.Config{
 			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, TracerProvider: w.cfg.TracerProvider, Gate: gate,
 			Private: d.private,
 		})

@@ -153,7 +153,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 			[]string{`server.addr is "9000": write host:port`},
 		},
 		"an outbox setting that is wrong": {
-			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Outbox.Workers = -1 },
+			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Outbox.Calls = -1 },
 			[]string{"outbox.workers is -1"},
 		},
 		"a negative stop timeout": {

@@ -17,9 +17,6 @@ const maxAttempts = 1000000
 // Config tunes the processors. Its fields are the keys under "outbox:" in YAML.
 // In every field 0 stands for the default.
 type Config struct {
-	// Workers per lane and process. Defaults to 2: they keep two cores busy that the
-	// database shares, and more make more claims of fewer rows.
-	Workers int
 	// Calls of the broker of a lane that may be out at once. Defaults to 8.
 	Calls int
 	// BatchSize is how many rows one claim takes at most. Defaults to 500.
@@ -32,7 +29,7 @@ type Config struct {
 	// Lease is how long partitions stay with a worker that doesn't renew, which
 	// it does every third of it. At least 1 s. Defaults to 30 s, or to twice the
 	// publish timeout if that is longer. On the host of a process that has died
-	// nobody waits for it, see [Store.Forget].
+	// nobody waits for it.
 	Lease time.Duration
 	// PublishTimeout bounds one call of the broker, whatever timeouts the broker's
 	// adapter has. The lease must be longer, by a margin of a tenth of it, at most
@@ -83,7 +80,6 @@ type Retention struct {
 
 // WithDefaults returns c with a value in every field.
 func (c Config) WithDefaults() Config {
-	c.Workers = cmp.Or(c.Workers, 2)
 	c.Calls = cmp.Or(c.Calls, 8)
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
@@ -103,6 +99,9 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Margin is how long before its end a lease isn't relied on any more.
+func Margin(lease time.Duration) time.Duration { return min(lease/10, 5*time.Second) }
+
 // Check returns all that is wrong with c, with every field named as in YAML.
 func (c Config) Check() error {
 	c = c.WithDefaults()
@@ -112,13 +111,12 @@ func (c Config) Check() error {
 			errs = append(errs, fmt.Errorf("outbox."+format, args...))
 		}
 	}
-	must(c.Workers > 0, "workers is %d: at least 1", c.Workers)
 	must(c.Calls > 0, "calls is %d: at least 1", c.Calls)
 	must(c.BatchSize > 0 && c.BatchSize <= 10000, "batch_size is %d: from 1 to 10000", c.BatchSize)
 	must(c.PollInterval > 0, "poll_interval is %v: above 0", c.PollInterval)
 	must(c.MaxPollInterval >= c.PollInterval, "max_poll_interval is %v: not below poll_interval, which is %v", c.MaxPollInterval, c.PollInterval)
 	must(c.Lease >= time.Second, "lease is %v: at least 1s, or workers lose what they are publishing", c.Lease)
-	if usable := c.Lease - margin(c.Lease); c.Lease >= time.Second {
+	if usable := c.Lease - Margin(c.Lease); c.Lease >= time.Second {
 		must(c.PublishTimeout > 0 && c.PublishTimeout < usable, "publish_timeout is %v: above 0 and below %v, which is the lease, %v, less a margin, or a call outlasts its lease and"+
 			" another worker publishes its rows, too; lower it, or raise outbox.lease", c.PublishTimeout, usable, c.Lease)
 	}

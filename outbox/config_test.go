@@ -13,7 +13,7 @@ import (
 func TestConfig_DefaultsPass(t *testing.T) {
 	require.NoError(t, outbox.Config{}.Check())
 	require.Equal(t, outbox.Config{
-		Workers: 2, BatchSize: 500, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
+		BatchSize: 500, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
 		Lease: 30 * time.Second, PublishTimeout: 15 * time.Second, OnAbandoned: outbox.Skip,
 		Retry:     outbox.RetryPolicy{MaxAttempts: 5, BaseDelay: time.Minute, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.25},
 		Retention: outbox.Retention{Published: 168 * time.Hour, Abandoned: 720 * time.Hour, Every: time.Hour, Batch: 5000},
@@ -54,7 +54,7 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 		unsafe, safe config
 		want         string
 	}{
-		"workers":          {config{Workers: -1}, config{Workers: 1}, "outbox.workers is -1: at least 1"},
+		"calls":            {config{Calls: -1}, config{Calls: 1}, "outbox.calls is -1: at least 1"},
 		"empty batches":    {config{BatchSize: -1}, config{BatchSize: 1}, "outbox.batch_size is -1: from 1 to 10000"},
 		"endless batches":  {config{BatchSize: 10001}, config{BatchSize: 10000}, "outbox.batch_size is 10001: from 1 to 10000"},
 		"poll interval":    {config{PollInterval: -1}, config{PollInterval: 1}, "outbox.poll_interval is -1ns: above 0"},

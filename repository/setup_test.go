@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -285,15 +286,15 @@ func openPostgres(t testing.TB, dsn string) testDB {
 		require.NoError(t, err)
 	})
 	return prepare(t, p, func() uow.Provider {
-		return rightstest.As(t, p, cfg, migrate.App, outbox.Migrations(), repository.Migrations())
+		return rightstest.As(t, p, cfg, migrate.App, outboxdb.Migrations(), repository.Migrations())
 	})
 }
 
 // prepare makes the tables. Units then work with what as opens.
 func prepare(t testing.TB, owner uow.Provider, as func() uow.Provider) testDB {
 	t.Helper()
-	require.NoError(t, outbox.Migrate(t.Context(), owner.DB(), 0))
-	require.NoError(t, outbox.InitTargets(t.Context(), owner.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
+	require.NoError(t, outboxdb.Migrate(t.Context(), owner.DB(), 0))
+	require.NoError(t, outboxdb.InitTargets(t.Context(), owner.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
 	require.NoError(t, repository.Migrations().Up(t.Context(), owner.DB()))
 	p := as()
 	_, err := owner.DB().DB.ExecContext(t.Context(), basketTables[p.DB().Dialect().Name()])

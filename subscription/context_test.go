@@ -1,6 +1,8 @@
 package subscription_test
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -66,10 +69,10 @@ func (w *world) outboxOf(category string) []outboxRow {
 // process publishes what is in the outbox until the test ends.
 func (w *world) process() {
 	w.t.Helper()
-	p, err := outbox.NewProcessor(outbox.ProcessorConfig{
+	p, err := relay.New(relay.Config{
 		Provider: w.provider.Name(),
-		Store:    outbox.NewStore(w.provider.DB(), w.provider.Reader()),
-		Lanes:    []outbox.Lane{{Target: "default", Broker: w.broker}},
+		Store:    outboxdb.New(w.provider.DB(), w.provider.Reader()),
+		Lanes:    []relay.Lane{{Target: "default", Broker: w.broker}},
 		Outbox:   outbox.Config{PollInterval: 10 * time.Millisecond},
 	})
 	require.NoError(w.t, err)

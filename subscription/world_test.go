@@ -23,9 +23,9 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
-	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -126,7 +126,7 @@ func newWorld(t testing.TB, p uow.Provider) *world {
 	w := &world{t: t, provider: p, owner: p, broker: memory.New(memory.Config{}), logs: &logs{}}
 	require.NoError(t, subscription.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	if o, ok := p.(owner); ok {
 		w.provider = rightstest.As(t, o.Provider, o.cfg, migrate.Engine, rights.Features()...)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -77,12 +78,12 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 		p.pokes[outbox.Poke{Target: r.TargetBroker, Partition: r.Partition}] = true
 	}
 	// SQLite has one writer, whose transactions follow one another anyway.
-	if locks := outbox.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
+	if locks := outboxdb.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
 		all = append(all, Statement{Query: locks, Rows: -1})
 	}
 	u.events, u.rows = u.events+len(events), u.rows+len(rows)
 	if len(rows) > 0 {
-		all = append(all, Statement{Query: outbox.Insert(rows), Rows: -1})
+		all = append(all, Statement{Query: outboxdb.Insert(rows), Rows: -1})
 	}
 	return all, nil
 }
@@ -102,7 +103,7 @@ func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err err
 		return known, nil
 	}
 	if !p.session.Began() {
-		known, err = o.look(ctx, p.provider.Reader(), outbox.ConfirmTargets)
+		known, err = o.look(ctx, p.provider.Reader(), outboxdb.ConfirmTargets)
 		if err != nil || len(known.joining) == 0 {
 			return known, err
 		}
@@ -110,21 +111,21 @@ func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err err
 		if err != nil {
 			return nil, err
 		}
-		return o.look(ctx, db, outbox.HoldTargets)
+		return o.look(ctx, db, outboxdb.HoldTargets)
 	}
 	db, err := p.session.DB(ctx)
 	if err != nil {
 		return nil, err
 	}
 	// PostgreSQL answers nothing more after a query of a missing table.
-	if missing, ok := errors.AsType[*migrate.SchemaError](outbox.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
+	if missing, ok := errors.AsType[*migrate.SchemaError](outboxdb.Migrations().Check(ctx, db)); ok && missing.Have == 0 {
 		return nil, missing
 	}
-	known, err = o.look(ctx, db, outbox.ConfirmTargets)
+	known, err = o.look(ctx, db, outboxdb.ConfirmTargets)
 	if err != nil || len(known.joining) == 0 {
 		return known, err
 	}
-	return o.look(ctx, db, outbox.HoldTargets)
+	return o.look(ctx, db, outboxdb.HoldTargets)
 }
 
 func (u *Unit) waiting(p *part) []*entry {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -40,7 +41,7 @@ func TestCommit_S406_F27_Order(t *testing.T) {
 		require.Contains(t, w.db.texts[0], "INSERT INTO things")
 		require.Contains(t, w.db.texts[0], "'a'", "in the order of type and id, against deadlocks")
 		require.Contains(t, w.db.texts[1], "'b'")
-		require.Contains(t, w.db.texts[2], "INSERT INTO outbox")
+		require.Contains(t, w.db.texts[2], "INSERT INTO outbox_messages")
 		require.Equal(t, []string{"account-b@1 Deposited", "account-a@1 Deposited", "after"}, seen, "committed before anybody is told")
 		require.Len(t, *w.wakes, 1)
 	})
@@ -91,7 +92,7 @@ func TestNoOutbox_S329(t *testing.T) {
 		require.EqualValues(t, 1, a.Version())
 		require.Empty(t, rootstate.Of(a).Raised)
 
-		require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+		require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 		later, err := uow.New(uow.Config{Domain: bank, Providers: []uow.Provider{p}})
 		require.NoError(t, err)
 		a.Deposit(1)

@@ -33,6 +33,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -383,11 +384,11 @@ func (o *outboxOf) fresh() *knownOutbox {
 	return again
 }
 
-// look reads the outbox's properties by means of outbox.ConfirmTargets or, in a
-// transaction, outbox.HoldTargets. While a target is joining, every unit does.
+// look reads the outbox's properties by means of outboxdb.ConfirmTargets or, in a
+// transaction, outboxdb.HoldTargets. While a target is joining, every unit does.
 func (o *outboxOf) look(ctx context.Context, db bun.IDB, targets func(context.Context, bun.IDB, string, outbox.Targets) (outbox.Targets, error)) (*knownOutbox, error) {
 	until := time.Now().Add(outbox.TargetsFresh)
-	n, err := outbox.Partitions(ctx, db)
+	n, err := outboxdb.Partitions(ctx, db)
 	if err == nil && o.want > 0 && n != o.want {
 		err = &outbox.PartitionsError{Have: n, Want: o.want}
 	}

@@ -136,7 +136,7 @@ func (l *lost) ask(ctx context.Context) (Outcome, error) {
 	// That no row is there says nothing: it may have been published and deleted.
 	ids := slices.Collect(maps.Keys(l.events))
 	var stored bool
-	err := l.part.provider.Reader().NewRaw("SELECT EXISTS (SELECT 1 FROM outbox WHERE message_id IN (?))", bun.List(ids)).Scan(ctx, &stored)
+	err := l.part.provider.Reader().NewRaw("SELECT EXISTS (SELECT 1 FROM outbox_messages WHERE message_id IN (?))", bun.List(ids)).Scan(ctx, &stored)
 	switch {
 	case err != nil:
 		return 0, err

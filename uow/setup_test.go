@@ -19,6 +19,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/outbox"
@@ -254,9 +255,9 @@ func newWorld(t *testing.T, open providers, change ...func(*uow.Config)) *world 
 func (w *world) create(t *testing.T, p *spy) {
 	t.Helper()
 	db := p.DB()
-	require.NoError(t, outbox.Migrate(t.Context(), db, 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), db, 0))
 	if o, ok := p.Provider.(owner); ok {
-		p.Provider = rightstest.As(t, o.Provider, o.cfg, migrate.App, outbox.Migrations())
+		p.Provider = rightstest.As(t, o.Provider, o.cfg, migrate.App, outboxdb.Migrations())
 	}
 	_, err := db.ExecContext(t.Context(), tables)
 	require.NoError(t, err)

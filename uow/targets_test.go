@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -33,7 +34,7 @@ func TestTargetsMismatch(t *testing.T) {
 			}
 			require.NoError(t, deposit("before any engine"))
 			other := outbox.Targets{Broker: "default", External: []string{"second", "partner"}}
-			require.NoError(t, outbox.InitTargets(t.Context(), w.owner, "bank", other))
+			require.NoError(t, outboxdb.InitTargets(t.Context(), w.owner, "bank", other))
 			err := deposit("refused")
 			mismatch, ok := errors.AsType[*outbox.TargetsError](err)
 			require.True(t, ok, "%v", err)
@@ -43,7 +44,7 @@ func TestTargetsMismatch(t *testing.T) {
 			require.Equal(t, []string{"account-before any engine@1"}, w.things(t))
 			require.Len(t, rows(t, w.db), 2)
 
-			require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
+			require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 			require.NoError(t, deposit("accepted"))
 		}
 	})
@@ -53,7 +54,7 @@ func TestTargetsMismatch(t *testing.T) {
 func TestTargets_AreLookedAtAgain(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
-		require.NoError(t, outbox.InitTargets(t.Context(), w.owner, "bank", w.units.Targets()))
+		require.NoError(t, outboxdb.InitTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 		n := 0
 		deposit := func() error {
 			n++
@@ -63,14 +64,14 @@ func TestTargets_AreLookedAtAgain(t *testing.T) {
 		}
 		require.NoError(t, deposit())
 		more := outbox.Targets{Broker: "default", External: []string{"partner", "second"}, Joining: []string{"second"}}
-		require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", more))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", more))
 		require.Eventually(t, func() bool {
 			_, refused := errors.AsType[*outbox.TargetsError](deposit())
 			return refused
 		}, 6*time.Second, 50*time.Millisecond, "the guarantee is 3 s")
 		_, refused := errors.AsType[*outbox.TargetsError](deposit())
 		require.True(t, refused, "and stays refused")
-		require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
 		require.NoError(t, deposit())
 	})
 }
@@ -81,7 +82,7 @@ func TestTargets_O13_OthersAreNotRead(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
 		ctx := t.Context()
-		require.NoError(t, outbox.InitTargets(ctx, w.owner, "bank", w.units.Targets()))
+		require.NoError(t, outboxdb.InitTargets(ctx, w.owner, "bank", w.units.Targets()))
 		var others []string
 		for i := range 1000 {
 			others = append(others, fmt.Sprintf("('targets:other%d', '{')", i))
@@ -96,7 +97,7 @@ func TestTargets_O13_OthersAreNotRead(t *testing.T) {
 			a.Deposit(1)
 			require.NoError(t, w.another(t).Do(ctx, func(ctx context.Context) error { return errors.Join(before(ctx), w.save(ctx, a)) }))
 		}
-		_, err = outbox.ReadTargets(ctx, w.owner)
+		_, err = outboxdb.ReadTargets(ctx, w.owner)
 		require.ErrorContains(t, err, "waybill migrate --set-targets other", "who lists them all is told")
 		_, err = w.owner.ExecContext(ctx, "UPDATE outbox_settings SET value = '{' WHERE name = 'targets:bank'")
 		require.NoError(t, err)
@@ -110,7 +111,7 @@ func TestTargets_O13_OthersAreNotRead(t *testing.T) {
 // join lets partner join the targets of bank.
 func (w *world) join(t *testing.T) {
 	t.Helper()
-	require.NoError(t, outbox.SetTargets(t.Context(), w.owner, "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 }
 
 // live does to the targets what the last transaction of a back-fill does.
@@ -142,7 +143,7 @@ func TestJoining_S3_09_NoRowsBeforeTheFlip(t *testing.T) {
 		begun := func(ctx context.Context) error { _, err := uow.DB(ctx); return err }
 		require.Equal(t, []string{"default"}, deposit("a", nothing))
 		require.Equal(t, []string{"default"}, deposit("b", begun))
-		done, err := outbox.NewStore(w.owner, w.owner).Backfill(t.Context(), outbox.Backfill{
+		done, err := outboxdb.New(w.owner, w.owner).Backfill(t.Context(), outbox.Backfill{
 			Context: "bank", Target: outbox.Target{Broker: "partner"}, Published: []string{"Deposited"},
 		})
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -70,7 +71,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 }
 
 func (b backfillCmd) backfill(ctx context.Context, p uow.Provider, what outbox.Backfill, stderr news) (outbox.Backfilled, error) {
-	store := outbox.NewStore(p.DB(), p.Reader())
+	store := outboxdb.New(p.DB(), p.Reader())
 	if err := store.Check(ctx); err != nil {
 		return outbox.Backfilled{}, err
 	}

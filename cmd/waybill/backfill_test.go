@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -28,7 +29,7 @@ func withoutPartner(t *testing.T, provider string, p uow.Provider, n int) (file 
 	t.Setenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS", "")
 	require.Zero(t, waybill(t, "--config", file, "migrate").code)
 	require.NoError(t, os.Unsetenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS"))
-	require.NoError(t, outbox.WritePublished(t.Context(), p.DB(), "ordering", []string{"placed"}))
+	require.NoError(t, outboxdb.WritePublished(t.Context(), p.DB(), "ordering", []string{"placed"}))
 	for range n {
 		require.NoError(t, repository.New[*order](units).Save(t.Context(), newOrder()))
 	}
@@ -81,7 +82,7 @@ func TestBackfill_StepByStep(t *testing.T) {
 		require.True(t, got.Oldest.Before(*got.Latest))
 		require.Contains(t, r.stderr, "partner: 4 events copied; waiting for writers with an old list of brokers to notice it\n")
 		place(t, p, 1)
-		stats, err := outbox.NewStore(p.DB(), p.Reader()).Stats(t.Context())
+		stats, err := outboxdb.New(p.DB(), p.Reader()).Stats(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 5, stats["partner"].Counts[outbox.Pending])
 

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -187,9 +188,9 @@ func (c *cli) eachProvider(ctx context.Context, only string, do func(d *database
 
 // eachOutbox calls do for the outbox of every database that is named, or of one
 // provider.
-func (c *cli) eachOutbox(ctx context.Context, only string, do func(d *databases, provider string, s *outbox.Store) error) error {
+func (c *cli) eachOutbox(ctx context.Context, only string, do func(d *databases, provider string, s *outboxdb.Store) error) error {
 	return c.eachProvider(ctx, only, func(d *databases, p uow.Provider) error {
-		s := outbox.NewStore(p.DB(), p.Reader())
+		s := outboxdb.New(p.DB(), p.Reader())
 		if err := s.Check(ctx); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -223,26 +224,26 @@ func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, t
 		if t.Joining, err = m.joining(ctx, p, context, t); err != nil {
 			return now, err
 		}
-		if err := outbox.SetTargets(ctx, p.DB(), context, t); err != nil {
+		if err := outboxdb.SetTargets(ctx, p.DB(), context, t); err != nil {
 			return now, err
 		}
 	}
 	if d.context != "" {
-		if err := outbox.InitTargets(ctx, p.DB(), d.context, d.sends); err != nil {
+		if err := outboxdb.InitTargets(ctx, p.DB(), d.context, d.sends); err != nil {
 			return now, err
 		}
 	}
-	if now.Partitions, err = outbox.Partitions(ctx, p.Reader()); err != nil {
+	if now.Partitions, err = outboxdb.Partitions(ctx, p.Reader()); err != nil {
 		return now, err
 	}
-	now.Targets, err = outbox.ReadTargets(ctx, p.Reader())
+	now.Targets, err = outboxdb.ReadTargets(ctx, p.Reader())
 	return now, err
 }
 
 // joining are the brokers of t that come with the history. Where there is one,
 // somebody has to decide.
 func (m migrateCmd) joining(ctx context.Context, p uow.Provider, context string, t outbox.Targets) ([]string, error) {
-	all, err := outbox.ReadTargets(ctx, p.Reader())
+	all, err := outboxdb.ReadTargets(ctx, p.Reader())
 	if err != nil {
 		return nil, nil //nolint:nilerr // what can't be read is about to be written anew
 	}

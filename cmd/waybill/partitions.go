@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/liveness"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -20,7 +21,7 @@ type partitionsCmd struct {
 
 func (p partitionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	all := map[string]map[string][]outbox.Owned{} // by provider and target
-	err := c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outbox.Store) error {
+	err := c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outboxdb.Store) error {
 		owned, err := s.Owners(ctx)
 		if err != nil {
 			return err

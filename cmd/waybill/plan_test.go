@@ -15,8 +15,8 @@ import (
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // byHand runs a script as a DBA does, with the database's own tool.
@@ -112,7 +112,7 @@ func TestMigrate_PrintedAndRunByHand(t *testing.T) {
 func TestMigrate_PrintsWhatIsMissing(t *testing.T) {
 	eachEmpty(t, func(t *testing.T, empty func() string) {
 		dsn := empty()
-		require.NoError(t, outbox.Migrations().Up(t.Context(), openFor(t, dsn).DB()))
+		require.NoError(t, outboxdb.Migrations().Up(t.Context(), openFor(t, dsn).DB()))
 		r := waybill(t, "--dsn", dsn, "migrate", "--print")
 		require.Zero(t, r.code, r.stderr)
 		require.NotContains(t, r.stdout, "CREATE TABLE outbox ")

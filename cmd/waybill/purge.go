@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -39,7 +40,7 @@ func (p purgeCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) erro
 	}
 	line := newProgress(stderr)
 	return act[purged]{deed: p.deed, do: func(dryRun bool, all map[string]purged) error {
-		return c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outbox.Store) error {
+		return c.eachOutbox(ctx, p.Provider, func(_ *databases, provider string, s *outboxdb.Store) error {
 			plan, planned := all[provider]
 			if planned && plan == (purged{}) {
 				return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/waybill-go/waybill/internal/liveness"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -102,7 +103,7 @@ func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) e
 	}
 	f.After, f.Limit = l.After, l.Limit+1
 	all := map[string]rowsPage{}
-	err := c.eachOutbox(ctx, l.Provider, func(_ *databases, provider string, s *outbox.Store) error {
+	err := c.eachOutbox(ctx, l.Provider, func(_ *databases, provider string, s *outboxdb.Store) error {
 		found, err := s.Find(ctx, f)
 		page := rowsPage{Messages: append([]outbox.Entry{}, found[:min(l.Limit, len(found))]...)}
 		if len(found) > l.Limit {
@@ -172,7 +173,7 @@ func (s showRowCmd) Run(ctx context.Context, c *cli, stdout out) error {
 		return &usageError{fmt.Errorf("%q is neither the id of a message, which is a UUID, nor the seq of a row, which is a number", s.Which)}
 	}
 	found := map[string]*outbox.Message{}
-	err = c.eachOutbox(ctx, "", func(_ *databases, provider string, store *outbox.Store) error {
+	err = c.eachOutbox(ctx, "", func(_ *databases, provider string, store *outboxdb.Store) error {
 		id := s.Which
 		if bySeq {
 			rows, err := store.Find(ctx, outbox.Filter{Seqs: []int64{seq}})

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -63,7 +64,7 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 	}
 	line := newProgress(stderr)
 	return act[outbox.ChangeResult]{deed: r.deed, do: func(dryRun bool, all map[string]outbox.ChangeResult) error {
-		return c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outbox.Store) (err error) {
+		return c.eachOutbox(ctx, r.Provider, func(d *databases, provider string, s *outboxdb.Store) (err error) {
 			if len(r.Seq) > 0 && len(d.providers) > 1 && r.Provider == "" {
 				return &usageError{errors.New("every database counts its rows for itself: name --provider with --seq")}
 			}
@@ -194,7 +195,7 @@ func (l rowsLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
 	}
 	all := map[string][]outbox.Action{}
-	err := c.eachOutbox(ctx, "", func(_ *databases, provider string, s *outbox.Store) error {
+	err := c.eachOutbox(ctx, "", func(_ *databases, provider string, s *outboxdb.Store) error {
 		actions, err := s.Actions(ctx, l.Limit)
 		if err == nil {
 			all[provider] = actions

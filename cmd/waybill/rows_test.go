@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 	"github.com/waybill-go/waybill/repository"
@@ -29,7 +30,7 @@ import (
 // bench is an outbox with one row in each state, by key, and the rows themselves.
 func bench(t *testing.T, p uow.Provider) (*outboxtest.Bench, map[string]outbox.Row) {
 	t.Helper()
-	b := &outboxtest.Bench{Store: outbox.NewStore(p.DB(), p.Reader()), T: t, DB: p.DB()}
+	b := &outboxtest.Bench{Store: outboxdb.New(p.DB(), p.Reader()), T: t, DB: p.DB()}
 	keys := []string{"published", "failed", "abandoned", "held", "processing", "pending"}
 	rows := map[string]outbox.Row{}
 	for i, row := range b.Insert(keys...) {
@@ -274,7 +275,7 @@ func TestOutbox_A86_RetriedIsPublished(t *testing.T) {
 			o.Raise(placed{Note: note})
 		}
 		require.NoError(t, repository.New[*order](units).Save(t.Context(), o))
-		store := outbox.NewStore(p.DB(), p.Reader())
+		store := outboxdb.New(p.DB(), p.Reader())
 		statuses := func() (text string) {
 			rows, err := store.Find(context.Background(), outbox.Filter{})
 			require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -122,7 +123,7 @@ func (c *cli) show(stdout out, now look, before *look) error {
 
 // lanes is the state of every target, also of those that have no row yet.
 func lanes(ctx context.Context, p uow.Provider, targets []string) (map[string]lane, error) {
-	store := outbox.NewStore(p.DB(), p.Reader())
+	store := outboxdb.New(p.DB(), p.Reader())
 	if err := store.Check(ctx); err != nil {
 		return nil, err
 	}

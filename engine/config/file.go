@@ -24,7 +24,7 @@ import (
 // Fields are zero where they say nothing, so that a program can set defaults of
 // its own before it opens:
 //
-//	f.Outbox.Workers = cmp.Or(f.Outbox.Workers, 4)
+//	f.Outbox.Calls = cmp.Or(f.Outbox.Calls, 4)
 type File struct {
 	Domain          string
 	Broker          string          // The domain's own; "default" if the file names none.
@@ -58,7 +58,7 @@ type document struct {
 	Outbox    struct {
 		Broker          string        `yaml:"broker"`
 		ExternalBrokers []external    `yaml:"external_brokers"`
-		Workers         int           `yaml:"workers"`
+		Calls           int           `yaml:"calls"`
 		Partitions      int           `yaml:"partitions"`
 		OnAbandoned     string        `yaml:"on_abandoned"`
 		MaxMessageBytes int           `yaml:"max_message_bytes"`
@@ -155,7 +155,7 @@ func (d *decoder) convert(doc document) *File {
 		Partitions:      o.Partitions,
 		MaxMessageBytes: o.MaxMessageBytes,
 		Outbox: outbox.Config{
-			Workers: o.Workers, BatchSize: o.BatchSize,
+			Calls: o.Calls, BatchSize: o.BatchSize,
 			PollInterval: o.PollInterval, MaxPollInterval: o.MaxPollInterval,
 			Lease: o.Lease, PublishTimeout: o.PublishTimeout,
 			OnAbandoned: outbox.OnAbandoned(o.OnAbandoned),

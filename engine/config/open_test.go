@@ -139,7 +139,7 @@ server: {addr: "127.0.0.1:0", token: a-secret-of-tests}
 	require.Equal(t, "default", s.Units.Broker())
 	require.Equal(t, []outbox.Target{{Broker: "partner"}}, s.Units.External())
 	require.Equal(t, 8, s.Units.Partitions())
-	require.Equal(t, 2, s.Engine.Outbox.Workers)
+	require.Equal(t, 2, s.Engine.Outbox.Calls)
 	require.Equal(t, "127.0.0.1:0", s.Engine.Server.Addr)
 	require.Equal(t, "a-secret-of-tests", s.Engine.Server.Token)
 	require.Equal(t, "./ordering.db", w.providers[0].cfg.Path)

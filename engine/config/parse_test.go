@@ -65,7 +65,7 @@ var keys = []struct {
 	because     string
 }{
 	{"outbox.broker", "partner", "partner", func(f *File) any { return f.Broker }, "partnr", `names broker "partnr", which is not in brokers; did you mean "partner"?`},
-	{"outbox.workers", "7", 7, func(f *File) any { return f.Outbox.Workers }, "-3", "outbox.workers is -3: at least 1"},
+	{"outbox.calls", "7", 7, func(f *File) any { return f.Outbox.Calls }, "-3", "outbox.calls is -3: at least 1"},
 	{"outbox.partitions", "16", 16, func(f *File) any { return f.Partitions }, "-1", "at least 1"},
 	{"outbox.on_abandoned", "hold", outbox.Hold, func(f *File) any { return f.Outbox.OnAbandoned }, "keep", `outbox.on_abandoned is "keep": "skip" or "hold"`},
 	{"outbox.max_message_bytes", "2048", 2048, func(f *File) any { return f.MaxMessageBytes }, "-2", "-1 for no limit"},

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -225,7 +226,7 @@ func TestAttack(t *testing.T) {
 	require.Len(t, actions, 1, "of all attempts this was the only one to do anything")
 	require.Equal(t, "oncall: grafana: alice", actions[0].Actor)
 	fmt.Fprintf(rows, "another's name as the actor\t%s\trecorded behind oncall:\t%s, %q\n", behindSilent, got, actions[0].Actor)
-	changes, err := outbox.NewStore(db.DB(), db.Reader()).Actions(t.Context(), 1)
+	changes, err := outboxdb.New(db.DB(), db.Reader()).Actions(t.Context(), 1)
 	require.NoError(t, err)
 	require.Empty(t, changes)
 	require.NoError(t, rows.Flush())
@@ -373,7 +374,7 @@ server:
 		db, err = sqlite.Open(t.Context(), sqlite.Config{Name: "default", Path: filepath.Join(dir, "ordering.db")})
 		require.NoError(t, err)
 		t.Cleanup(func(db uow.Provider) func() { return func() { require.NoError(t, db.Close()) } }(db))
-		store := outbox.NewStore(db.DB(), db.Reader())
+		store := outboxdb.New(db.DB(), db.Reader())
 		require.Eventually(t, func() bool {
 			rows, err := store.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Published}, Target: "default"})
 			return err == nil && len(rows) > 0 // shipping has one to publish soon, too

@@ -8,6 +8,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -45,7 +46,7 @@ func readBooks(ctx context.Context, db uow.Provider, brokers []string) (*books, 
 	if err := b.count(ctx, db.Reader()); err != nil {
 		return nil, err
 	}
-	stats, err := outbox.NewStore(db.DB(), db.Reader()).Stats(ctx)
+	stats, err := outboxdb.New(db.DB(), db.Reader()).Stats(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,6 @@ func (d *demo) start(ctx context.Context) (err error) {
 			"partner": broker.Prefixed(d.nats, partnerPrefix),
 		},
 		Outbox: outbox.Config{
-			Workers:   2, // per broker; SQLite has one writer, for which more would queue
 			Lease:     lease,
 			Retry:     outbox.RetryPolicy{BaseDelay: time.Second},
 			Retention: outbox.Retention{Published: -1}, // the books are closed over all runs

@@ -103,7 +103,7 @@ func (p program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	f.Outbox.Workers = cmp.Or(*workers, f.Outbox.Workers)
+	f.Outbox.Calls = cmp.Or(*workers, f.Outbox.Calls)
 	return unlessStopped(ctx, p.serveFile(ctx, f))
 }
 

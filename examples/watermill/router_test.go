@@ -56,7 +56,7 @@ func TestRouter(t *testing.T) {
 	eng, err := engine.New(engine.Config{
 		Units:         []*uow.Manager{orders, shipments},
 		Brokers:       map[string]broker.Broker{"default": out, "router": inlet},
-		Outbox:        outbox.Config{Workers: 2},
+		Outbox:        outbox.Config{},
 		Subscriptions: []subscription.Stream{subscribed},
 	})
 	require.NoError(t, err)

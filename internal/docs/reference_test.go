@@ -72,7 +72,7 @@ func TestReference_SampleLoads(t *testing.T) {
 func TestGuide_SampleLoads(t *testing.T) {
 	file := sample(t, "docs/guides/tuning-and-retention.md")
 	require.Equal(t, outbox.Config{}.WithDefaults(), file.Outbox.WithDefaults(), "the sample's values are the defaults")
-	for _, setting := range []string{"Workers", "BatchSize", "PollInterval", "MaxPollInterval", "Lease", "PublishTimeout", "OnAbandoned", "Retry", "Retention"} {
+	for _, setting := range []string{"Calls", "BatchSize", "PollInterval", "MaxPollInterval", "Lease", "PublishTimeout", "OnAbandoned", "Retry", "Retention"} {
 		require.NotZero(t, reflect.ValueOf(file.Outbox).FieldByName(setting).Interface(), setting)
 	}
 }

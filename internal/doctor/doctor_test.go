@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -111,7 +112,7 @@ func (p *patient) place(t *testing.T, n int) {
 	t.Helper()
 	units, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{p.Provider}})
 	require.NoError(t, err)
-	require.NoError(t, outbox.InitTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default"}))
+	require.NoError(t, outboxdb.InitTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default"}))
 	for range n {
 		o := &order{Root: domain.NewRoot()}
 		o.Raise(placed{})
@@ -122,7 +123,7 @@ func (p *patient) place(t *testing.T, n int) {
 // processor has a lease on all partitions of the broker default.
 func (p *patient) processor(t *testing.T) {
 	t.Helper()
-	store := outbox.NewStore(p.DB(), p.Reader())
+	store := outboxdb.New(p.DB(), p.Reader())
 	_, err := store.EnsurePartitions(t.Context(), "default")
 	require.NoError(t, err)
 	_, _, err = store.Acquire(t.Context(), outbox.Owner{Target: "default", Worker: "w", Lease: time.Hour}, 64)
@@ -244,9 +245,9 @@ func TestTargets(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
 		p.processor(t)
-		require.NoError(t, outbox.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "other"}))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "other"}))
 		p.has(t, "targets", Warning, "target broker default", "no context of this database sends to it", "waybill outbox abandon --target default")
-		require.NoError(t, outbox.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 		p.has(t, "targets", Warning, "target broker partner", "joining the brokers of context ordering", "waybill outbox backfill partner")
 	})
 }

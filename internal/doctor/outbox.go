@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/liveness"
-	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 )
 
 // waiting are the targets that have unfinished rows. It steps through an index,
@@ -82,7 +82,7 @@ func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	contexts, err := outbox.ReadTargets(ctx, db)
+	contexts, err := outboxdb.ReadTargets(ctx, db)
 	if err != nil {
 		return "", err
 	}

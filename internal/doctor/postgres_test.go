@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
-	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -302,7 +302,7 @@ func TestPooler(t *testing.T) {
 	for listen, want := range map[string]Severity{"": Warning, to(past): OK} {
 		p, err := postgres.Open(t.Context(), postgres.Config{DSN: to(through), ListenDSN: listen})
 		require.NoError(t, err)
-		require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+		require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 		seen := 0
 		for _, f := range Examine(t.Context(), p) { // other findings are of the server, which is others', too
 			if f.Check == "pooler" {

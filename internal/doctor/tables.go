@@ -14,8 +14,8 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // schema holds the version of every feature to this build's.
@@ -42,7 +42,7 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 		}
 	}
 	if e.current["outbox"] {
-		if _, err := outbox.Partitions(ctx, db); err != nil {
+		if _, err := outboxdb.Partitions(ctx, db); err != nil {
 			e.add(Critical, "table outbox_settings", err.Error(), "run `waybill migrate`, or restore the number that the first migration wrote")
 		}
 	}

@@ -79,7 +79,7 @@ func TestOrigin_S4_19_S4_20_F_43(t *testing.T) {
 		Units:         []*uow.Manager{m, shippingUnits},
 		Brokers:       map[string]broker.Broker{"default": broker.Prefixed(w.nats, "own."), "partner": broker.Prefixed(w.nats, "partner.")},
 		Subscriptions: []subscription.Stream{stream}, Logger: w.logger(),
-		Outbox: outbox.Config{Workers: 1, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
+		Outbox: outbox.Config{PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
 	})
 	require.NoError(t, err)
 	w.run(e)

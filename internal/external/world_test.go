@@ -27,6 +27,7 @@ import (
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -142,7 +143,7 @@ func (w *world) engine(brokers map[string]broker.Broker, units ...*uow.Manager) 
 	brokers["default"] = broker.Prefixed(w.nats, "own.")
 	e, err := engine.New(engine.Config{
 		Units: units, Brokers: brokers, Logger: w.logger(),
-		Outbox: outbox.Config{Workers: 1, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
+		Outbox: outbox.Config{PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond},
 	})
 	require.NoError(w.t, err)
 	return e
@@ -167,7 +168,7 @@ func (w *world) place(ctx context.Context, m *uow.Manager, id, note string) {
 
 func (w *world) find(f outbox.Filter) []outbox.Entry {
 	w.t.Helper()
-	entries, err := outbox.NewStore(w.db.DB(), w.db.Reader()).Find(w.t.Context(), f)
+	entries, err := outboxdb.New(w.db.DB(), w.db.Reader()).Find(w.t.Context(), f)
 	require.NoError(w.t, err)
 	return entries
 }

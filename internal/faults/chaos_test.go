@@ -50,7 +50,7 @@ func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
 	w := newWorld(t, accounts)
 	engine := func() *process {
 		return w.node(func(c *nodeConfig) {
-			c.Outbox.Workers, c.Outbox.Lease, c.Trap.Delay = 4, 3*time.Second, 60*time.Millisecond
+			c.Outbox.Lease, c.Trap.Delay = 3*time.Second, 60*time.Millisecond
 		})
 	}
 	writer := func() *process { return w.writer(accounts, 4, 40*time.Millisecond) }

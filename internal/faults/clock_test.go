@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/outbox/outboxtest"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -56,10 +59,10 @@ func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 		return nil
 	})
 	w.claimedByTheDead()
-	processor, err := outbox.NewProcessor(outbox.ProcessorConfig{
-		Provider: "default", Store: outbox.NewStore(db, db), Lanes: []outbox.Lane{{Target: "default", Broker: m}},
+	processor, err := relay.New(relay.Config{
+		Provider: "default", Store: outboxdb.New(db, db), Lanes: []relay.Lane{{Target: "default", Broker: m}},
 		Outbox: outbox.Config{
-			Workers: 2, PollInterval: 20 * time.Millisecond, MaxPollInterval: 50 * time.Millisecond, Lease: 3 * time.Second,
+			PollInterval: 20 * time.Millisecond, MaxPollInterval: 50 * time.Millisecond, Lease: 3 * time.Second,
 			Retry: outbox.RetryPolicy{BaseDelay: 50 * time.Millisecond, MaxAttempts: 3},
 			Retention: outbox.Retention{
 				Published: 4 * time.Second, Abandoned: time.Hour, Every: 100 * time.Millisecond,
@@ -93,7 +96,7 @@ func (w *world) claimedByTheDead() {
 	p, err := postgres.Open(w.t.Context(), postgres.Config{DSN: w.dsn})
 	require.NoError(w.t, err)
 	defer p.Close()
-	store := outbox.NewStore(p.DB(), p.Reader())
+	store := outboxdb.New(p.DB(), p.Reader())
 	n, err := store.EnsurePartitions(w.t.Context(), "default")
 	require.NoError(w.t, err)
 	leases, _, err := store.Acquire(w.t.Context(), outbox.Owner{Target: "default", Worker: "dead-1-a-1", Lease: 3 * time.Second}, n)

@@ -88,7 +88,7 @@ func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 20)
 	// Many workers: of a long list of leases PostgreSQL would show nothing behind it.
-	w.engine(lease(6*time.Second), func(c *nodeConfig) { c.Outbox.Workers = 12 })
+	w.engine(lease(6 * time.Second))
 	w.drain()
 	tx, err := w.db.Begin()
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 
 // gated makes an engine of one worker wait in its calls.
 func gated(where string) func(*nodeConfig) {
-	return func(c *nodeConfig) { c.Outbox.Workers, c.Trap.Gate = 1, where }
+	return func(c *nodeConfig) { c.Trap.Gate = where }
 }
 
 func lease(d time.Duration) func(*nodeConfig) {
@@ -207,7 +207,7 @@ func TestKill_S2_17_F_26_C_50_S3_07_BeforeTheWriteBack(t *testing.T) {
 	w := newWorld(t, 0)
 	w.save(3, 4)
 	once := func(c *nodeConfig) {
-		c.Outbox.Workers, c.Outbox.Lease = 1, 4*time.Second
+		c.Outbox.Lease = 4 * time.Second
 		c.Trap.KillNext, c.Trap.Detached = filepath.Join(t.TempDir(), "done"), true
 	}
 	w.died(w.node(once))

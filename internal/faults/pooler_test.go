@@ -24,7 +24,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	x := newPooler(t, w)
 	engine := func() *process {
 		return w.engine(lease(4*time.Second), func(c *nodeConfig) {
-			c.Outbox.Workers, c.Consume, c.Trap.Delay = 4, true, 20*time.Millisecond
+			c.Consume, c.Trap.Delay = true, 20*time.Millisecond
 		})
 	}
 	engines := []*process{engine(), engine(), engine()}

@@ -16,7 +16,7 @@ func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 	w := newWorld(t, 30)
 	w.createEffects()
 	x := newProxy(t, &w.dsn)
-	e := w.engine(lease(4*time.Second), func(c *nodeConfig) { c.Outbox.Workers, c.Consume = 4, true })
+	e := w.engine(lease(4*time.Second), func(c *nodeConfig) { c.Consume = true })
 	w.drain()
 	lines := func(with string) int { return strings.Count(e.logged(), with) }
 	begins := []string{"the database does not answer as it should", "the database fails; messages wait", "commits of other processes are found by polling"}

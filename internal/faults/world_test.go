@@ -195,7 +195,7 @@ func (w *world) node(change ...func(*nodeConfig)) *process {
 // leases, and gives a busy Kafka most of a lease to answer.
 func (w *world) config(change ...func(*nodeConfig)) nodeConfig {
 	cfg := nodeConfig{Role: "engine", DSN: w.dsn, Kafka: w.kafka, Prefix: w.prefix, External: w.partners, Outbox: outbox.Config{
-		Workers: 2, BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 5 * time.Second,
+		BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond, Lease: 5 * time.Second,
 		Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
 	}}
 	for _, c := range change {

@@ -96,7 +96,7 @@ func top(pkg string) string {
 }
 
 // S4-23: the domain links nothing that could change a row of the outbox; operators
-// do that, through outbox.Store.
+// do that, through outboxdb.Store.
 func TestImportsPointOneWay(t *testing.T) {
 	for pkg, deps := range packages(t) {
 		dir := top(pkg)

@@ -1,6 +1,8 @@
 package outboxdb
 
 import (
+	"github.com/waybill-go/waybill/internal/relay"
+
 	"context"
 	"fmt"
 	"slices"
@@ -55,6 +57,12 @@ type Promises struct {
 	// lows are, by partition, seqs up to which nothing was in the queue when nothing
 	// could appear there any more, but for what an operator puts back, which is due.
 	lows []int64
+}
+
+// Promises returns the maker of a target's promises, for one goroutine at a time.
+func (s *Store) Promises(target string, _ relay.LaneID) func(context.Context) (outbox.Promise, bool, error) {
+	memory := &Promises{}
+	return func(ctx context.Context) (outbox.Promise, bool, error) { return s.Promise(ctx, target, memory) }
 }
 
 // Promise makes the next one. ok is false as long as a transaction is open that

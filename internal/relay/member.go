@@ -8,10 +8,9 @@ import (
 	"slices"
 	"sync"
 	"time"
-)
 
-// margin is the part of a lease that a member doesn't use.
-func margin(lease time.Duration) time.Duration { return min(lease/10, 5*time.Second) }
+	"github.com/waybill-go/waybill/outbox"
+)
 
 var errEnded = errors.New("outbox: the lane's membership has ended")
 
@@ -227,7 +226,7 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 
 func (k *keeper) until(begin time.Time) time.Time {
 	lease := k.r.cfg.Outbox.Lease
-	return begin.Add(lease - margin(lease))
+	return begin.Add(lease - outbox.Margin(lease))
 }
 
 func (k *keeper) renew(ctx context.Context) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -86,7 +87,7 @@ func TestPooler_F_52_F_53_Listening(t *testing.T) {
 		return p
 	}
 	p := open("")
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	require.ErrorContains(t, p.Watch(t.Context(), func([]outbox.Poke) { t.Error("it can't hear") }), "let listen_dsn lead to the server itself")
 	w := watch(t, open(past))
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 7}})

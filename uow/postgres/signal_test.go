@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -52,7 +53,7 @@ func (w *heard) distinct() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.
 
 func migrated(t *testing.T, change ...func(*postgres.Config)) uow.Provider {
 	p := open(t, change...)
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	return p
 }
 
@@ -84,7 +85,7 @@ func TestSignal_TooMuchToSay(t *testing.T) {
 func TestSignal_F53_FailureIsNobodysConcern(t *testing.T) {
 	p := open(t)
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}}) // there is no table
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	w := watch(t, p)
 	require.Eventually(t, func() bool {
 		p.Signal([]outbox.Poke{{Target: "default", Partition: 2}})
@@ -107,7 +108,7 @@ func TestSignal_StaysInItsSchema(t *testing.T) {
 // anything may have been missed.
 func TestWatch_EndsWithItsConnection(t *testing.T) {
 	p := open(t)
-	require.NoError(t, outbox.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	w := watch(t, p)
 	_, err := p.DB().ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%waybill_outbox_' || 'outbox_settings'::regclass::oid || '%'")
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -514,7 +515,7 @@ func testWaitingCommit(t *testing.T, f *fixture) {
 // testSignals: who watches hears at once that anything may have happened, and
 // from then on of what others commit and signal.
 func testSignals(t *testing.T, f *fixture) {
-	require.NoError(t, outbox.Migrate(t.Context(), f.p.DB(), 0))
+	require.NoError(t, outboxdb.Migrate(t.Context(), f.p.DB(), 0))
 	other := f.h.Beside(t, f.p)
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan []outbox.Poke, 1000)

@@ -9,15 +9,17 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/sqlite"
-	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/examples/watermill/internal/servertest"
 	"github.com/waybill-go/waybill/examples/watermill/rabbitmq"
@@ -143,7 +145,7 @@ func TestOutbox_S1_12_F_28(t *testing.T) {
 	require.NoError(t, eng.Start(ctx))
 	defer func() { require.NoError(t, eng.Stop(context.Background())) }()
 
-	store := outbox.NewStore(db.DB(), db.Reader())
+	store := outboxdb.New(db.DB(), db.Reader())
 	counts := func() map[outbox.Status]int64 {
 		stats, err := store.Stats(ctx)
 		require.NoError(t, err)

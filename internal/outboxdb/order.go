@@ -1,10 +1,12 @@
-package outbox
+package outboxdb
 
 import (
 	"slices"
 	"strconv"
 
 	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // LockKeys is the statement for PostgreSQL that takes, until the end of the
@@ -19,11 +21,11 @@ import (
 //
 // PostgreSQL has one set of locks for a whole database. Those of a schema are its own,
 // as its table of settings is in their hash.
-func LockKeys(events []Event) schema.QueryAppender {
+func LockKeys(events []outbox.Event) schema.QueryAppender {
 	var locks []int64
 	for i := range events {
 		if key := events[i].Key; key != "" {
-			locks = append(locks, int64(hash("waybill key "+key)))
+			locks = append(locks, outbox.KeyOf("", "", "waybill key", key))
 		}
 	}
 	if len(locks) == 0 {

@@ -1,0 +1,63 @@
+package outboxdb
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// PlanMigration is what [Migrate] and, for each context, [InitTargets] would do. It
+// changes nothing, and refuses what they would refuse.
+func PlanMigration(ctx context.Context, db bun.IDB, partitions int, contexts map[string]outbox.Targets) (p migrate.Plan, err error) {
+	if p.Steps, err = Migrations().Missing(ctx, db); err != nil {
+		return p, err
+	}
+	have := map[string]string{}
+	if len(p.Steps) == 0 || p.Steps[0].Version > 1 { // the table is there
+		err := dbrows.Each(ctx, db, "SELECT name, value FROM outbox_settings", func(scan func(...any) error) error {
+			var name, value string
+			err := scan(&name, &value)
+			have[name] = value
+			return err
+		})
+		if err != nil {
+			return p, fmt.Errorf("outbox: read settings: %w", err)
+		}
+	}
+	write := func(name, value string) {
+		p.Then = append(p.Then, "INSERT INTO outbox_settings (name, value) VALUES ("+migrate.Quote(name)+", "+migrate.Quote(value)+") ON CONFLICT (name) DO NOTHING")
+	}
+	if _, ok := have["partitions"]; !ok {
+		write("partitions", strconv.Itoa(cmp.Or(partitions, outbox.DefaultPartitions)))
+	} else if n, err := Partitions(ctx, db); err != nil {
+		return p, err
+	} else if partitions != 0 && n != partitions {
+		return p, &outbox.PartitionsError{Have: n, Want: partitions}
+	}
+	for _, name := range slices.Sorted(maps.Keys(contexts)) {
+		t := contexts[name]
+		if _, ok := have[targetsPrefix+name]; ok {
+			if err := CheckTargets(ctx, db, name, t); err != nil {
+				return p, err
+			}
+			continue
+		}
+		value, err := json.Marshal(t.Sorted())
+		if err := errors.Join(t.Check(), err); err != nil {
+			return p, err
+		}
+		write(targetsPrefix+name, string(value))
+	}
+	return p, nil
+}
