@@ -287,4 +287,3 @@ func TestTakeoverWaitsForEnginesToStop(t *testing.T) {
 		require.NoError(t, outboxdb.Migrate(t.Context(), db, 0))
 	})
 }
-
