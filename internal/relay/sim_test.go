@@ -249,7 +249,9 @@ func (s *sim) idle() bool { return s.looking == nil && s.fetched == nil && s.cla
 
 func (s *sim) reader() {
 	switch {
-	case s.looking != nil && (s.off != "TWOREADERS" || s.chance(30)):
+	case s.off == "TWOREADERS" && s.claimed == nil && s.chance(60):
+		s.both()
+	case s.looking != nil:
 		s.looking()
 		s.looking = nil
 	case s.fetched != nil:
@@ -258,10 +260,24 @@ func (s *sim) reader() {
 	case s.claimed != nil:
 		s.claimed()
 		s.claimed = nil
-	case s.looking != nil:
-		s.fetch()
 	default:
 		[]func(){s.look, s.fetch, s.due, s.claim, s.claim}[s.random.IntN(5)]()
+	}
+}
+
+// both lets a look and a fetch be out at once.
+func (s *sim) both() {
+	switch at := s.random.IntN(2); {
+	case at == 0 && s.looking == nil:
+		s.look()
+	case at == 0:
+		s.looking()
+		s.looking = nil
+	case s.fetched == nil:
+		s.fetch()
+	default:
+		s.fetched()
+		s.fetched = nil
 	}
 }
 
@@ -327,7 +343,7 @@ func (s *sim) fetch() {
 func (s *sim) due() {
 	if s.off != "NODUE" {
 		var rows []DueRow
-		for _, r := range s.read(func(r *simRow) bool { return !r.held && !r.due.IsZero() && !r.due.After(s.now) }, 10) {
+		for _, r := range s.read(func(r *simRow) bool { return !r.held && !r.due.IsZero() && !r.due.After(s.now) }, 1000) {
 			rows = append(rows, DueRow{r.Part, r.Seq, r.Key, r.Topic})
 		}
 		s.dueTo(rows)

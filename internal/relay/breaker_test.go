@@ -1,0 +1,188 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func topicAway(topic int64, err error) func(QueueRow, []QueueRow) error {
+	return func(row QueueRow, _ []QueueRow) error {
+		if row.Topic == topic {
+			return err
+		}
+		return nil
+	}
+}
+
+// O1: whatever a topic or the broker can't, no row pays for it, however long it
+// takes; others go on, and it all goes when the topic is back. Without "only a
+// row's own failure pays" (PAYALL, PAYTOPIC of model/breaker.pml) this falls.
+func TestBreakers_OnlyARowsOwnFailurePays(t *testing.T) {
+	for name, err := range map[string]error{"leader": errLeader, "refused connections": errRefuses, "silence": errSilent} {
+		t.Run(name, func(t *testing.T) {
+			p := newPump(1, append(queue(1, 1000, 1), queue(2001, 100, 2)...)...)
+			p.answer = topicAway(1, err)
+			p.until(300, func() bool { return false })
+			require.Equal(t, 1000, p.of(1))
+			require.Zero(t, p.of(2), "the other topic's rows have gone")
+			require.Empty(t, p.abandoned)
+			require.Empty(t, p.paid, "nothing was written")
+			require.Equal(t, []int64{1}, p.b.open())
+			require.Less(t, p.calls, 90, "one probe in some 8 s")
+
+			p.answer = topicAway(0, nil)
+			calls := p.calls
+			require.True(t, p.until(100, func() bool { return p.of(1) == 0 }))
+			require.Less(t, p.calls-calls, 30, "and in calls of many")
+			require.Empty(t, p.b.open())
+			require.Equal(t, change{1, false}, p.changes[len(p.changes)-1])
+		})
+	}
+}
+
+// O1: a part of a topic is away, such as a partition without a leader: its rows
+// wait without paying, the topic's others go on.
+func TestBreakers_APartOfATopicThatIsAwayWaits(t *testing.T) {
+	p := newPump(1, queue(1, 1000, 1)...)
+	p.answer = func(row QueueRow, _ []QueueRow) error {
+		if row.Seq%10 == 0 {
+			return errLeader
+		}
+		return nil
+	}
+	require.True(t, p.until(50, func() bool { return len(p.rows) == 100 }))
+	for _, attempts := range p.paid {
+		require.Zero(t, attempts)
+	}
+	p.until(50, func() bool { return false })
+	p.answer = topicAway(0, nil)
+	require.True(t, p.until(60, func() bool { return len(p.rows) == 0 }))
+	require.Empty(t, p.abandoned)
+}
+
+// O2: after a restart in the outage of one topic, its 5,000 rows in front keep no
+// other topic waiting: the first probes go past them.
+func TestBreakers_ADeadTopicInFrontStarvesNoOther(t *testing.T) {
+	p := newPump(4, append(queue(1, 5000, 1), queue(6001, 200, 2)...)...)
+	for _, err := range []error{errSilent, errLeader} {
+		p.answer = topicAway(1, err)
+		p.restart()
+		p.calls = 0
+		require.True(t, p.until(20, func() bool { return p.of(2) == 0 }), "%v, %d calls", err, p.calls)
+		require.Less(t, p.calls, 8)
+		p.add(queue(7001, 200, 2)...)
+	}
+}
+
+// O3: a dead topic's backlog is read once; what comes meanwhile costs what it is.
+func TestBreakers_ADeadTopicIsNotWalkedAgain(t *testing.T) {
+	p := newPump(1, queue(1, 20000, 1)...)
+	p.answer = topicAway(1, errLeader)
+	require.True(t, p.until(20, func() bool { p.look(); return p.t.parts[0].low >= 20000 }))
+	p.read = 0
+	for i := range int64(100) {
+		p.add(queue(30001+100*i, 10, 2)...)
+		require.True(t, p.until(10, func() bool { return p.of(2) == 0 }))
+	}
+	require.Equal(t, 1000, p.read)
+	require.LessOrEqual(t, p.t.listed, p.t.bounds.sample+500, "some stay listed, to probe with")
+
+	p.answer = topicAway(0, nil)
+	ok := p.until(200, func() bool { return len(p.rows) == 0 })
+	require.True(t, ok, "left %d listed %d low %+v dead %v open %v calls %d", len(p.rows), p.t.listed, p.t.parts[0], p.t.dead, p.b.open(), p.calls)
+}
+
+// After an outage 10,000 rows that were in silent calls leave in some 160: sizes
+// of 64 first, not alone at once. ALONEATONCE and PROBESCOUNT fall here.
+func TestBreakers_ABacklogOfSilentCallsLeavesInFewCalls(t *testing.T) {
+	p := newPump(1, queue(1, 10000, 1)...)
+	p.answer = topicAway(1, errSilent)
+	var out []*choice
+	for range 20 {
+		c := p.choose()
+		require.Len(t, c.rows, 500)
+		out = append(out, c)
+	}
+	for _, c := range out {
+		p.end(c)
+	}
+	require.Equal(t, 10000, p.b.suspects())
+	p.until(100, func() bool { return false }) // a long one
+	p.answer = topicAway(0, nil)
+	p.calls = 0
+	require.True(t, p.until(400, func() bool { return len(p.rows) == 0 }))
+	require.LessOrEqual(t, p.calls, 10000/64+4)
+	require.Empty(t, p.paid)
+	require.Zero(t, p.b.suspects())
+}
+
+// Poison silences whatever call it is in. It is found, pays and is abandoned;
+// no neighbour pays. NOBODY and TOGETHER fall here.
+func TestBreakers_PoisonIsFoundAndNobodyElsePays(t *testing.T) {
+	poison := map[int64]bool{100: true, 101: true}
+	p := newPump(1, queue(1, 300, 1)...)
+	p.answer = func(_ QueueRow, with []QueueRow) error {
+		for _, row := range with {
+			if poison[row.Seq] {
+				return errSilent
+			}
+		}
+		return nil
+	}
+	next := int64(1000)
+	gone := p.until(3000, func() bool {
+		next++
+		p.now = p.now.Add(time.Second)
+		p.add(queue(next, 1, 1)...) // a healthy neighbour, now and then
+		return len(p.abandoned) == 2
+	})
+	require.True(t, gone, "paid %v", p.paid)
+	for seq := range p.paid {
+		require.True(t, poison[seq], "%d has paid", seq)
+	}
+	for _, a := range p.abandoned {
+		require.Equal(t, 5, a.Attempts)
+		require.True(t, a.MaybeDelivered)
+	}
+}
+
+// SAMEPROBE, NOTOPIC: an open lane probes the topic, and in it the key, whose last
+// silent call is longest ago.
+func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
+	p := newPump(1, append(append(queue(1, 3, 1), queue(11, 3, 2)...), queue(21, 1, 3)...)...)
+	p.answer = func(QueueRow, []QueueRow) error { return errSilent }
+	var probed []int64
+	p.until(200, func() bool {
+		if c := p.choose(); c != nil {
+			if c.probe {
+				probed = append(probed, c.rows[0].Seq)
+			}
+			p.end(c)
+		}
+		return len(probed) == 9
+	})
+	require.Equal(t, []int64{1, 11, 21, 2, 12, 21, 3, 13, 21}, probed)
+	require.True(t, p.b.lane.open())
+	require.Equal(t, breakerMost, p.b.lane.wait)
+}
+
+func TestBreaker_WaitsLongerEachTimeAndOneIsOut(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := breaker{}
+	require.Equal(t, "closed", b.state(now))
+	for _, wait := range []time.Duration{1, 2, 4, 8, 8} {
+		b.trip(now, 0.5)
+		require.Equal(t, "open", b.state(now))
+		require.False(t, b.may(now.Add(wait*time.Second-1)))
+		now = now.Add(wait * time.Second)
+		require.True(t, b.may(now))
+		require.Equal(t, "half-open", b.state(now))
+		b.out = true
+		require.False(t, b.may(now))
+	}
+	require.Equal(t, time.Unix(1000, 0), b.since)
+	b.trip(now, 0)
+	require.Equal(t, now.Add(6*time.Second), b.until, "jitter of a quarter")
+}

@@ -1,0 +1,130 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// passing lets a backlog go through a broker that takes at most so many rows a
+// second and answers after a round trip, for some epochs.
+func passing(w *window, now *time.Time, capacity float64, trip time.Duration, epochs int) {
+	for range epochs {
+		w.full()
+		*now = now.Add(windowEvery)
+		w.done(*now, int(min(capacity, float64(w.size)/trip.Seconds())*windowEvery.Seconds()))
+	}
+}
+
+// settled is the size, but for what is being tried.
+func (w *window) settled() int {
+	if w.before != 0 {
+		return w.before
+	}
+	return w.size
+}
+
+func TestWindow_IsAFewTimesWhatIsUnderway(t *testing.T) {
+	now := time.Unix(1000, 0)
+	w := newWindow(4000)
+	w.done(now, 0)
+	passing(w, &now, 10000, 20*time.Millisecond, 200)
+	require.GreaterOrEqual(t, w.settled(), 200, "10,000 rows a second times 20 ms")
+	require.LessOrEqual(t, w.settled(), 512)
+
+	passing(w, &now, 20000, 200*time.Millisecond, 400)
+	require.Equal(t, 4000, w.settled(), "a slow broker needs more")
+	passing(w, &now, 5000, 10*time.Millisecond, 800)
+	require.LessOrEqual(t, w.settled(), 512, "and a fast one less")
+}
+
+func TestWindow_WithoutABacklogItSaysNothing(t *testing.T) {
+	now := time.Unix(1000, 0)
+	w := newWindow(4000)
+	for range 1000 {
+		now = now.Add(windowEvery)
+		w.done(now, 3)
+	}
+	require.Equal(t, windowFirst, w.size)
+	require.Equal(t, windowFirst-500, w.room(500))
+	require.Zero(t, w.room(1000))
+	require.Equal(t, windowLeast, newWindow(1).size)
+}
+
+// O5: claims together have no more bytes than the process may, and a row that is
+// larger than what is left is no obstacle for ever.
+func TestBudget_BoundsBytesOfTheProcess(t *testing.T) {
+	b := newBudget(3 * claimBytes)
+	require.Equal(t, claimBytes, b.reserve())
+	require.Equal(t, claimBytes, b.reserve())
+	b.adjust(claimBytes, claimBytes*3/2) // one row
+	require.Equal(t, claimBytes/2, b.reserve())
+	require.Zero(t, b.reserve())
+	select {
+	case <-b.freed:
+		require.Fail(t, "nothing is free")
+	default:
+	}
+	b.release(claimBytes * 3 / 2)
+	<-b.freed
+	require.Equal(t, claimBytes, b.reserve())
+}
+
+func TestQuarantine_NothingElseIsOut(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q := newQuarantine()
+	require.True(t, q.begin())
+	require.True(t, q.open(now))
+	require.True(t, q.want(now))
+	require.False(t, q.want(now), "one at a time")
+	require.False(t, q.begin(), "others don't begin while one waits")
+	require.False(t, q.enter(), "one is out")
+	change := q.change()
+	q.end()
+	<-change
+	require.True(t, q.enter())
+	require.False(t, q.begin())
+	require.False(t, q.open(now))
+}
+
+func TestQuarantine_HasAQuarterOfTheTime(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q := newQuarantine()
+	require.True(t, q.want(now))
+	require.True(t, q.enter())
+	now = now.Add(2 * time.Second)
+	q.leave(now)
+	require.True(t, q.begin())
+	q.end()
+	require.False(t, q.want(now.Add(6*time.Second-1)))
+	require.Equal(t, now.Add(6*time.Second), q.opensAt())
+	require.True(t, q.want(now.Add(6*time.Second)))
+}
+
+func TestHorizon_RisesOnceAllThatWroteHaveEnded(t *testing.T) {
+	h := &horizon{}
+	h.sampled(HorizonSample{10, []string{"a", "b"}})
+	require.Zero(t, h.at())
+	require.Equal(t, []string{"a", "b"}, h.heldUp())
+	h.sampled(HorizonSample{20, []string{"b", "c"}})
+	require.Zero(t, h.at(), "b may still bring 7")
+	h.sampled(HorizonSample{30, []string{"c", "d"}})
+	require.EqualValues(t, 10, h.at(), "c began after 10 was visible")
+	require.Equal(t, []string{"c", "d"}, h.heldUp(), "30 is the next")
+	h.sampled(HorizonSample{30, nil})
+	require.EqualValues(t, 30, h.at())
+	h.sampled(HorizonSample{40, nil})
+	require.EqualValues(t, 40, h.at(), "nobody writes, or it is SQLite")
+	h.sampled(HorizonSample{5, nil})
+	require.EqualValues(t, 40, h.at())
+}
+
+func TestHorizon_AsksOnceASecondAndForSomething(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := &horizon{}
+	require.False(t, h.asks(now, 0))
+	require.True(t, h.asks(now, 1))
+	require.False(t, h.asks(now.Add(horizonEvery-1), 1))
+	require.True(t, h.asks(now.Add(horizonEvery), 1))
+}
