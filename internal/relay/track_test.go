@@ -185,6 +185,7 @@ func TestTrack_KeepsOrderAndForgetsNothing(t *testing.T) {
 // Every switch of model/track.pml leaves out a rule, of the track or of who
 // works beside it, and the simulation falls by the property that it is for.
 func TestTrack_WithoutARuleTheSimulationFalls(t *testing.T) {
+	t.Parallel()
 	for off, violates := range map[string]string{
 		"NOHORIZON": "FORGET", "HORIZONLATE": "FORGET", "RESTLOST": "ORDER", "NOCHECK": "FORGET", "FROMDUE": "ORDER", "WANTLISTS": "ORDER", "FIRSTDUE": "FORGET",
 		"NODUE": "FORGET", "SKIPNODUE": "FORGET", "BACKLOST": "FORGET", "TWOREADERS": "FORGET", "KEEPBUF": "ORDER", "NOREREAD": "DECIDED", "PIPEBAD": "ORDER",
