@@ -8,6 +8,9 @@ import (
 const (
 	breakerFirst = time.Second
 	breakerMost  = 8 * time.Second
+	// reopenAfter is how long a topic is shut until what was passed of it is read
+	// once more, if all that stayed listed was tried in vain.
+	reopenAfter = time.Minute
 	// mostSilent is the count of silent calls from which on a key goes alone.
 	mostSilent = 3
 	// remembered is how many keys of silent calls are kept in mind.
@@ -66,14 +69,15 @@ type breakers struct {
 	lane   breaker
 	topics map[int64]*topicBreaker
 	keys   map[int64]silence
-	calls  uint64 // silent ones
+	ticks  uint64 // counts calls that begin and that end
 }
 
 type topicBreaker struct {
 	breaker
 
-	silent uint64 // its last silent call; 0: none since its last answer
-	known  bool   // it was answered since its last silent call
+	silent  uint64 // its last silent call; 0: none since its last answer
+	unknown uint64 // its last silent call, or the last that its row paid for
+	known   uint64 // the end of the first answered call that began after that; 0: none
 }
 
 // silence is a key's, since its last answer.
@@ -155,6 +159,12 @@ func (b *breakers) wakeAt() (at time.Time, ok bool) {
 	return at, ok
 }
 
+// began numbers a call.
+func (b *breakers) began(c *choice) {
+	b.ticks++
+	c.began = b.ticks
+}
+
 // sent notes that what a breaker lets through is out.
 func (b *breakers) sent(c *choice) {
 	if c.lane {
@@ -175,15 +185,30 @@ func (b *breakers) landed(c *choice) {
 }
 
 // convicts says that a row that wasn't answered pays, although nothing else of
-// its topic was in its call: it went alone because of its silent calls, and the
-// topic was answered since its last one.
+// its topic was in its call: it went alone because of its silent calls, and its
+// topic was known to answer when its call began. Not just answered by the time
+// when the call ends: after a short outage others are, before the calls that it
+// cut time out [KNOWNLATE].
 func (b *breakers) convicts(c *choice, topic int64) bool {
-	return !c.probe && c.count >= mostSilent && len(c.keys) == 1 && b.topic(topic).known && !b.lane.open()
+	t := b.topic(topic)
+	return !c.probe && c.count >= mostSilent && len(c.keys) == 1 && t.known != 0 && t.known < c.began && !b.lane.open()
 }
 
-// answered closes the topic, and the lane: any answer does.
-func (b *breakers) answered(topic int64, keys []int64) {
-	*b.topic(topic) = topicBreaker{known: true}
+// paid says that a row of the topic was convicted: to convict the next one, the
+// topic has to answer again.
+func (b *breakers) paid(topic int64) {
+	b.ticks++
+	t := b.topic(topic)
+	t.unknown, t.known = b.ticks, 0
+}
+
+// answered closes the topic: any answer does.
+func (b *breakers) answered(c *choice, topic int64, keys []int64) {
+	b.ticks++
+	t := b.topic(topic)
+	if t.breaker, t.silent = (breaker{}), 0; t.known == 0 && c.began > t.unknown {
+		t.known = b.ticks
+	}
 	for _, key := range keys {
 		delete(b.keys, key)
 	}
@@ -192,17 +217,17 @@ func (b *breakers) answered(topic int64, keys []int64) {
 // quiet notes a call that the topic didn't answer; counts says whether it tells
 // something about its rows.
 func (b *breakers) quiet(now time.Time, c *choice, topic int64, keys []int64, counts bool) {
-	b.calls++
+	b.ticks++
 	for _, key := range keys {
 		s := b.keys[key]
-		s.last = b.calls
+		s.last = b.ticks
 		if counts && !c.probe {
 			s.count = min(s.count+1, mostSilent)
 		}
 		b.remember(key, s)
 	}
 	t := b.topic(topic)
-	t.silent, t.known = b.calls, false
+	t.silent, t.unknown, t.known = b.ticks, b.ticks, 0
 	if !t.open() || c.probe {
 		t.trip(now, b.random())
 	}

@@ -148,6 +148,36 @@ func TestBreakers_PoisonIsFoundAndNobodyElsePays(t *testing.T) {
 	}
 }
 
+// A call that a short outage cut times out after it, when others of its topic were
+// answered already: its row doesn't pay. KNOWNLATE falls here.
+func TestBreakers_WhatAnOutageCutDoesNotPay(t *testing.T) {
+	p := newPump(1, queue(1, 2, 1)...)
+	p.b.keys[1<<20+1] = silence{last: 1, count: mostSilent}
+	p.answer = topicAway(0, nil)
+	p.look()
+	cut := p.t.choose(p.now, limits{rows: 1, bytes: 1})
+	for cut.count != mostSilent {
+		p.end(cut)
+		cut = p.t.choose(p.now, limits{rows: 1, bytes: 1})
+	}
+	p.b.quiet(p.now, &choice{}, 1, nil, false) // another call of the topic was cut, too
+	p.add(queue(3, 1, 1)...)
+	require.True(t, p.until(20, func() bool { return len(p.rows) == 1 }), "a probe is answered")
+	p.answer = topicAway(1, errSilent)
+	p.end(cut)
+	require.Empty(t, p.paid)
+
+	p.answer = func(row QueueRow, _ []QueueRow) error {
+		if row.Key == 1<<20+1 {
+			return errSilent
+		}
+		return nil
+	}
+	p.add(queue(4, 1, 1)...)
+	require.True(t, p.until(200, func() bool { return len(p.paid) == 1 }), "later, with the topic known to answer, it does")
+	require.Equal(t, map[int64]int{1: 1}, p.paid)
+}
+
 // SAMEPROBE, NOTOPIC: an open lane probes the topic, and in it the key, whose last
 // silent call is longest ago.
 func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
@@ -172,11 +202,11 @@ func TestBreaker_WaitsLongerEachTimeAndOneIsOut(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := breaker{}
 	require.Equal(t, "closed", b.state(now))
-	for _, wait := range []time.Duration{1, 2, 4, 8, 8} {
+	for _, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second} {
 		b.trip(now, 0.5)
 		require.Equal(t, "open", b.state(now))
-		require.False(t, b.may(now.Add(wait*time.Second-1)))
-		now = now.Add(wait * time.Second)
+		require.False(t, b.may(now.Add(wait-1)))
+		now = now.Add(wait)
 		require.True(t, b.may(now))
 		require.Equal(t, "half-open", b.state(now))
 		b.out = true

@@ -25,6 +25,7 @@ type choice struct {
 	lane    bool  // the lane's breaker lets it through
 	topic   int64 // a breaker lets a row of this topic through
 	probe   bool
+	began   uint64 // see breakers.began
 }
 
 type chosen struct {
@@ -41,6 +42,11 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 		if !t.breakers.lane.may(now) {
 			return nil
 		}
+		for _, topic := range t.breakers.open() {
+			if t.reopen(now, topic) {
+				return nil // what it has is to be looked at first
+			}
+		}
 		c := t.chooseProbe(lim, func(*keyTrack) bool { return true }, &choice{lane: true, probe: true})
 		if c == nil {
 			t.breakers.lane.rest(now, t.breakers.random())
@@ -49,6 +55,9 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 		return c
 	}
 	for _, topic := range t.breakers.due(now) {
+		if t.reopen(now, topic) {
+			continue
+		}
 		of := func(k *keyTrack) bool { return k.topic == topic }
 		if c := t.chooseProbe(lim, of, &choice{topic: topic, probe: true}); c != nil {
 			return c
@@ -58,7 +67,8 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 	if q := &t.ready[aloneBucket].byAge; lim.alone && q.Len() > 0 {
 		c := &choice{alone: true, count: t.breakers.silentCalls(q.keys[0].key)}
 		t.hold(c, q.keys[0], 1)
-		return c.finish()
+		t.breakers.began(c)
+		return c
 	}
 	for range 2 {
 		t.suspects = !t.suspects
@@ -113,6 +123,7 @@ func (t *track) chooseOf(bucket int, lim limits) *choice {
 	if len(c.keys) == 0 {
 		return nil
 	}
+	t.breakers.began(c)
 	return c.finish()
 }
 
@@ -170,8 +181,26 @@ func (t *track) chooseProbe(lim limits, of func(*keyTrack) bool, c *choice) *cho
 	}
 	c.alone = best.list[0].losses >= quarantineFrom
 	t.hold(c, best, 1)
+	t.breakers.began(c)
 	t.breakers.sent(c)
 	return c
+}
+
+// reopen goes back for a topic of which all that stayed listed was tried in vain,
+// now and then: among what was passed may be a key that is answered.
+func (t *track) reopen(now time.Time, topic int64) bool {
+	b := t.breakers.topic(topic)
+	if t.dead[topic] == 0 || b.out || now.Sub(b.since) < reopenAfter {
+		return false
+	}
+	for _, k := range t.keys {
+		if k.topic == topic && len(k.list) > 0 && t.breakers.keySilent(k.key) == 0 {
+			return false
+		}
+	}
+	b.breaker = breaker{}
+	t.back(topic)
+	return true
 }
 
 // unprobed goes back for topics that have nothing left to probe them with: what

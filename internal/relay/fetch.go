@@ -146,7 +146,7 @@ func (t *track) wantFrom(row QueueRow) *keyTrack {
 	if p == nil || k != nil && (k.knows(row.Seq) || k.want && !k.check && k.rest <= row.Seq && len(k.list) == 0) {
 		return nil
 	}
-	if _, shut := t.dead[row.Topic]; shut {
+	if _, shut := t.dead[row.Topic]; shut && k == nil {
 		t.pass(row.Topic, row.Seq)
 		return nil
 	}

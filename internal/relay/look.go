@@ -113,11 +113,15 @@ func (p *partTrack) raise(l look, rows []QueueRow, most int) {
 // keep lists a row that a look has read, or leaves it out.
 func (t *track) keep(row QueueRow, now time.Time, touched map[*keyTrack]bool) {
 	k := t.keys[row.Key]
-	if _, shut := t.dead[row.Topic]; shut {
-		if k == nil || !k.knows(row.Seq) {
-			t.pass(row.Topic, row.Seq)
+	if from, shut := t.dead[row.Topic]; shut {
+		if k != nil && k.knows(row.Seq) {
+			return
 		}
-		return
+		// As long as nothing was passed, what comes may be what is answered.
+		if t.samples[row.Topic]++; from != 0 || t.samples[row.Topic] > t.bounds.sample {
+			t.pass(row.Topic, row.Seq)
+			return
+		}
 	}
 	if k == nil {
 		k = newKey(row)

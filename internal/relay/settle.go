@@ -65,7 +65,7 @@ func read(err error) reading {
 	switch {
 	case err == nil:
 		return stored
-	case errors.Is(err, errUnsent):
+	case errors.Is(err, errUnsent), class == broker.Unavailable && scope == broker.ScopeRow: // one before it of its key failed
 		return unsent
 	case errors.Is(err, errCrash):
 		return crashed
@@ -191,11 +191,11 @@ func (t *track) hear(now time.Time, c *choice, topics map[int64]*heard, order []
 	for _, topic := range order {
 		switch h := topics[topic]; {
 		case h.answered:
-			t.breakers.answered(topic, h.answers)
+			t.breakers.answered(c, topic, h.answers)
 		case !h.called:
 		case !h.excused && t.breakers.convicts(c, topic):
 			h.convicts = true
-			t.breakers.topic(topic).known = false
+			t.breakers.paid(topic)
 		default:
 			t.breakers.quiet(now, c, topic, h.silent, !h.excused)
 			called = true

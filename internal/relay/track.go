@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"container/heap"
 	"slices"
 	"time"
@@ -40,6 +41,7 @@ type track struct {
 	parts    map[int]*partTrack
 	keys     map[int64]*keyTrack
 	dead     map[int64]int64 // topics that are shut, and from where on their rows were passed; 0: none was
+	samples  map[int64]int   // rows of them that stay listed, about
 
 	ready  [aloneBucket + 1]struct{ byClass, byAge keyHeap }
 	wanted keyHeap // to be fetched as soon as there is room
@@ -69,7 +71,7 @@ type partTrack struct {
 }
 
 func newTrack(b *breakers) *track {
-	t := &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}}
+	t := &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}, samples: map[int64]int{}}
 	for i := range t.ready {
 		t.ready[i].byClass.slot, t.ready[i].byAge.slot = byClass, byAge
 	}
@@ -222,8 +224,8 @@ func (t *track) block(k *keyTrack, seq int64) {
 	k.rest, k.want, k.check = seq, false, false
 }
 
-// shut passes a topic's rows until it is back. Some keys keep their first row,
-// to probe the topic with; of all else its first seq is remembered.
+// shut passes a topic's rows until it is back. Some stay listed, to probe the
+// topic with; of all else its first seq is remembered.
 func (t *track) shut(topic int64) {
 	if _, ok := t.dead[topic]; ok {
 		return
@@ -235,23 +237,34 @@ func (t *track) shut(topic int64) {
 			of = append(of, k)
 		}
 	}
-	slices.SortFunc(of, func(a, b *keyTrack) int { return int(min(max(a.head()-b.head(), -1), 1)) })
+	slices.SortFunc(of, func(a, b *keyTrack) int { // who was in no silent call first
+		return cmp.Or(cmp.Compare(t.breakers.keySilent(a.key), t.breakers.keySilent(b.key)), cmp.Compare(a.head(), b.head()))
+	})
 	kept := 0
 	for _, k := range of {
-		if k.want {
-			t.pass(topic, k.rest)
-			k.rest, k.want = 0, false
+		keep := len(k.list)
+		if room := t.bounds.sample - kept; keep > room {
+			keep = min(1, max(0, room))
 		}
-		keep := min(1, len(k.list))
-		if kept += keep; kept > t.bounds.sample {
-			keep = 0
-		}
+		kept += keep
 		if len(k.list) > keep {
-			t.pass(topic, k.list[keep].seq)
-			t.cut(k, keep)
+			t.passFrom(k, keep)
 		}
 		t.update(k)
 	}
+	t.samples[topic] = kept
+}
+
+// passFrom takes what is listed from at on. A key that has a rest remembers that
+// itself, or it would be fetched from behind it.
+func (t *track) passFrom(k *keyTrack, at int) {
+	if seq := k.list[at].seq; k.rest == 0 {
+		t.pass(k.topic, seq)
+	} else {
+		k.rest = seq
+		t.fetchLater(k)
+	}
+	t.cut(k, at)
 }
 
 func (t *track) pass(topic, seq int64) {
@@ -267,6 +280,7 @@ func (t *track) back(topic int64) {
 		return
 	}
 	delete(t.dead, topic)
+	delete(t.samples, topic)
 	for _, p := range t.parts {
 		if from > 0 && p.low >= from {
 			p.low, p.more = from-1, true
