@@ -265,6 +265,8 @@ func (s *sim) answers(call *simCall) map[int]error {
 			errs[i] = errLeader
 		case s.fine || s.chance(80):
 			continue
+		case s.only != "":
+			errs[i] = []error{errRefused, errUnsent}[s.random.IntN(2)]
 		default:
 			errs[i] = []error{errRefused, errSilent, errUnsent, errUnfit, errRefuses, &panicError{"x"}}[s.random.IntN(6)]
 		}

@@ -42,7 +42,7 @@ const simKeys, simParts, simTopics = 9, 3, 3
 // others come between. off names a rule that is left out; see model/track.pml.
 type sim struct {
 	off    string
-	only   string // the property that is asserted; "": all
+	only   string // the property that is asserted, and no outages; "": all
 	random *rand.Rand
 	now    time.Time
 	t      *track

@@ -23,7 +23,7 @@ func (s *sim) step() {
 		s.now = s.now.Add(time.Duration(s.random.IntN(2000)) * time.Millisecond)
 	case p < 96:
 		s.horizon()
-	case p < 97:
+	case p < 97 && s.only == "":
 		at := s.random.IntN(len(s.away))
 		s.away[at] = !s.away[at] && s.chance(50)
 	case p < 98 && s.chance(10):
@@ -174,12 +174,12 @@ func (s *sim) run(steps int) (violated any) {
 // read and what is made of it.
 func TestTrack_KeepsOrderAndForgetsNothing(t *testing.T) {
 	sent := 0
-	for seed := range uint64(150) {
+	for seed := range uint64(60) {
 		s := newSim(seed, "")
 		require.Nil(t, s.run(3000), "seed %d", seed)
 		sent += s.sent
 	}
-	require.Greater(t, sent, 10000, "the simulation does something")
+	require.Greater(t, sent, 5000, "the simulation does something")
 }
 
 // Every switch of model/track.pml leaves out a rule, of the track or of who
