@@ -109,6 +109,15 @@ func (t *track) drop(part int) {
 	delete(t.parts, part)
 }
 
+// inHand is how many rows are, of all partitions.
+func (t *track) inHand() int {
+	rows := 0
+	for _, p := range t.parts {
+		rows += p.hand
+	}
+	return rows
+}
+
 // quarantined is how many keys wait for it.
 func (t *track) quarantined() int { return t.ready[aloneBucket].byAge.Len() }
 
