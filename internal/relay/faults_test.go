@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
@@ -151,17 +152,12 @@ func TestSettle_Unanswered(t *testing.T) {
 	}
 }
 
-// permanent is an error that trying again can't mend.
-type permanent struct{ error }
-
-func (permanent) Permanent() bool { return true }
-
 // O18: a settle that can never be written is given up, and the rows go again.
 func TestSettle_O18_ThatCanNeverBeWrittenIsGivenUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()
 		w.ready(map[*process]int{p: 8})
-		p.store.Fault(relaytest.Settle, relaytest.Fault{Fail: true, Err: permanent{errors.New("invalid byte sequence")}})
+		p.store.Fault(relaytest.Settle, relaytest.Fault{Fail: true, Err: &pgconn.PgError{Code: "22021", Message: "invalid byte sequence"}})
 		w.insert(p, "a")
 		w.delivered(time.Minute)
 		require.Len(t, w.ids("a"), 2)

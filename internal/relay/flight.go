@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -185,7 +186,7 @@ func (l *lane) settle(hard context.Context, s Settlement) (known, again bool, er
 		if err == nil {
 			return known, again, nil
 		}
-		if lasting(err) {
+		if dberr.Permanent(err) {
 			l.database.Note(hard, task, nil)
 			return false, again, err
 		}
@@ -198,15 +199,6 @@ func (l *lane) settle(hard context.Context, s Settlement) (known, again bool, er
 		}
 	}
 	return false, again, hard.Err()
-}
-
-// lasting says that a settle will never be taken, whatever anybody does: its data can't be.
-func lasting(err error) bool {
-	permanent, ok := errors.AsType[interface {
-		error
-		Permanent() bool
-	}](err)
-	return ok && permanent.Permanent()
 }
 
 // settled has the lane go on with the keys, and counts.

@@ -16,6 +16,8 @@ type Housekeeping interface {
 	// over all processes; GiveBackTurn, that it was not done after all.
 	TakeTurn(ctx context.Context, name string, every time.Duration) (mine bool, err error)
 	GiveBackTurn(ctx context.Context, name string) error
+	// WriteRetention notes, for people, how long finished rows stay.
+	WriteRetention(ctx context.Context, c outbox.Config) error
 	// Purge removes what has expired.
 	Purge(ctx context.Context, r outbox.Retention) (outbox.Purged, error)
 	// Promises returns the maker of a lane's promises, for one goroutine at a time. What
@@ -76,6 +78,9 @@ func (r *Relay) cleanUp(ctx context.Context, keep outbox.Retention) (mine bool, 
 		}
 	}()
 	store := r.cfg.Store
+	if err := store.WriteRetention(ctx, r.cfg.Outbox); err != nil {
+		return false, err
+	}
 	if mine, err = store.TakeTurn(ctx, "purge", keep.Every); err != nil || !mine {
 		return mine, err
 	}

@@ -292,6 +292,9 @@ func (s *Store) GiveBackTurn(_ context.Context, name string) error {
 	return nil
 }
 
+// WriteRetention implements [relay.Housekeeping].
+func (s *Store) WriteRetention(context.Context, outbox.Config) error { return nil }
+
 // Purge implements [relay.Housekeeping]: it removes all that was published.
 func (s *Store) Purge(context.Context, outbox.Retention) (p outbox.Purged, err error) {
 	s.mu.Lock()
