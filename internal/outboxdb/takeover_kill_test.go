@@ -2,6 +2,7 @@ package outboxdb_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,21 +26,20 @@ import (
 const takeoverChild = "WAYBILL_TEST_TAKEOVER"
 
 // migrateAsChild is the other process's part: it migrates, and never returns.
-func migrateAsChild(t *testing.T, where string) {
+func migrateAsChild(where string) {
 	kind, place, _ := strings.Cut(where, "=")
-	var db *bun.DB
+	var p interface{ DB() *bun.DB }
+	var err error
 	if kind == "SQLite" {
-		p, err := sqlite.Open(t.Context(), sqlite.Config{Path: place})
-		require.NoError(t, err)
-		db = p.DB()
+		p, err = sqlite.Open(context.Background(), sqlite.Config{Path: place})
 	} else {
-		p, err := postgres.Open(t.Context(), postgres.Config{DSN: os.Getenv("WAYBILL_POSTGRES"), Schema: place})
-		require.NoError(t, err)
-		db = p.DB()
+		p, err = postgres.Open(context.Background(), postgres.Config{DSN: os.Getenv("WAYBILL_POSTGRES"), Schema: place})
 	}
-	fmt.Println("migrating")
-	require.NoError(t, outboxdb.Migrate(t.Context(), db, 0))
-	fmt.Println("migrated")
+	if err == nil {
+		fmt.Println("migrating")
+		err = outboxdb.Migrate(context.Background(), p.DB(), 0)
+	}
+	fmt.Println("migrated", err)
 	select {}
 }
 
@@ -47,7 +47,7 @@ func migrateAsChild(t *testing.T, where string) {
 // inside says that it is in the middle.
 func killedIn(t *testing.T, where string, inside func() bool) {
 	t.Helper()
-	child := exec.Command(os.Args[0], "-test.run=^TestTakeoverSurvivesKill$", "-test.v")
+	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), takeoverChild+"="+where)
 	out, err := child.StdoutPipe()
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func killedIn(t *testing.T, where string, inside func() bool) {
 	require.Eventually(t, inside, time.Minute, 10*time.Millisecond)
 	require.NoError(t, child.Process.Kill())
 	for line := range lines {
-		require.NotEqual(t, "migrated", line, "it was killed too late")
+		require.NotContains(t, line, "migrated", "it was killed too late")
 	}
 	require.Error(t, child.Wait())
 }
@@ -75,9 +75,6 @@ func killedIn(t *testing.T, where string, inside func() bool) {
 // A real process that is killed -9 in the middle has changed nothing: migrated again,
 // nothing is lost and nothing there twice.
 func TestTakeoverSurvivesKill(t *testing.T) {
-	if where := os.Getenv(takeoverChild); where != "" {
-		migrateAsChild(t, where)
-	}
 	const rows = 200_000
 	onFirstDesign(t, func(t *testing.T, d outboxdbtest.Database) {
 		db := d.DB()

@@ -179,7 +179,7 @@ func TestVerbsChangeWhatTheirStatusAllows(t *testing.T) {
 			require.Zero(t, e.Attempts)
 			require.WithinDuration(t, time.Now().Add(time.Duration(i)*1000*time.Second), e.AvailableAt, time.Minute)
 		}
-		require.EqualValues(t, outbox.KeyOf("default", "ordering.order", "ordering::order", "held"), b.Count("SELECT key FROM outbox_queue WHERE seq = 3"))
+		require.Equal(t, outbox.KeyOf("default", "ordering.order", "ordering::order", "held"), b.Count("SELECT key FROM outbox_queue WHERE seq = 3"))
 		found, err := b.Contradictions(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, found)
