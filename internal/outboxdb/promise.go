@@ -1,8 +1,6 @@
 package outboxdb
 
 import (
-	"github.com/waybill-go/waybill/internal/relay"
-
 	"context"
 	"fmt"
 	"slices"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 )
 

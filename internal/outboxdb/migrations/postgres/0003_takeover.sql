@@ -122,9 +122,19 @@ DROP FUNCTION outbox_refuse_transition();
 DROP SEQUENCE outbox_fence_seq, outbox_claim_seq;
 
 -- Which log row has a seq; housekeeping and people look for held and for abandoned rows.
-CREATE INDEX outbox_log_high ON outbox_log (lane, high);
+CREATE INDEX outbox_log_high ON outbox_log (lane, high, low);
 CREATE INDEX outbox_queue_held ON outbox_queue (lane, seq) WHERE held;
 CREATE INDEX outbox_abandoned_at ON outbox_abandoned (at, seq);
+
+-- Plans of people's questions are made for what there is now. Of empty tables they
+-- would be made as if these stayed empty.
+DO $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM outbox_messages) THEN
+        ANALYZE outbox_messages, outbox_log, outbox_lanes;
+    END IF;
+END
+$$;
 
 -- For people. What is looked up elsewhere is a subquery, so that it costs nothing
 -- where its column isn't asked for.

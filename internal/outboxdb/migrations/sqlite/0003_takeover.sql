@@ -119,7 +119,7 @@ DROP TABLE outbox_first_published;
 DROP TABLE outbox_sequences;
 
 -- Which log row has a seq; people look for held and housekeeping for abandoned rows.
-CREATE INDEX outbox_log_high ON outbox_log (lane, high);
+CREATE INDEX outbox_log_high ON outbox_log (lane, high, low);
 CREATE INDEX outbox_queue_held ON outbox_queue (lane, seq) WHERE held;
 CREATE INDEX outbox_abandoned_at ON outbox_abandoned (at, seq);
 
