@@ -25,3 +25,9 @@ func Entries(ctx context.Context, db bun.IDB) (all []outbox.Entry, err error) {
 func (s *Store) BackfillAtOnce(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
 	return s.backfill(ctx, b, time.Time{})
 }
+
+// Postgres are the statements of a step, as PostgreSQL gets them.
+func Postgres(name string) []string { return load(name).postgres }
+
+// SQLite are those that SQLite gets.
+func SQLite(name string) []string { return load(name).sqlite }

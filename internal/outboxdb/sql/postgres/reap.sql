@@ -12,11 +12,13 @@ WITH tokens AS (
 	DELETE FROM outbox_claims AS c USING outbox_members AS m
 	WHERE m.member = $1::bigint AND m.until = '-infinity' AND c.member = m.member
 	RETURNING m.lane, c.seqs
-), lost AS (
-	SELECT q.lane, q.part, q.seq
+), hand AS MATERIALIZED ( -- by itself: an index of the queue is of no use without the partition
+	SELECT t.lane, b.part, t.seq
 	FROM (SELECT lane, unnest(seqs) AS seq FROM tokens) AS t
 	JOIN outbox_messages AS b ON b.seq = t.seq
-	JOIN outbox_queue AS q ON q.lane = t.lane AND q.part = b.part AND q.seq = t.seq
+), lost AS (
+	SELECT q.lane, q.part, q.seq
+	FROM hand JOIN outbox_queue AS q ON q.lane = hand.lane AND q.part = hand.part AND q.seq = hand.seq
 	ORDER BY q.seq FOR NO KEY UPDATE OF q
 )
 UPDATE outbox_queue AS q SET losses = least(q.losses + 1, 32767) FROM lost

@@ -1,0 +1,205 @@
+package outboxdb_test
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// session is a transaction that has sent a step's statements, and has not ended.
+type session struct {
+	b   *outboxdbtest.Bench
+	tx  *sql.Tx
+	pid int
+}
+
+func open(t *testing.T, b *outboxdbtest.Bench) *session {
+	t.Helper()
+	tx, err := b.DB.DB.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	s := &session{b: b, tx: tx}
+	require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&s.pid))
+	return s
+}
+
+func (s *session) exec(query string, values ...any) {
+	s.b.T.Helper()
+	_, err := s.tx.ExecContext(s.b.T.Context(), query, values...)
+	require.NoError(s.b.T, err)
+}
+
+// during runs a step, which has to wait for the session, and ends that one meanwhile.
+func (s *session) during(step func()) {
+	s.b.T.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		step()
+	}()
+	require.Eventually(s.b.T, func() bool {
+		select {
+		case <-done:
+			return true // it hasn't waited; what it did shows
+		default:
+		}
+		return s.b.Count("SELECT count(*) FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid))", s.pid) > 0
+	}, 10*time.Second, 5*time.Millisecond)
+	require.NoError(s.b.T, s.tx.Commit())
+	<-done
+}
+
+// raced is an outbox with two rows of one key and a member that has all partitions.
+func raced(t *testing.T) (*outboxdbtest.Bench, *outboxdbtest.Member) {
+	t.Parallel()
+	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
+	b.Insert("k", "k")
+	return b, b.Join("one", time.Hour, 100)
+}
+
+func reapIn(s *session, m *outboxdbtest.Member) {
+	reap := outboxdb.Postgres("reap")
+	s.exec(reap[0], m.ID, true)
+	s.exec(reap[1], m.ID, true)
+	s.exec(reap[2], m.ID)
+	s.exec(reap[3], m.ID)
+}
+
+func claimIn(s *session, m *outboxdbtest.Member) relay.Settlement {
+	q := m.Next(m.Look(10)...)
+	w := m.Settlement()
+	seqs := "{"
+	for i, r := range q.Rows {
+		if i > 0 {
+			seqs += ","
+		}
+		seqs += fmt.Sprint(r.Seq)
+		w.Published = append(w.Published, r)
+	}
+	s.exec(outboxdb.Postgres("claim")[0], m.ID, q.N, seqs+"}")
+	return w
+}
+
+// Race 1. The switch NOLOCK, a claim that doesn't lock its member's row: the token is
+// there after the reap.
+func TestRace_AClaimDuringTheReapOfItsMemberHasNothing(t *testing.T) {
+	b, m := raced(t)
+	rows := m.Look(10)
+	s := open(t, b)
+	reapIn(s, m)
+	s.during(func() {
+		c, err := b.Claim(t.Context(), m.Next(rows...))
+		require.NoError(t, err)
+		require.False(t, c.Alive)
+		require.Empty(t, c.Rows)
+	})
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+}
+
+// Races 2 and 3. The switch SWEEPEARLY, tokens read before the member's row is locked:
+// the token stays, and the late settle settles two rows. So it does with KEEPTOKENS.
+func TestRace_AReapWaitsForAClaimAndSeesItsToken(t *testing.T) {
+	b, m := raced(t)
+	s := open(t, b)
+	w := claimIn(s, m)
+	s.during(func() {
+		r, err := b.Reap(t.Context(), m.ID, true)
+		require.NoError(t, err)
+		require.Equal(t, relay.Reaped{Parts: 8, Rows: 2, Done: true}, r)
+	})
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+	require.False(t, m.Settle(w))
+	require.EqualValues(t, 2, b.Count("SELECT count(*) FROM outbox_queue WHERE losses = 1"))
+}
+
+// Race 4. The switch NOTOKEN, a settle that isn't bound to its token: the rows are gone.
+func TestRace_ASettleDuringTheReapSettlesNothing(t *testing.T) {
+	b, m := raced(t)
+	w := m.Settlement(m.ClaimAll()...)
+	w.N = 1
+	s := open(t, b)
+	reapIn(s, m)
+	s.during(func() { require.False(t, m.Settle(w)) })
+	require.EqualValues(t, 2, b.Count("SELECT count(*) FROM outbox_queue WHERE losses = 1"))
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_log"))
+}
+
+// Race 5.
+func TestRace_AReapDuringASettleAddsNoLoss(t *testing.T) {
+	b, m := raced(t)
+	require.Len(t, m.ClaimAll(), 2)
+	s := open(t, b)
+	parts, seqs := fmt.Sprintf("{%[1]d,%[1]d}", outbox.PartitionOf("k", outboxdbtest.Partitions)), "{1,2}"
+	s.exec(outboxdb.Postgres("settle_published")[0], m.ID, 1, m.Lane, parts, seqs, 0, false)
+	s.during(func() {
+		r, err := b.Reap(t.Context(), m.ID, true)
+		require.NoError(t, err)
+		require.Equal(t, relay.Reaped{Parts: 8, Done: true}, r)
+	})
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_queue"))
+	require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_log WHERE published = 2"))
+}
+
+// Race 6. The switch NOREREAD, a claim that believes the look: it has row 1.
+func TestRace_AClaimWaitsForAVerbAndReadsAgain(t *testing.T) {
+	b, m := raced(t)
+	rows := m.Look(10)
+	s := open(t, b)
+	s.exec("SELECT 1 FROM outbox_partitions WHERE lane = $1 FOR UPDATE", m.Lane)
+	s.exec("SELECT 1 FROM outbox_members WHERE member = $1 FOR UPDATE", m.ID)
+	s.exec("DELETE FROM outbox_queue WHERE seq = 1")
+	s.during(func() { require.Equal(t, []int64{2}, outboxdbtest.Seqs(m.Claim(rows...))) })
+}
+
+// Race 7.
+func TestRace_AVerbWaitsForAClaimAndLeavesItsRows(t *testing.T) {
+	b, m := raced(t)
+	s := open(t, b)
+	w := claimIn(s, m)
+	s.during(func() {
+		r, err := b.Change(t.Context(), outbox.Filter{Seqs: []int64{1, 2}}, outbox.Change{Verb: outbox.VerbAbandon, Actor: "ada"})
+		require.NoError(t, err)
+		require.Zero(t, r.Changed)
+	})
+	require.EqualValues(t, 2, b.Count("SELECT count(*) FROM outbox_queue"))
+	require.True(t, m.Settle(w))
+}
+
+// The switch TAKEBLIND, a take that doesn't look at its own member's row: partitions
+// belong to a member that is no more.
+func TestRace_ATakeDuringTheReapOfItsMemberTakesNothing(t *testing.T) {
+	b, m := raced(t)
+	require.NoError(t, b.Release(t.Context(), m.ID, m.Lane, m.Parts[:3]))
+	s := open(t, b)
+	reapIn(s, m)
+	s.during(func() {
+		parts, err := b.Take(t.Context(), m.ID, m.Lane, 100)
+		require.NoError(t, err)
+		require.Empty(t, parts)
+	})
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NOT NULL"))
+}
+
+// A take that its renewal waits for is in the renewal's answer.
+func TestRace_ARenewalSeesTheTakeThatItWaitedFor(t *testing.T) {
+	b, m := raced(t)
+	require.NoError(t, b.Release(t.Context(), m.ID, m.Lane, m.Parts))
+	s := open(t, b)
+	take := outboxdb.Postgres("take")
+	s.exec(take[0], m.ID)
+	s.exec(take[1], m.ID, m.Lane, 3)
+	s.during(func() {
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, renewed, 1)
+		require.Len(t, renewed[0].Parts, 3)
+	})
+}
