@@ -71,19 +71,66 @@ func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) er
 	return nil
 }
 
-func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) (err error) {
+func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) error {
 	all := make([]pipeline.Statement, 0, len(runs)+1)
 	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits()}})
+	rows := make([][][][]byte, len(runs)) // of each statement
 	for i, r := range runs {
 		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values))}
 		for v, value := range r.values {
 			next.Values[v] = toPostgres(value)
 		}
 		if r.row != nil {
-			next.Row = func(columns [][]byte) error { return r.row(result{postgres: columns}) }
+			next.Row = func(columns [][]byte) error {
+				rows[i] = append(rows[i], copied(columns))
+				return nil
+			}
 		}
 		all = append(all, next)
 	}
+	err := s.on(ctx, func(c pipeline.Conn) error { return c.Pipeline(ctx, nil, all...) })
+	if errors.Is(err, pipeline.ErrUnprepared) {
+		clear(rows) // of those before the one that wasn't known
+		// On another connection: on that one its transaction has failed.
+		err = s.on(ctx, func(c pipeline.Conn) error {
+			if plain, ok := c.(pipeline.PlainConn); ok {
+				return plain.Plain(ctx, all...)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	for i, r := range runs {
+		for _, columns := range rows[i] {
+			if err := r.row(result{postgres: columns}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copied is a row of which the driver uses the memory again, in one piece of its own.
+func copied(columns [][]byte) [][]byte {
+	size := 0
+	for _, c := range columns {
+		size += len(c)
+	}
+	all, row := make([]byte, 0, size), make([][]byte, len(columns))
+	for i, c := range columns {
+		if c != nil {
+			from := len(all)
+			all = append(all, c...)
+			row[i] = all[from:len(all):len(all)]
+		}
+	}
+	return row
+}
+
+// on gives do a connection that takes pipelines.
+func (s *Store) on(ctx context.Context, do func(c pipeline.Conn) error) (err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -94,14 +141,10 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 		}
 	}()
 	return conn.Raw(func(dc any) error {
-		err := errors.New("the driver's connection takes no pipelines: open the database with uow/postgres")
 		if c, ok := dc.(pipeline.Conn); ok {
-			err = c.Pipeline(ctx, nil, all...)
+			return do(c)
 		}
-		if c, ok := dc.(pipeline.PlainConn); ok && errors.Is(err, pipeline.ErrUnprepared) {
-			return c.Plain(ctx, all...)
-		}
-		return err
+		return errors.New("the driver's connection takes no pipelines: open the database with uow/postgres")
 	})
 }
 

@@ -43,7 +43,7 @@ func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID
 }
 
 func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (ids []relay.LaneID, complete bool, err error) {
-	ids, complete = make([]relay.LaneID, len(targets)), true
+	ids = make([]relay.LaneID, len(targets))
 	err = s.do(ctx, reads, lanesStep, statement{values: []any{targets}, row: func(r result) error {
 		for i, target := range targets {
 			if target == r.text(1) && int(r.number(2)) >= partitions {

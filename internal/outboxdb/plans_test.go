@@ -81,7 +81,7 @@ func TestPlans_MadeWhileTablesWereEmpty(t *testing.T) {
 	fill(b, 100_000)
 	for n, s := range steps {
 		plan := strings.Join(run(explain, s, n), "\n")
-		require.NotRegexp(t, `Seq Scan on outbox_(queue|messages|log|claims)`, plan, s.step)
+		require.NotRegexp(t, `Seq Scan on outbox_(queue|messages|log|claims)( |$|\n)`, plan, s.step)
 		require.Less(t, pages(plan), 400, "%s %d: %s", s.step, s.nth, plan)
 		require.NotRegexp(t, `actual rows=\d{4,}`, plan, s.step)
 		require.NotRegexp(t, `Rows Removed by Filter: \d{3,}`, plan, s.step)
@@ -105,16 +105,24 @@ func TestPlans_OnSQLiteByIndex(t *testing.T) {
 	b := outboxdbtest.Open(t, outboxdbtest.SQLite(t))
 	for _, step := range []string{"look", "first", "fetch", "due", "claim", "settle", "settle_published", "reap", "poll", "horizon"} {
 		for _, query := range outboxdb.SQLite(step) {
-			rows, err := b.DB.DB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 23)...)
-			require.NoError(t, err, query)
-			for rows.Next() {
-				var id, parent, unused int
-				var detail string
-				require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+			for _, detail := range planOnSQLite(t, b, query) {
 				require.NotRegexp(t, `SCAN (outbox_(queue|messages|log|claims)|[qnbfg])\b`, detail, query)
 			}
-			require.NoError(t, rows.Err())
-			require.NoError(t, rows.Close())
 		}
 	}
+}
+
+func planOnSQLite(t *testing.T, b *outboxdbtest.Bench, query string) (details []string) {
+	t.Helper()
+	rows, err := b.DB.DB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 23)...)
+	require.NoError(t, err, query)
+	defer func() { require.NoError(t, rows.Close()) }()
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+		details = append(details, detail)
+	}
+	require.NoError(t, rows.Err())
+	return details
 }

@@ -131,3 +131,17 @@ func TestHorizon_NamesWhoMayStillBringLowerNumbers(t *testing.T) {
 		require.Empty(t, h.Writers)
 	})
 }
+
+// O5: how many bytes a row takes is known before its body is read.
+func TestLook_O5_KnowsBytes(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		small, large := outboxdbtest.Row("k"), outboxdbtest.Row("k")
+		large.Payload = make([]byte, 1<<20)
+		b.InsertRows(small, large)
+		m := b.Join("one", time.Minute, 100)
+		rows := m.Look(10)
+		require.Len(t, rows, 2)
+		require.InDelta(t, 400, rows[0].Bytes, 200)
+		require.InDelta(t, 1<<20, rows[1].Bytes, 1000)
+	})
+}

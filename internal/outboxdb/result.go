@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
-// result is a row of what either database answers, until the next one is read. A NULL
+// result is a row of what either database answers. A NULL
 // is the zero value of what it is read as.
 type result struct {
 	postgres [][]byte // in PostgreSQL's binary form
@@ -57,9 +56,9 @@ func (r result) text(i int) string {
 func (r result) bytes(i int) []byte {
 	if r.sqlite != nil {
 		b, _ := r.sqlite[i].([]byte)
-		return slices.Clone(b)
+		return b
 	}
-	return slices.Clone(r.postgres[i])
+	return r.postgres[i]
 }
 
 func (r result) uuid(i int) (string, error) {

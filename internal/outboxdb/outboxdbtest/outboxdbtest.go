@@ -4,6 +4,7 @@ package outboxdbtest
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -71,8 +72,24 @@ func App(t testing.TB) uow.Provider {
 	return rightstest.As(t, owner.Provider, owner.cfg, migrate.App, outboxdb.Migrations())
 }
 
-// Pooler is a schema behind PgBouncer in transaction mode.
-func Pooler(t testing.TB) Database { return server(t, "WAYBILL_PGBOUNCER").Provider }
+// Pooler is a database behind PgBouncer in transaction mode. It has one of its own, as
+// a pooler passes no search_path on.
+func Pooler(t testing.TB) Database {
+	past, name := server(t, "WAYBILL_POSTGRES"), fmt.Sprintf("outboxdb_pooled_%d_%d", os.Getpid(), schemas.Add(1))
+	_, err := past.DB().ExecContext(t.Context(), "CREATE DATABASE "+name)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := past.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
+		require.NoError(t, err)
+	})
+	u, err := url.Parse(os.Getenv("WAYBILL_PGBOUNCER"))
+	require.NoError(t, err)
+	u.Path = "/" + name
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: u.String(), MaxConns: 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
 
 func server(t testing.TB, variable string) limited {
 	dsn := os.Getenv(variable)
