@@ -1,9 +1,14 @@
--- All hangs on the token: without it nothing happens [NOTOKEN].
+-- All hangs on the token: without it nothing happens [NOTOKEN]. Lists have their lane
+-- with them: given as a value it would have a plan for an empty table read all of the
+-- lane, and compare it with a list.
 WITH token AS (
 	DELETE FROM outbox_claims WHERE member = $1::bigint AND n = $2::bigint RETURNING member
+), acknowledged AS MATERIALIZED (
+	SELECT $3::smallint AS lane, u.part, u.seq
+	FROM token CROSS JOIN unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS u(part, seq)
 ), gone AS (
-	DELETE FROM outbox_queue AS q USING token, unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS v(part, seq)
-	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	DELETE FROM outbox_queue AS q USING acknowledged AS v
+	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 	RETURNING q.seq, q.attempts
 ), bodies AS (
 	DELETE FROM outbox_messages AS b USING gone
@@ -14,21 +19,29 @@ WITH token AS (
 	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), $6::integer, min(seq), max(seq), array_agg(seq),
 		CASE WHEN max(attempts) > 0 THEN array_agg((attempts + 1)::smallint) END
 	FROM gone HAVING count(*) > 0
+), failures AS MATERIALIZED (
+	SELECT $3::smallint AS lane, u.*
+	FROM token CROSS JOIN unnest((SELECT $8::smallint[])::smallint[], (SELECT $9::bigint[])::bigint[], (SELECT $10::smallint[])::smallint[], (SELECT $11::bigint[])::bigint[],
+		(SELECT $12::integer[])::integer[], (SELECT $13::text[])::text[], (SELECT $14::text[])::text[]) AS u(part, seq, attempts, due_in, held, class, error)
 ), failed AS (
 	UPDATE outbox_queue AS q SET attempts = v.attempts, losses = 0, held = v.held <> 0, failure = v.class, error = v.error,
 		failed_at = clock_timestamp(), due_at = CASE WHEN v.held = 0 THEN clock_timestamp() + v.due_in * interval '1 millisecond' END
-	FROM token, unnest((SELECT $8::smallint[])::smallint[], (SELECT $9::bigint[])::bigint[], (SELECT $10::smallint[])::smallint[], (SELECT $11::bigint[])::bigint[],
-		(SELECT $12::integer[])::integer[], (SELECT $13::text[])::text[], (SELECT $14::text[])::text[]) AS v(part, seq, attempts, due_in, held, class, error)
-	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	FROM failures AS v
+	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
+), panicked AS MATERIALIZED (
+	SELECT $3::smallint AS lane, u.part, u.seq
+	FROM token CROSS JOIN unnest((SELECT $15::smallint[])::smallint[], (SELECT $16::bigint[])::bigint[]) AS u(part, seq)
 ), lost AS (
 	UPDATE outbox_queue AS q SET losses = least(q.losses + 1, 32767)
-	FROM token, unnest((SELECT $15::smallint[])::smallint[], (SELECT $16::bigint[])::bigint[]) AS v(part, seq)
-	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	FROM panicked AS v
+	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
+), hopeless AS MATERIALIZED (
+	SELECT $3::smallint AS lane, u.*
+	FROM token CROSS JOIN unnest((SELECT $17::smallint[])::smallint[], (SELECT $18::bigint[])::bigint[], (SELECT $19::smallint[])::smallint[], (SELECT $20::smallint[])::smallint[],
+		(SELECT $21::integer[])::integer[], (SELECT $22::text[])::text[], (SELECT $23::text[])::text[]) AS u(part, seq, attempts, losses, maybe, class, error)
 ), given_up AS (
-	DELETE FROM outbox_queue AS q
-	USING token, unnest((SELECT $17::smallint[])::smallint[], (SELECT $18::bigint[])::bigint[], (SELECT $19::smallint[])::smallint[], (SELECT $20::smallint[])::smallint[],
-		(SELECT $21::integer[])::integer[], (SELECT $22::text[])::text[], (SELECT $23::text[])::text[]) AS v(part, seq, attempts, losses, maybe, class, error)
-	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	DELETE FROM outbox_queue AS q USING hopeless AS v
+	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 	RETURNING q.lane, q.part, q.seq, q.key, v.attempts, v.losses, v.maybe, v.class, v.error
 ), moved AS (
 	INSERT INTO outbox_abandoned (seq, lane, part, key, class, error, attempts, losses, maybe_delivered)
@@ -39,7 +52,7 @@ WITH token AS (
 	UPDATE outbox_queue AS q SET due_at = clock_timestamp()
 	FROM given_up AS g CROSS JOIN LATERAL (
 		SELECT n.lane, n.part, n.seq FROM outbox_queue AS n
-		WHERE n.key = g.key AND n.seq > g.seq AND n.lane = g.lane
+		WHERE n.key = g.key AND n.seq > g.seq
 			AND n.seq <> ALL ((SELECT $5::bigint[])::bigint[]) AND n.seq <> ALL ((SELECT $18::bigint[])::bigint[])
 		ORDER BY n.seq LIMIT 1
 	) AS n

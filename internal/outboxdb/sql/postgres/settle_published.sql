@@ -1,9 +1,14 @@
--- All hangs on the token: without it nothing happens [NOTOKEN].
+-- All hangs on the token: without it nothing happens [NOTOKEN]. Lists have their lane
+-- with them: given as a value it would have a plan for an empty table read all of the
+-- lane, and compare it with a list.
 WITH token AS (
 	DELETE FROM outbox_claims WHERE member = $1::bigint AND n = $2::bigint RETURNING member
+), acknowledged AS MATERIALIZED (
+	SELECT $3::smallint AS lane, u.part, u.seq
+	FROM token CROSS JOIN unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS u(part, seq)
 ), gone AS (
-	DELETE FROM outbox_queue AS q USING token, unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[]) AS v(part, seq)
-	WHERE q.lane = $3::smallint AND q.part = v.part AND q.seq = v.seq
+	DELETE FROM outbox_queue AS q USING acknowledged AS v
+	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 	RETURNING q.seq, q.attempts
 ), bodies AS (
 	-- A target that is joining may need what is above its cursor.
