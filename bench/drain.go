@@ -22,8 +22,8 @@ type drainage struct {
 	snapshot time.Duration
 	// delete removes rows as they are published.
 	delete bool
-	// workers of each engine; 0 is the default.
-	workers int
+	// calls of the broker of each engine that may be out; 0 is the default.
+	calls int
 	// engines beside the first one, each with connections of its own.
 	others int
 }
@@ -47,7 +47,7 @@ func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, 
 		}
 		defer release()
 	}
-	cfg := withWorkers(d.workers, outbox.Config{Retention: outbox.Retention{Delete: d.delete}})
+	cfg := outbox.Config{Calls: d.calls, Retention: outbox.Retention{Delete: d.delete}}
 	work := w.drained
 	for range d.others {
 		other, end, err := w.apart(ctx, w.dsn)
@@ -70,15 +70,15 @@ func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, 
 	return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.verify(ctx, d, filled)
 }
 
-// numbers are drains one after the other with several numbers of workers; run is
+// numbers are drains one after the other with several numbers of calls; run is
 // whose.
 func numbers(d drainage, run func(drainage) work) work {
 	return func(ctx context.Context, w *world) (map[string]float64, error) {
 		got := map[string]float64{}
 		for i, metric := range numberMetrics {
-			d.workers, d.others = 1<<i, 0
+			d.calls, d.others = 1<<i, 0
 			if i == len(numberMetrics)-1 {
-				d.workers, d.others = 2, 1
+				d.calls, d.others = 4, 1
 			}
 			one, err := run(d)(ctx, w)
 			if err != nil {
@@ -91,7 +91,7 @@ func numbers(d drainage, run func(drainage) work) work {
 }
 
 // numberMetrics are doublings but for the last.
-var numberMetrics = []string{"1 worker", "2 workers", "4 workers", "2 engines of 2"}
+var numberMetrics = []string{"1 call", "2 calls", "4 calls", "8 calls", "2 engines of 4"}
 
 // drained waits until no row is unfinished.
 func (w *world) drained(ctx context.Context) error {
@@ -99,7 +99,7 @@ func (w *world) drained(ctx context.Context) error {
 	for begin := time.Now(); ctx.Err() == nil; {
 		var left bool
 		looked := time.Now()
-		err := w.sql.QueryRow(ctx, w.layout.left).Scan(&left)
+		err := w.sql.QueryRow(ctx, product.left).Scan(&left)
 		switch {
 		case err != nil:
 			return err
@@ -129,7 +129,7 @@ func (w *world) fill(ctx context.Context, d drainage) ([]outbox.Row, error) {
 	if err := w.insert(ctx, rows); err != nil {
 		return nil, err
 	}
-	return rows, w.tidy(ctx, w.layout.names...)
+	return rows, w.tidy(ctx, product.names...)
 }
 
 // tidy is for what was inserted, so that nobody else pays for it.

@@ -104,7 +104,7 @@ func scenarios(n sizes) []scenario {
 		{name: "drain-history", unit: "events/s", metrics: rate, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
 		{name: "drain-snapshot", unit: "events/s", metrics: rate, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
 		{
-			name: "workers", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }),
+			name: "calls", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }),
 			byHand: func(t *tables) work { return numbers(all, func(d drainage) work { return d.byHand(t) }) },
 		},
 		{name: "steady", unit: "units/s", metrics: steadyMetrics, waybill: steady(n.steady), limit: unattended(n.steady), against: "without an engine"},

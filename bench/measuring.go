@@ -87,7 +87,7 @@ func (w *world) make(ctx context.Context, c condition) error {
 			return err
 		}
 	}
-	return w.tidy(ctx, w.layout.names...)
+	return w.tidy(ctx, product.names...)
 }
 
 // others runs so many more engines beside what it is given, and the end of their

@@ -57,7 +57,7 @@ func memory(rows int, idle time.Duration) work {
 				return nil, err
 			}
 		}
-		if err := w.tidy(ctx, w.layout.names...); err != nil {
+		if err := w.tidy(ctx, product.names...); err != nil {
 			return nil, err
 		}
 		begin := time.Now()

@@ -87,7 +87,7 @@ func (w *world) caughtUp(ctx context.Context, mend func(), got map[string]float6
 		if time.Since(begin) > patience {
 			return fmt.Errorf("not caught up within %v", patience)
 		}
-		if err := w.sql.QueryRow(ctx, w.layout.leftTo, last).Scan(&left); err != nil {
+		if err := w.sql.QueryRow(ctx, product.leftTo, last).Scan(&left); err != nil {
 			return err
 		}
 	}

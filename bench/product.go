@@ -23,8 +23,7 @@ type layout struct {
 	lane         string   // the target broker $1 as the column has it
 	left, leftTo string   // whether anything waits, or up to seq $1: cheaper than by the view
 
-	columns, values [lotStates]string   // of a lot beside lotColumns
-	after           [lotStates][]string // what follows, for the rows above $1, of so many keys, $2
+	after [lotStates][]string // what follows on a lot, for the rows above $1, of so many keys, $2
 
 	purging, writing string // what pg_stat_activity shows of such transactions
 }
@@ -61,10 +60,10 @@ const (
 	heads = "(lane, part, seq) IN (SELECT lane, part, seq FROM outbox_messages WHERE seq > $1 ORDER BY seq LIMIT $2)"
 )
 
-// queuedLayout: events have a body each, and a queue row as long as they wait.
-var queuedLayout = &layout{
+// product: events have a body each, and a queue row as long as they wait.
+var product = &layout{
 	names:  []string{"outbox_messages", "outbox_queue", "outbox_log", "outbox_claims", "outbox_abandoned"},
-	forget: []string{"DELETE FROM outbox_jobs"},
+	forget: []string{"DELETE FROM outbox_jobs", "DELETE FROM outbox_counts"},
 	target: "lane", part: "part", lane: "(SELECT outbox_new_lane($1))",
 	left:   "SELECT EXISTS (SELECT FROM outbox_queue)",
 	leftTo: "SELECT EXISTS (SELECT FROM outbox_queue WHERE seq <= $1)",
@@ -75,43 +74,8 @@ var queuedLayout = &layout{
 		failed: {enqueue, "UPDATE outbox_queue SET attempts = 1, due_at = now() + interval '1 hour', failure = 'transient', error = 'by the bench' WHERE " + heads},
 		held:   {enqueue, "UPDATE outbox_queue SET attempts = 5, held = true, failure = 'permanent', error = 'by the bench' WHERE " + heads},
 	},
-	purging: `statement_timeout|DELETE FROM outbox_log|DELETE FROM outbox_messages`,
+	purging: `^SELECT set_config\('statement_timeout'|DELETE FROM outbox_(log|messages) WHERE`,
 	writing: `INSERT INTO (documents|outbox_messages) `,
-}
-
-// markedLayout: a row per event, which is marked.
-var markedLayout = &layout{
-	names:  []string{"outbox"},
-	forget: []string{"DELETE FROM outbox_jobs", "DELETE FROM outbox_published"},
-	target: "target_broker", part: "partition", lane: "$1",
-	// Rows leave in the order of seq: from the end on, the first look that finds none
-	// costs most, and it is the last.
-	left: `SELECT EXISTS (SELECT FROM (SELECT finished_at FROM outbox ORDER BY seq DESC LIMIT 5000) AS last WHERE finished_at IS NULL)
-		OR EXISTS (SELECT FROM outbox WHERE finished_at IS NULL)`,
-	leftTo: "SELECT EXISTS (SELECT FROM outbox WHERE finished_at IS NULL AND seq <= $1)",
-	columns: [lotStates]string{
-		published: ", status, attempts, last_attempt_at, published_at, finished_at, expires_at",
-		failed:    ", status, attempts, available_at",
-		held:      ", status, attempts, held",
-	},
-	values: [lotStates]string{
-		published: ", 'published', 1, now() - $9::interval, now() - $9::interval, now() - $9::interval, now() - $9::interval + interval '7 days'",
-		failed:    ", CASE WHEN n < $8 THEN 'failed' ELSE 'pending' END, CASE WHEN n < $8 THEN 1 ELSE 0 END, now() + CASE WHEN n < $8 THEN interval '1 hour' ELSE interval '0' END",
-		held:      ", CASE WHEN n < $8 THEN 'abandoned' ELSE 'pending' END, CASE WHEN n < $8 THEN 5 ELSE 0 END, n < $8",
-	},
-	purging: `statement_timeout|expires_at <= |^DELETE FROM outbox WHERE ctid`,
-	writing: `INSERT INTO (documents|outbox) `,
-}
-
-// layouts chooses by what the migrations have made.
-func (w *world) layouts(ctx context.Context) error {
-	w.layout = markedLayout
-	var split bool
-	err := w.sql.QueryRow(ctx, "SELECT to_regclass('outbox_queue') IS NOT NULL").Scan(&split)
-	if split {
-		w.layout = queuedLayout
-	}
-	return err
 }
 
 // partitions is Waybill's number of buckets of keys.
@@ -120,15 +84,9 @@ func (w *world) partitions(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// withWorkers is how many calls of the broker may be out at once.
-func withWorkers(n int, cfg outbox.Config) outbox.Config {
-	cfg.Workers = n
-	return cfg
-}
-
 // highest is the last row's number.
 func (w *world) highest(ctx context.Context) (seq int64, err error) {
-	err = w.sql.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM "+w.layout.names[0]).Scan(&seq)
+	err = w.sql.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM "+product.names[0]).Scan(&seq)
 	return seq, err
 }
 
@@ -139,10 +97,10 @@ func (w *world) insert(ctx context.Context, rows []outbox.Row) error {
 		return err
 	}
 	var lane any
-	if err := w.sql.QueryRow(ctx, "SELECT "+strings.ReplaceAll(w.layout.lane, "$1", "$1::text"), internal).Scan(&lane); err != nil {
+	if err := w.sql.QueryRow(ctx, "SELECT "+strings.ReplaceAll(product.lane, "$1", "$1::text"), internal).Scan(&lane); err != nil {
 		return err
 	}
-	_, err = w.sql.CopyFrom(ctx, identifier(w.layout.names[0]), append([]string{w.layout.target, w.layout.part}, rowColumns...), pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+	_, err = w.sql.CopyFrom(ctx, identifier(product.names[0]), append([]string{product.target, product.part}, rowColumns...), pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 		return append([]any{lane, rows[i].Partition}, rowValues(&rows[i])...), nil
 	}))
 	if err != nil {
@@ -158,8 +116,8 @@ func (w *world) add(ctx context.Context, l lot) error {
 	if err != nil {
 		return err
 	}
-	statement := fmt.Sprintf("INSERT INTO %s (%s, %s, %s%s) SELECT %s, mod(k, %d), %s%s FROM %s", w.layout.names[0], w.layout.target, w.layout.part, lotColumns, w.layout.columns[l.state],
-		w.layout.lane, limitPartitions, lotValues, w.layout.values[l.state], lotSeries)
+	statement := fmt.Sprintf("INSERT INTO %s (%s, %s, %s) SELECT %s, mod(k, %d), %s FROM %s", product.names[0], product.target, product.part, lotColumns,
+		product.lane, limitPartitions, lotValues, lotSeries)
 	for n := 0; n < l.rows; n += fillAtOnce {
 		_, err := w.sql.Exec(ctx, statement, internal, category, l.name, l.topic, []byte(noise()[:3000]), n, min(n+fillAtOnce, l.rows), l.keys, l.ago)
 		if err != nil {
@@ -170,7 +128,7 @@ func (w *world) add(ctx context.Context, l lot) error {
 }
 
 func (w *world) afterLot(ctx context.Context, state lotState, start int64, keys int) error {
-	for _, statement := range w.layout.after[state] {
+	for _, statement := range product.after[state] {
 		if _, err := w.sql.Exec(ctx, statement, start, keys); err != nil {
 			return err
 		}

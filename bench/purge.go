@@ -102,7 +102,7 @@ func (t *timings) sample(ctx context.Context, w *world) (end func() error, err e
 		pause(ctx, time.Until(t.from))
 		var err error
 		for ticks := time.Tick(sampleEvery); err == nil && ctx.Err() == nil; {
-			err = look(context.WithoutCancel(ctx), c, seen, w.sql.PgConn().PID(), w.layout.purging, w.layout.writing)
+			err = look(context.WithoutCancel(ctx), c, seen, w.sql.PgConn().PID(), product.purging, product.writing)
 			select {
 			case <-ticks:
 			case <-ctx.Done():
@@ -185,13 +185,13 @@ func (w *world) fillExpired(ctx context.Context, expired int) error {
 		return err
 	}
 	w.log("filling the table with %d rows", expired)
-	if err := w.each(ctx, w.layout.forget...); err != nil {
+	if err := w.each(ctx, product.forget...); err != nil {
 		return err
 	}
 	if err := w.add(ctx, lot{rows: expired, keys: expired, name: "past-", state: published, ago: 8 * 24 * time.Hour}); err != nil {
 		return err
 	}
-	return w.each(ctx, "VACUUM (ANALYZE) "+w.layout.names[0], "SELECT pg_stat_reset_single_table_counters('"+w.layout.names[0]+"'::regclass)", "CHECKPOINT")
+	return w.each(ctx, "VACUUM (ANALYZE) "+product.names[0], "SELECT pg_stat_reset_single_table_counters('"+product.names[0]+"'::regclass)", "CHECKPOINT")
 }
 
 // purged waits until what had expired is gone.
@@ -200,7 +200,7 @@ func (w *world) purged(ctx context.Context, expired int) error {
 		var left bool
 		// Nothing else is removed, so the server's own count will do: a look at the
 		// table would pass all that was removed.
-		err := w.sql.QueryRow(ctx, "SELECT n_tup_del < $2 FROM pg_stat_user_tables WHERE relid = $1::regclass", w.layout.names[0], expired).Scan(&left)
+		err := w.sql.QueryRow(ctx, "SELECT n_tup_del < $2 FROM pg_stat_user_tables WHERE relid = $1::regclass", product.names[0], expired).Scan(&left)
 		switch {
 		case err != nil || !left:
 			return err

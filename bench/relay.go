@@ -75,7 +75,7 @@ func (d drainage) relays(ctx context.Context, w *world, t *tables) error {
 		return err
 	}
 	defer client.Close()
-	r := relay{dsn: w.dsn, client: client, topic: w.prefix() + topic, tables: t, parts: cmp.Or(d.workers*(1+d.others), relayWorkers), settle: t.settle}
+	r := relay{dsn: w.dsn, client: client, topic: w.prefix() + topic, tables: t, parts: cmp.Or(d.calls*(1+d.others), relayWorkers), settle: t.settle}
 	if d.delete {
 		r.settle = t.remove
 	}

@@ -57,8 +57,8 @@ func TestScenarios(t *testing.T) {
 		{"drain-delete by hand, new tables", deleted.byHand(second), rate},
 		{"drain-history", history.waybill, rate},
 		{"drain-snapshot", watched.waybill, rate},
-		{"workers", numbers(d, func(d drainage) work { return d.waybill }), numberMetrics},
-		{"workers by hand", numbers(d, func(d drainage) work { return d.byHand(second) }), numberMetrics},
+		{"calls", numbers(d, func(d drainage) work { return d.waybill }), numberMetrics},
+		{"calls by hand", numbers(d, func(d drainage) work { return d.byHand(second) }), numberMetrics},
 		{"steady", steady(time.Second), steadyMetrics},
 		{"steady without an engine", unattended(time.Second), steadyMetrics[:1]},
 		{"rtt", far(d, roundTrip, time.Second), farMetrics},
@@ -145,11 +145,11 @@ func TestSample(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
 	all := [][]string{
 		{"SELECT pg_sleep(0.3)"},
-		{"SELECT pg_sleep(0.3) -- INSERT INTO outbox_published"},
-		{"SELECT pg_sleep(0.3) -- expires_at <= "},
-		{"BEGIN", "SELECT pg_sleep(0.3) -- statement_timeout", "SELECT pg_sleep(0.3)"},
+		{"SELECT pg_sleep(0.3) -- INSERT INTO outbox_log"},
+		{"SELECT pg_sleep(0.3) -- DELETE FROM outbox_log WHERE id"},
+		{"BEGIN", "SELECT set_config('statement_timeout', '0', true), pg_sleep(0.3)", "SELECT pg_sleep(0.3)"},
 		{"SELECT pg_sleep(0.3) -- INSERT INTO documents ("},
-		{"SELECT pg_sleep(0.3) -- INSERT INTO outbox ("},
+		{"SELECT pg_sleep(0.3) -- INSERT INTO outbox_messages ("},
 	}
 	conns := make([]*pgx.Conn, len(all))
 	for i := range all {

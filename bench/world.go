@@ -32,13 +32,12 @@ const internal = "default"
 
 // world is what scenarios share: a database of its own and a Kafka.
 type world struct {
-	out    io.Writer
-	name   string // of the database, and prefix of every topic
-	admin  string // URL of the server's own database
-	dsn    string
-	kafka  string
-	sql    *pgx.Conn
-	layout *layout
+	out   io.Writer
+	name  string // of the database, and prefix of every topic
+	admin string // URL of the server's own database
+	dsn   string
+	kafka string
+	sql   *pgx.Conn
 
 	provider uow.Provider
 	units    *uow.Manager
@@ -75,9 +74,6 @@ func open(ctx context.Context, log io.Writer) (_ *world, err error) {
 		return nil, err
 	}
 	if err := engine.Migrate(ctx, w.units); err != nil {
-		return nil, err
-	}
-	if err := w.layouts(ctx); err != nil {
 		return nil, err
 	}
 	return w, w.each(ctx, first.create, second.create)
@@ -165,7 +161,7 @@ func (w *world) log(format string, args ...any) {
 // empty leaves the tables as new, and takes the checkpoint that the last run has
 // earned, so that the next one doesn't pay for it.
 func (w *world) empty(ctx context.Context) error {
-	all := strings.Join(slices.Concat(w.layout.names, first.names, second.names, []string{"documents"}), ", ")
+	all := strings.Join(slices.Concat(product.names, first.names, second.names, []string{"documents"}), ", ")
 	return w.each(ctx, "TRUNCATE "+all, "VACUUM (ANALYZE) "+all, "CHECKPOINT")
 }
 
