@@ -53,7 +53,7 @@ func outage(t *testing.T, down, up func()) {
 	require.Positive(t, tried)
 	require.Zero(t, paid, "nobody pays")
 	require.Zero(t, w.count("outbox WHERE status = 'abandoned'"))
-	require.Equal(t, rows, w.count("outbox WHERE finished_at IS NULL"))
+	require.Equal(t, rows, w.waiting())
 	up()
 	back := time.Now()
 	w.drain()
@@ -80,13 +80,12 @@ func silence(t *testing.T) {
 	writer := w.writer(30, 4, 20*time.Millisecond)
 	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
 	for range rounds {
-		n := w.count("outbox WHERE status = 'published'")
-		eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+100 }, "rows are published")
+		w.publishes(100)
 		fault := incident{Kind: "silence", From: time.Now()}
 		ownKafka.signal(t, syscall.SIGSTOP)
 		since := w.now()
 		eventually(t, func() bool {
-			return w.count("witness WHERE new = 'failed' AND at > $1::timestamptz", since) > 0
+			return w.count("witness WHERE old = 'processing' AND new IN ('pending', 'failed') AND at > $1::timestamptz", since) > 0
 		}, "a row shows the outage")
 		ownKafka.signal(t, syscall.SIGCONT)
 		fault.Until = time.Now().Add(5 * time.Second) // what is out when it comes back may still end late
@@ -126,7 +125,7 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 				waiting = 2 * 49
 			}
 			eventually(t, func() bool {
-				return w.count("outbox WHERE status = 'published'") == 998-waiting && w.count("outbox WHERE status = 'abandoned'") == 2
+				return w.published() == 998-waiting && w.count("outbox WHERE status = 'abandoned'") == 2
 			}, "the others are published")
 			r := w.check(large[accountID(3)], large[accountID(7)])
 			require.Zero(t, r.odd())

@@ -129,7 +129,7 @@ func TestKill_TenTimesInARow(t *testing.T) {
 		lives := time.After(time.Duration(500+random.IntN(1000)) * time.Millisecond)
 		<-lives
 		eventually(t, func() bool {
-			return w.count("outbox WHERE status = 'processing' AND locked_by LIKE $1", owned(p)) > 0
+			return w.inHand(p) > 0
 		}, "rows are in flight")
 		w.kill(p)
 	}

@@ -21,6 +21,7 @@ type evidence struct {
 	deliveries     []delivery       // in the order of each partition
 	incidents      []incident
 	thefts         []string
+	endings        []ending
 	stale          int // rows of write-backs that engines said came too late
 	takenOver      int // rows that engines said they took over
 	mayBeAbandoned []string
@@ -41,9 +42,10 @@ type step struct {
 	at       time.Time
 	old, new string
 	owner    string // who has the row, or had it
-	claim    int64
-	lost     bool // a takeover
-	paid     bool // It cost an attempt.
+	member   int64
+	claim    int64 // of the member
+	lost     bool  // a takeover
+	paid     bool  // It cost an attempt.
 }
 
 type delivery struct {
@@ -101,6 +103,11 @@ func (e evidence) judge() report {
 	violation := func(format string, args ...any) { r.violations = append(r.violations, fmt.Sprintf(format, args...)) }
 	for _, theft := range e.thefts {
 		violation("stolen: %s", theft)
+	}
+	for _, g := range e.endings {
+		if g.stolen(e.incidents) {
+			violation("stolen: the membership of %s was ended %s before its lease by %s", g.name, g.early, g.by)
+		}
 	}
 	for _, i := range e.incidents {
 		r.incidents[i.Kind+"s"]++
@@ -189,7 +196,8 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 		from step
 		end  step
 	}
-	open := map[int64]step{}
+	type token struct{ seq, member, claim int64 }
+	open := map[token]step{}
 	ended := map[int64][]claim{} // by seq: the claims that did not end in published
 	// happened finds what befell a claim's owner while it had the row.
 	happened := func(c claim, kind string) int {
@@ -202,12 +210,12 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 	for _, s := range e.steps {
 		switch {
 		case s.new == "processing":
-			open[s.seq] = s
+			open[token{s.seq, s.member, s.claim}] = s
 		case s.old == "processing":
 			if s.lost {
 				r.taken++
 			}
-			c := claim{open[s.seq], s}
+			c := claim{open[token{s.seq, s.member, s.claim}], s}
 			if s.new != "published" {
 				ended[s.seq] = append(ended[s.seq], c)
 			}
@@ -237,13 +245,13 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 	}
 }
 
-// pidOf reads a worker's name: host, process, random part, number.
+// pidOf reads a member's name: host, process, unique part.
 func pidOf(owner string) int {
 	parts := strings.Split(owner, "-")
-	if len(parts) < 4 {
+	if len(parts) < 3 {
 		return -1
 	}
-	pid, err := strconv.Atoi(parts[len(parts)-3])
+	pid, err := strconv.Atoi(parts[len(parts)-2])
 	if err != nil {
 		return -1
 	}
@@ -264,17 +272,18 @@ func sound() evidence {
 		d := delivery{topic: "t", partition: int32(seq % 2), offset: seq / 2, id: id, key: key, body: body}
 		e.deliveries = append(e.deliveries, d)
 		e.steps = append(e.steps,
-			step{seq: seq, at: at, old: "pending", new: "processing", owner: "some-host-41-aa-1", claim: 1},
-			step{seq: seq, at: at.Add(time.Second), old: "processing", new: "published", owner: "some-host-41-aa-1", claim: 1})
+			step{seq: seq, at: at, old: "pending", new: "processing", owner: "some-host-41-aa", claim: 1},
+			step{seq: seq, at: at.Add(time.Second), old: "processing", new: "published", owner: "some-host-41-aa", claim: 1})
 	}
 	again := e.deliveries[5]
 	again.offset++
 	e.deliveries = append(e.deliveries, again)
 	e.steps = slices.Insert(e.steps, 10,
-		step{seq: 5, at: at.Add(-time.Minute), old: "pending", new: "processing", owner: "some-host-40-aa-1", claim: 0},
-		step{seq: 5, at: at.Add(-time.Second), old: "processing", new: "pending", owner: "some-host-40-aa-1", claim: 0, lost: true})
+		step{seq: 5, at: at.Add(-time.Minute), old: "pending", new: "processing", owner: "some-host-40-aa", claim: 0},
+		step{seq: 5, at: at.Add(-time.Second), old: "processing", new: "pending", owner: "some-host-40-aa", claim: 0, lost: true})
 	kill := at.Add(-30 * time.Second)
 	e.incidents = []incident{{Kind: "kill", PID: 40, From: kill, Until: kill}}
+	e.endings = []ending{{kill, "some-host-41-aa", sessions(41), ""}, {kill, "some-host-40-aa", sessions(41), ""}}
 	return e
 }
 
@@ -317,7 +326,9 @@ func TestChecker_CanFail(t *testing.T) {
 		"past a held one": {func(e *evidence) {
 			e.rows[1].status, e.rows[1].held = "abandoned", true
 		}, "disorder: row 3 stands behind a held one"},
-		"stolen": {func(e *evidence) { e.thefts = []string{"partition 3"} }, "stolen"},
+		"stolen":                     {func(e *evidence) { e.thefts = []string{"partition 3"} }, "stolen"},
+		"ended too early":            {func(e *evidence) { e.endings[0].by = sessions(42) }, "stolen: the membership of some-host-41-aa"},
+		"ended while it stood still": {func(e *evidence) { e.incidents[0].Kind = "stop" }, "stolen: the membership of some-host-40-aa"},
 		"duplicate without a reason": {func(e *evidence) {
 			e.deliveries = append(e.deliveries, e.deliveries[0])
 		}, "unexplained: message m0"},

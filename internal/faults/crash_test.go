@@ -28,11 +28,11 @@ func TestCrash_D2_A30_APoisonRowEndsAfterFiveCrashes(t *testing.T) {
 			p = start() // as a supervisor does, at once
 		default:
 		}
-		return w.count("outbox WHERE finished_at IS NULL") == 0
+		return w.waiting() == 0
 	}, "all rows are finished")
 	require.Equal(t, 5, crashes)
 	r := w.check(poison)
 	require.Equal(t, 1, r.abandoned)
 	require.Equal(t, []string{"crash"}, w.strings("SELECT failure_class FROM outbox WHERE message_id = $1", poison))
-	require.Equal(t, 499, w.count("outbox WHERE status = 'published'"))
+	require.Equal(t, 499, w.published())
 }

@@ -1,9 +1,11 @@
 package faults
 
 import (
+	"bytes"
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +19,8 @@ func TestPublish_S3_26_NoTransactionIsOpenDuringACall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 40)
 	e := w.engine(lease(20*time.Second), func(c *nodeConfig) { c.Trap.Gate = "before" })
-	e.until("waiting", 2)
-	eventually(t, func() bool { return w.count("outbox WHERE status = 'processing'") == 40 }, "all rows are claimed")
+	e.until("waiting", 1)
+	eventually(t, func() bool { return w.inHand(e) == 40 }, "all rows are claimed")
 	idle := func(than time.Duration) []string {
 		return w.strings(`SELECT query FROM pg_stat_activity WHERE datname = $1 AND state LIKE 'idle in transaction%'
 			AND clock_timestamp() - state_change > $2::interval`, w.database, than.String())
@@ -29,7 +31,7 @@ func TestPublish_S3_26_NoTransactionIsOpenDuringACall(t *testing.T) {
 		looks++
 	}
 	require.Greater(t, looks, 10)
-	require.Equal(t, 40, w.count("outbox WHERE status = 'processing'"), "the calls are still out")
+	require.Equal(t, 40, w.inHand(e), "the calls are still out")
 
 	tx, err := w.db.Begin()
 	require.NoError(t, err)
@@ -55,7 +57,7 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 	late.open()
 	late.until("running", 1)
 	require.Contains(t, late.logged(), "the database doesn't answer")
-	require.Zero(t, w.count("outbox_workers"))
+	require.Zero(t, w.count("outbox_members"))
 	x.mend()
 	w.drain()
 
@@ -66,13 +68,10 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 		rounds = 15
 	}
 	for range rounds {
-		n := w.count("outbox WHERE status = 'published'")
-		eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+100 }, "rows are published")
+		w.publishes(100)
 		fault := incident{Kind: "cut", From: time.Now()}
 		x.cut()
-		eventually(t, func() bool {
-			return w.count("outbox_partitions WHERE locked_until > clock_timestamp()") == 0
-		}, "the leases run out")
+		eventually(t, func() bool { return w.lapsed(0) }, "the leases run out")
 		x.mend()
 		fault.Until = time.Now().Add(time.Second) // a settle may still be tried again
 		w.note(fault)
@@ -87,12 +86,11 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 20)
-	// Many workers: of a long list of leases PostgreSQL would show nothing behind it.
 	w.engine(lease(6 * time.Second))
 	w.drain()
 	tx, err := w.db.Begin()
 	require.NoError(t, err)
-	_, err = tx.Exec("LOCK TABLE outbox_partitions IN ACCESS EXCLUSIVE MODE")
+	_, err = tx.Exec("LOCK TABLE outbox_members IN ACCESS EXCLUSIVE MODE")
 	require.NoError(t, err)
 	w.move(20, 5)
 	// A statement that waits is known by its session and its start.
@@ -101,8 +99,8 @@ func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 			WHERE datname = $1 AND wait_event_type = 'Lock' AND query `+what, w.database)
 	}
 	for _, what := range []string{
-		"LIKE '%claimed_below%'", // a claim
-		"LIKE 'WITH v(worker, partition, fence)%' AND query NOT LIKE '%claimed_below%'", // a renewal
+		"LIKE '%INSERT INTO outbox_claims%'", // a claim
+		"LIKE 'UPDATE outbox_members%'",      // a renewal
 	} {
 		var first []string
 		eventually(t, func() bool { first = hanging(what); return len(first) > 0 }, "a statement %s hangs", what)
@@ -123,6 +121,7 @@ type proxy struct {
 	mu    sync.Mutex
 	down  bool
 	conns map[net.Conn]bool
+	sent  map[net.Conn]*bytes.Buffer // by clients
 }
 
 // newProxy makes dsn one that leads through it.
@@ -132,7 +131,7 @@ func newProxy(t *testing.T, dsn *string) *proxy {
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	x := &proxy{t: t, server: u.Host, listener: listener, conns: map[net.Conn]bool{}}
+	x := &proxy{t: t, server: u.Host, listener: listener, conns: map[net.Conn]bool{}, sent: map[net.Conn]*bytes.Buffer{}}
 	u.Host = listener.Addr().String()
 	*dsn = u.String()
 	x.all.Go(x.accept)
@@ -158,8 +157,8 @@ func (x *proxy) accept() {
 		if !x.keep(client, server) {
 			continue
 		}
-		x.all.Go(func() { x.copy(client, server) })
-		x.all.Go(func() { x.copy(server, client) })
+		x.all.Go(func() { x.copy(client, server, func([]byte) {}) })
+		x.all.Go(func() { x.copy(server, client, func(sent []byte) { x.keepWhat(client, sent) }) })
 	}
 }
 
@@ -176,10 +175,32 @@ func (x *proxy) keep(client, server net.Conn) bool {
 	return true
 }
 
-func (x *proxy) copy(to, from net.Conn) {
+// keepWhat keeps what a client sent.
+func (x *proxy) keepWhat(client net.Conn, sent []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.sent[client] == nil {
+		x.sent[client] = &bytes.Buffer{}
+	}
+	x.sent[client].Write(sent)
+}
+
+// received is all that the server was sent, connection by connection.
+func (x *proxy) received() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var all strings.Builder
+	for _, sent := range x.sent {
+		all.Write(sent.Bytes())
+	}
+	return all.String()
+}
+
+func (x *proxy) copy(to, from net.Conn, passes func([]byte)) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(buf)
+		passes(buf[:n])
 		if err == nil {
 			_, err = to.Write(buf[:n])
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -110,7 +111,14 @@ func runNode(text string) error {
 	defer stop()
 	n := node{cfg: cfg, gate: make(chan struct{}), log: slog.New(slog.NewJSONHandler(os.Stderr, nil))}
 	go n.listen()
-	p, err := postgres.Open(ctx, postgres.Config{DSN: cfg.DSN})
+	dsn, err := url.Parse(cfg.DSN)
+	if err != nil {
+		return err
+	}
+	named := dsn.Query()
+	named.Set("application_name", sessions(os.Getpid()))
+	dsn.RawQuery = named.Encode()
+	p, err := postgres.Open(ctx, postgres.Config{DSN: dsn.String()})
 	if err != nil {
 		return err
 	}

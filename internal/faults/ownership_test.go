@@ -25,16 +25,7 @@ func (w *world) table() []string {
 	return w.strings("SELECT outbox::text FROM outbox ORDER BY seq")
 }
 
-// held is how many partitions a process has.
-func (w *world) held(p *process) int {
-	w.t.Helper()
-	return w.count("outbox_partitions WHERE locked_by LIKE $1", owned(p))
-}
-
-// inHand are the rows that a process has claimed, in partitions that it holds.
-const inHand = "outbox JOIN outbox_partitions AS p USING (target_broker, partition) WHERE status = 'processing' AND p.locked_by LIKE $1"
-
-// owned is the pattern of the names of a process's workers.
+// owned is the pattern of the names of a process's members.
 func owned(p *process) string { return fmt.Sprintf("%%-%d-%%", p.pid()) }
 
 // stale is how many rows a process could not write back, by its log.
@@ -98,13 +89,13 @@ func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 	w := newWorld(t, 20)
 	const lasts = 4 * time.Second
 	first := w.engine(gated("after"), lease(lasts), func(c *nodeConfig) { c.Trap.Detached = true })
-	eventually(t, func() bool { return w.count(inHand, owned(first)) == 20 }, "all rows are in its hand")
+	eventually(t, func() bool { return w.inHand(first) == 20 }, "all rows are in its hand")
 	second := w.engine(lease(lasts))
 	var begin time.Time
-	require.NoError(t, w.db.QueryRow("SELECT min(locked_until) FROM outbox_partitions").Scan(&begin))
+	require.NoError(t, w.db.QueryRow("SELECT min(until) FROM outbox_members WHERE name LIKE $1", owned(first)).Scan(&begin))
 	eventually(t, func() bool { return w.held(second) > 0 }, "what the first has nothing out for is shared")
 	eventually(t, func() bool {
-		return w.count(inHand+" AND p.locked_until > $2", owned(first), begin.Add(3*lasts)) == 20
+		return w.count(inHand+" AND m.until > $2", owned(first), begin.Add(lasts)) == 20
 	}, "the leases are renewed")
 	first.open()
 	w.drain()
@@ -117,8 +108,7 @@ func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 func (w *world) elsewhere(p *process) {
 	w.t.Helper()
 	const name = ` = regexp_replace(%s, '-[0-9a-f]{12}[.][0-9]+[.]', '-') WHERE %[1]s LIKE '%s'`
-	_, err := w.db.Exec("ALTER TABLE outbox_partitions DISABLE TRIGGER see_partition; UPDATE outbox_partitions SET locked_by" + fmt.Sprintf(name, "locked_by", owned(p)) +
-		"; ALTER TABLE outbox_partitions ENABLE TRIGGER see_partition; UPDATE outbox_workers SET worker" + fmt.Sprintf(name, "worker", owned(p)))
+	_, err := w.db.Exec("UPDATE outbox_members SET name" + fmt.Sprintf(name, "name", owned(p)))
 	require.NoError(w.t, err)
 }
 
@@ -129,23 +119,21 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	const poll = 200 * time.Millisecond
 	w := newWorld(t, 30)
 	first := w.engine(gated("before"), lease(6*time.Second))
-	eventually(t, func() bool { return w.count(inHand, owned(first)) == 30 }, "all rows are in its hand")
+	eventually(t, func() bool { return w.inHand(first) == 30 }, "all rows are in its hand")
 	second := w.engine(lease(6 * time.Second))
-	eventually(t, func() bool {
-		return w.count("outbox_workers WHERE worker LIKE $1", owned(second)) > 0
-	}, "the second is counted")
+	eventually(t, func() bool { return w.joined(second) }, "the second is counted")
 	w.pause(first)
 	w.elsewhere(first)
 	w.kill(first)
-	_, err := w.db.Exec("CREATE TABLE leases AS SELECT partition, locked_until FROM outbox_partitions")
+	_, err := w.db.Exec("CREATE TABLE leases AS SELECT p.lane, p.part, m.until FROM outbox_partitions AS p JOIN outbox_members AS m ON m.member = p.owner")
 	require.NoError(t, err)
-	require.Equal(t, 30, w.count(inHand, owned(first)))
+	require.Equal(t, 30, w.inHand(first))
 	w.drain()
 
-	taken := "witness JOIN outbox USING (seq) JOIN leases USING (partition) WHERE lost"
+	taken := "witness JOIN outbox_messages USING (seq) JOIN leases USING (lane, part) WHERE lost"
 	require.Equal(t, 30, w.count(taken))
-	require.Zero(t, w.count(taken+" AND at < leases.locked_until"))
-	require.Zero(t, w.count(taken+" AND at > leases.locked_until + $1::interval", (poll+15*time.Second).String()))
+	require.Zero(t, w.count(taken+" AND at < leases.until"))
+	require.Zero(t, w.count(taken+" AND at > leases.until + $1::interval", (poll+15*time.Second).String()))
 	r := w.check()
 	require.Zero(t, r.odd(), "it was killed before it sent anything")
 	require.Equal(t, 30, r.taken)
@@ -161,24 +149,22 @@ func TestKill_N1_OnTheSameHostAnotherGoesOnAtOnce(t *testing.T) {
 	lasts := lease(10 * time.Minute)
 	w := newWorld(t, 30)
 	first := w.engine(gated("before"), lasts)
-	eventually(t, func() bool { return w.count(inHand, owned(first)) == 30 }, "all rows are in its hand")
+	eventually(t, func() bool { return w.inHand(first) == 30 }, "all rows are in its hand")
 	second := w.engine(gated("before"), lasts)
 	w.pause(first)
-	eventually(t, func() bool {
-		return w.count("outbox_workers WHERE worker LIKE $1 AND seen_until > clock_timestamp()", owned(second)) > 0
-	}, "the second is counted")
-	require.Equal(t, 30, w.count(inHand, owned(first)), "it stands still, and is alive")
+	eventually(t, func() bool { return w.joined(second) }, "the second is counted")
+	require.Equal(t, 30, w.inHand(first), "it stands still, and is alive")
 
 	begin := w.clock()
 	w.kill(first)
-	eventually(t, func() bool { return w.count(inHand, owned(second)) == 30 }, "the second takes all that it had")
+	eventually(t, func() bool { return w.inHand(second) == 30 }, "the second takes all that it had")
 	require.Less(t, w.clock().Sub(begin), atOnce)
 	w.kill(second)
 
 	third := w.engine(lasts)
 	begin = w.clock()
 	w.drain()
-	require.Less(t, w.published().Sub(begin), atOnce, "of those that it published first")
+	require.Less(t, w.first().Sub(begin), atOnce, "of those that it published first")
 	r := w.check()
 	require.Zero(t, r.odd(), "none was sent before")
 	require.Equal(t, 60, r.taken)
@@ -193,11 +179,11 @@ func (w *world) clock() (now time.Time) {
 	return now
 }
 
-// published is when the first row was published.
-func (w *world) published() (first time.Time) {
+// first is when the first row was published.
+func (w *world) first() (at time.Time) {
 	w.t.Helper()
-	require.NoError(w.t, w.db.QueryRow("SELECT min(published_at) FROM outbox").Scan(&first))
-	return first
+	require.NoError(w.t, w.db.QueryRow("SELECT min(at) FROM outbox_log").Scan(&at))
+	return at
 }
 
 // S2-17, F-26, C-50, S3-07: killed between the broker's acknowledgement and the
@@ -211,7 +197,7 @@ func TestKill_S2_17_F_26_C_50_S3_07_BeforeTheWriteBack(t *testing.T) {
 		c.Trap.KillNext, c.Trap.Detached = filepath.Join(t.TempDir(), "done"), true
 	}
 	w.died(w.node(once))
-	stored := w.count("outbox WHERE status = 'processing'")
+	stored := w.count(strings.TrimSuffix(inHand, " WHERE m.name LIKE $1"))
 	require.Positive(t, stored)
 	w.engine(lease(4 * time.Second))
 	w.drain()
@@ -251,8 +237,7 @@ func TestStop_C_63_C_64_RollingRestart(t *testing.T) {
 	}
 	for range rounds {
 		for i, e := range engines {
-			n := w.count("outbox WHERE status = 'published'")
-			eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > n+50 }, "rows are published")
+			w.publishes(50)
 			e.terminate()
 			engines[i] = w.engine(lasts)
 		}

@@ -40,7 +40,7 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	}
 	w.drain()
 	writer := w.writer(20, 2, 40*time.Millisecond)
-	eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > 300 }, "work is under way")
+	w.publishes(300)
 
 	before := w.window(usual)
 	relay.Cut()
@@ -48,7 +48,7 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	// A busy machine may need longer for what is to happen meanwhile.
 	waiting, tried, paid := 0, 0, 0
 	eventually(t, func() bool {
-		waiting = w.count("outbox WHERE target_broker <> 'default' AND finished_at IS NULL")
+		waiting = w.waiting("l.target <> 'default'")
 		tried, paid = w.calls("<> 'default'", during.from)
 		return waiting > 100 && tried > 0
 	}, "the partners' messages wait")
@@ -60,7 +60,7 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	relay.Mend()
 	mended := time.Now()
 	last := w.strings("SELECT max(seq) FROM outbox")[0]
-	eventually(t, func() bool { return w.count("outbox WHERE finished_at IS NULL AND seq <= $1", last) == 0 }, "the partners' messages follow")
+	eventually(t, func() bool { return w.waiting("seq <= "+last) == 0 }, "the partners' messages follow")
 	t.Logf("%d messages waited; the last was published %v after the network was back", waiting, time.Since(mended).Round(10*time.Millisecond))
 	writer.terminate()
 	w.drain()
@@ -113,7 +113,7 @@ func TestPartner_B11_AwayAtTheStart(t *testing.T) {
 	began := w.now()
 	w.engine(func(n *nodeConfig) { n.Partners = relay.Address })
 	eventually(t, func() bool {
-		return w.count("outbox WHERE target_broker = 'default' AND status <> 'published'") == 0
+		return w.waiting("l.target = 'default'") == 0
 	}, "its own messages go on")
 	tried, paid := 0, 0
 	eventually(t, func() bool {
@@ -121,7 +121,7 @@ func TestPartner_B11_AwayAtTheStart(t *testing.T) {
 		return tried > 0
 	}, "the partner is tried")
 	require.Zero(t, paid, "nobody pays")
-	require.Equal(t, 20, w.count("outbox WHERE target_broker = 'partner' AND finished_at IS NULL"))
+	require.Equal(t, 20, w.waiting("l.target = 'partner'"))
 	relay.Mend()
 	w.drain()
 	require.Zero(t, w.count("outbox WHERE status <> 'published'"))

@@ -53,9 +53,7 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 
 		x.during("drop", func() {
 			x.tell("KILL")
-			eventually(t, func() bool {
-				return w.count("outbox_partitions WHERE locked_until > clock_timestamp()") == 0
-			}, "the leases run out")
+			eventually(t, func() bool { return w.lapsed(0) }, "the leases run out")
 		})
 		w.progress()
 	}
@@ -89,9 +87,9 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 // progress waits until there is some, in all that is done.
 func (w *world) progress() {
 	w.t.Helper()
-	published, handled := w.count("outbox WHERE status = 'published'"), w.count("effects")
+	published, handled := w.published(), w.count("effects")
 	eventually(w.t, func() bool {
-		return w.count("outbox WHERE status = 'published'") > published+100 && w.count("effects") > handled+100
+		return w.published() > published+100 && w.count("effects") > handled+100
 	}, "rows are published and handled")
 }
 

@@ -23,7 +23,7 @@ func stalled(t *testing.T) {
 		c.Outbox.Lease, c.Outbox.PublishTimeout = 20*time.Second, 5*time.Second
 		c.Accounts, c.Writers, c.Pause, c.Timed = 60, 4, 20*time.Millisecond, true
 	})
-	eventually(t, func() bool { return w.count("outbox WHERE status = 'published'") > 200 }, "rows are published")
+	w.publishes(200)
 	before := time.Now()
 	<-time.After(lasts)
 	fault := incident{Kind: "silence", From: time.Now()}

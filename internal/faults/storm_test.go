@@ -36,9 +36,7 @@ func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 		}, "nothing is away")
 		x.cut()
 		w.tell() // for the subscription to need the database
-		eventually(t, func() bool {
-			return w.count("outbox_partitions WHERE locked_until > clock_timestamp() - interval '2 seconds'") == 0
-		}, "the leases have run out long ago")
+		eventually(t, func() bool { return w.lapsed(2 * time.Second) }, "the leases have run out long ago")
 		for i := range begins {
 			eventually(t, func() bool { return lines(begins[i]) > before[i] }, "it says %q", begins[i])
 		}

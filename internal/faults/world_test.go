@@ -43,36 +43,6 @@ type world struct {
 	incidents []incident
 }
 
-// witness keeps every change of hands that rows and partitions go through, in the
-// database itself: what it tells is independent of the processes that did it.
-const witness = `
-CREATE TABLE witness (
-	n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
-	seq bigint, old text, new text, owner text, claim bigint, lost boolean, paid boolean);
-CREATE FUNCTION see_row() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	INSERT INTO witness (seq, old, new, owner, claim, lost, paid) VALUES (OLD.seq, OLD.status, NEW.status,
-		COALESCE(NEW.locked_by, OLD.locked_by), COALESCE(NEW.claim_id, OLD.claim_id), NEW.losses > OLD.losses,
-		OLD.status = 'processing' AND NEW.status IN ('failed', 'abandoned') AND NEW.losses <= OLD.losses AND NEW.attempts = OLD.attempts - OLD.losses);
-	RETURN NULL;
-END $$;
-CREATE TRIGGER see_row AFTER UPDATE OF status ON outbox FOR EACH ROW EXECUTE FUNCTION see_row();
-
-CREATE TABLE thefts (what text);
-CREATE FUNCTION see_partition() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	IF NEW.fence < OLD.fence THEN
-		INSERT INTO thefts VALUES (format('partition %s: fence %s after %s', OLD.partition, NEW.fence, OLD.fence));
-	END IF;
-	IF OLD.locked_by <> NEW.locked_by AND OLD.locked_until > clock_timestamp() THEN
-		INSERT INTO thefts VALUES (format('partition %s: %s took it from %s, %s before its lease ended',
-			OLD.partition, NEW.locked_by, OLD.locked_by, OLD.locked_until - clock_timestamp()));
-	END IF;
-	RETURN NULL;
-END $$;
-CREATE TRIGGER see_partition AFTER UPDATE OF locked_by, fence ON outbox_partitions FOR EACH ROW EXECUTE FUNCTION see_partition();
-`
-
 func environment(t *testing.T, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
@@ -269,16 +239,6 @@ func (w *world) now() string {
 	return w.strings("SELECT clock_timestamp()::text")[0]
 }
 
-// calls are those of some brokers that began and ended since a time: for how many
-// rows, and how many of them paid.
-func (w *world) calls(brokers, since string) (rows, paid int) {
-	w.t.Helper()
-	require.NoError(w.t, w.db.QueryRow(`SELECT count(*), count(*) FILTER (WHERE e.paid)
-		FROM witness b JOIN witness e USING (seq, claim) JOIN outbox USING (seq)
-		WHERE b.new = 'processing' AND b.at >= $1::timestamptz AND e.old = 'processing' AND target_broker `+brokers, since).Scan(&rows, &paid))
-	return rows, paid
-}
-
 // strings selects one column.
 func (w *world) strings(query string, args ...any) (all []string) {
 	w.t.Helper()
@@ -297,7 +257,7 @@ func (w *world) strings(query string, args ...any) (all []string) {
 // drain waits until no row is unfinished.
 func (w *world) drain() {
 	w.t.Helper()
-	eventually(w.t, func() bool { return w.count("outbox WHERE finished_at IS NULL") == 0 }, "all rows are finished")
+	eventually(w.t, func() bool { return w.waiting() == 0 }, "all rows are finished")
 }
 
 // check collects what there is to know and has it judged. Only rows that are
@@ -321,9 +281,15 @@ func (w *world) evidence() evidence {
 		e.rows = append(e.rows, r)
 		return err
 	})
-	w.each("SELECT seq, at, old, new, COALESCE(owner, ''), COALESCE(claim, 0), lost, paid FROM witness ORDER BY n", func(scan func(...any) error) error {
+	w.each("SELECT at, name, by, early::text FROM endings ORDER BY at", func(scan func(...any) error) error {
+		var g ending
+		err := scan(&g.at, &g.name, &g.by, &g.early)
+		e.endings = append(e.endings, g)
+		return err
+	})
+	w.each("SELECT seq, at, old, new, owner, member, claim, lost, paid FROM witness ORDER BY n", func(scan func(...any) error) error {
 		var s step
-		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.claim, &s.lost, &s.paid)
+		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.member, &s.claim, &s.lost, &s.paid)
 		e.steps = append(e.steps, s)
 		return err
 	})
@@ -344,6 +310,8 @@ func (w *world) evidence() evidence {
 				e.takenOver += l.Rows
 			case l.Msg == noAnswer:
 				e.incidents = append(e.incidents, incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
+			case strings.HasPrefix(l.Msg, "what became of rows can't be written back"):
+				e.incidents = append(e.incidents, incident{Kind: "settle given up", PID: p.pid(), From: l.Time, Until: l.Time})
 			case strings.HasPrefix(l.Msg, "leases had run out"):
 				// It was too slow to renew, and notices when it has tried again.
 				e.incidents = append(e.incidents, incident{Kind: "late renewal", PID: p.pid(), From: l.Time.Add(-10 * time.Second), Until: l.Time})
