@@ -21,13 +21,16 @@ import (
 // measuring is how much of each condition is measured.
 type measuring struct {
 	live, idle time.Duration
-	drained    int
+	// settle is how long a backend that has nothing to do may wait until it tells how
+	// many transactions it had, which is 10 s.
+	settle  time.Duration
+	drained int
 }
 
 func newMeasuring(scale float64) measuring {
 	long := func(d, least time.Duration) time.Duration { return max(least, time.Duration(float64(d)*scale)) }
 	return measuring{
-		live: long(envelopeLive, 2*time.Second), idle: long(envelopeIdle, 5*time.Second),
+		live: long(envelopeLive, 2*time.Second), idle: long(envelopeIdle, 5*time.Second), settle: 11 * time.Second,
 		drained: max(2_000, int(envelopeDrained*scale)),
 	}
 }
@@ -167,7 +170,7 @@ func (m measuring) phases(ctx context.Context, w *world, c condition, b *beside,
 	if err := m.drain(ctx, w, b, before+m.drained, got, m.drained); err != nil {
 		return err
 	}
-	pause(ctx, 2*warmUp)
+	pause(ctx, m.settle)
 	return m.rest(ctx, w, float64(max(c.engines, c.schemas, 1)), got)
 }
 
@@ -279,7 +282,7 @@ func (w *world) spending(ctx context.Context) (*spender, error) {
 	return s, nil
 }
 
-// transactions are those that the server has counted; it does so within a second.
+// transactions are those that the server's processes have told of.
 func (s *spender) transactions(ctx context.Context) (n int64, err error) {
 	err = s.c.QueryRow(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1", s.w.name).Scan(&n)
 	return n, err

@@ -22,8 +22,9 @@ const (
 // walMetrics are bytes of PostgreSQL's log for each event. All of them: from insert
 // to published, of a backlog, right after a checkpoint. Of these insert, publication,
 // and what page images are: the first change of a page after a checkpoint logs the
-// whole page. Live: the same while few events come at a time.
-var walMetrics = []string{"all", "insert", "publish", "page images", "live"}
+// whole page. Live: the same while few events come at a time, and what of it page
+// images are.
+var walMetrics = []string{"all", "insert", "publish", "page images", "live", "live page images"}
 
 // walOf is what Waybill writes to the log.
 func walOf(events int) work {
@@ -53,7 +54,7 @@ func walOf(events int) work {
 		if err != nil {
 			return nil, err
 		}
-		got["live"] = live.bytes / float64(units)
+		got["live"], got["live page images"] = live.bytes/float64(units), live.images/float64(units)
 		return got, w.delivered(ctx, events+units, false)
 	}
 }
