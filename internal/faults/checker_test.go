@@ -50,6 +50,7 @@ type step struct {
 
 type delivery struct {
 	topic     string
+	life      int // of the topic: how often it was deleted before
 	partition int32
 	offset    int64
 	id, key   string
@@ -71,12 +72,13 @@ type report struct {
 	taken, stale, takenOver        int
 	paid                           int // attempts, besides those of unanswered calls
 	abandoned                      int
+	worst                          int // duplicates that one kill made
 	violations                     []string
 }
 
 func (r report) String() string {
-	return fmt.Sprintf("%d events, %d deliveries, %d duplicates (%s), %s, %d rows taken over (%d of them reported), %d stale write-backs, %d attempts paid, %d abandoned",
-		r.events, r.deliveries, r.duplicates, counts(r.reasons), counts(r.incidents), r.taken, r.takenOver, r.stale, r.paid, r.abandoned)
+	return fmt.Sprintf("%d events, %d deliveries, %d duplicates (%s; at most %d by one kill), %s, %d rows taken over (%d of them reported), %d stale write-backs, %d attempts paid, %d abandoned",
+		r.events, r.deliveries, r.duplicates, counts(r.reasons), r.worst, counts(r.incidents), r.taken, r.takenOver, r.stale, r.paid, r.abandoned)
 }
 
 // odd is how many duplicates there are besides those of a Kafka that was too busy
@@ -130,11 +132,11 @@ func (e evidence) judge() report {
 		if d.key != row.key || !bytes.Equal(d.body, row.body) {
 			violation("changed: message %s of row %d is not what the row has", d.id, row.seq)
 		}
-		place := fmt.Sprintf("%s, partition %d", d.topic, d.partition)
-		if at, ok := home[d.key]; ok && at != place {
+		place, key := fmt.Sprintf("%s, partition %d", d.topic, d.partition), fmt.Sprintf("%s %d", d.key, d.life)
+		if at, ok := home[key]; ok && at != place {
 			violation("disorder: key %s is in %s and in %s", d.key, at, place)
 		}
-		home[d.key] = place
+		home[key] = place
 		if times[d.id]++; times[d.id] == 1 {
 			if before := first[d.key]; len(before) > 0 && before[len(before)-1].seq > row.seq {
 				violation("disorder: key %s: row %d came first after row %d", d.key, row.seq, before[len(before)-1].seq)
@@ -168,25 +170,19 @@ func (e evidence) judge() report {
 	next := map[string]int64{}
 	for key, rows := range first {
 		for _, row := range rows {
-			next[accountOf(key)]++
-			if n := moved(row.body); n != next[accountOf(key)] && !abandoned[key] {
-				violation("disorder: key %s: event %d came first where %d should", key, n, next[accountOf(key)])
+			next[key]++
+			if n := moved(row.body); n != next[key] && !abandoned[key] {
+				violation("disorder: key %s: event %d came first where %d should", key, n, next[key])
 			}
 		}
 	}
 	for id, n := range e.moves {
-		if next[id] != n && !slices.ContainsFunc(slices.Collect(maps.Keys(abandoned)), func(key string) bool { return accountOf(key) == id }) {
+		if next[id] != n && !abandoned[id] {
 			violation("lost: account %s has seen %d events and %d were published", id, n, next[id])
 		}
 	}
 	e.explain(&r, times, violation)
 	return r
-}
-
-// accountOf is whose a key is.
-func accountOf(key string) string {
-	_, id, _ := strings.Cut(key, "account-")
-	return "account-" + id
 }
 
 // explain finds for every delivery but the first a claim of its row that did not
@@ -224,6 +220,7 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 			}
 		}
 	}
+	by := map[int]int{} // incident
 	for _, row := range e.rows {
 		extra := times[row.id] - 1
 		if extra <= 0 {
@@ -236,6 +233,9 @@ func (e evidence) explain(r *report, times map[string]int, violation func(string
 			}
 			if i := happened(c, ""); i >= 0 {
 				r.reasons[e.incidents[i].Kind]++
+				if by[i]++; e.incidents[i].Kind == "kill" {
+					r.worst = max(r.worst, by[i])
+				}
 				extra--
 			}
 		}
@@ -296,6 +296,7 @@ func TestChecker_CanFail(t *testing.T) {
 	require.Equal(t, 7, r.deliveries)
 	require.Equal(t, 1, r.duplicates)
 	require.Equal(t, map[string]int{"kill": 1}, r.reasons)
+	require.Equal(t, 1, r.worst)
 	require.Equal(t, 1, r.taken)
 
 	for name, c := range map[string]struct {

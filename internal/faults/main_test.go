@@ -3,7 +3,8 @@
 // out of order.
 //
 // With WAYBILL_LONG set the tests do more of it, for minutes. WAYBILL_SEED makes
-// the chaos of an earlier run again.
+// the chaos of an earlier run again, WAYBILL_STORM says how long a storm lasts, such
+// as 10m.
 package faults
 
 import (
@@ -11,7 +12,9 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -48,3 +51,16 @@ func TestMain(m *testing.M) {
 }
 
 func long() bool { return os.Getenv("WAYBILL_LONG") != "" }
+
+func stormLasts(t *testing.T) time.Duration {
+	t.Helper()
+	if text := os.Getenv("WAYBILL_STORM"); text != "" {
+		d, err := time.ParseDuration(text)
+		require.NoError(t, err)
+		return d
+	}
+	if long() {
+		return 5 * time.Minute
+	}
+	return 20 * time.Second
+}

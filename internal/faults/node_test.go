@@ -44,6 +44,13 @@ var accounts = domain.MustNew("faults",
 
 const accountTopic = "faults.account"
 
+// branches have topics of their own beside the accounts'.
+var branches = domain.MustNew("faults",
+	domain.Aggregate[*account]("account", domain.Event[Moved](domain.Published())),
+	domain.Aggregate[*vault]("vault", domain.Event[Stored](domain.Published())),
+	domain.Aggregate[*ledger]("ledger", domain.Event[Booked](domain.Published())),
+)
+
 type account struct {
 	domain.Root
 	Moves int64
@@ -63,6 +70,71 @@ func (a *account) move(n int, note string) {
 	}
 }
 
+type vault struct {
+	domain.Root
+	Moves int64
+}
+
+type Stored struct {
+	Number int64 `json:"number"`
+}
+
+type ledger struct {
+	domain.Root
+	Moves int64
+}
+
+type Booked struct {
+	Number int64 `json:"number"`
+}
+
+// branch are the aggregates of one number, one of each kind.
+type branch struct {
+	accounts *repository.Repository[*account]
+	vaults   *repository.Repository[*vault]
+	ledgers  *repository.Repository[*ledger]
+}
+
+func newBranch(units *uow.Manager) branch {
+	return branch{repository.New[*account](units), repository.New[*vault](units), repository.New[*ledger](units)}
+}
+
+func (b branch) save(ctx context.Context, i int) error {
+	a := newAccount(accountID(i))
+	a.move(1, "")
+	v := &vault{domain.RootWithID(vaultID(i)), 1}
+	v.Raise(Stored{v.Moves})
+	l := &ledger{domain.RootWithID(ledgerID(i)), 1}
+	l.Raise(Booked{l.Moves})
+	return errors.Join(b.accounts.Save(ctx, a), b.vaults.Save(ctx, v), b.ledgers.Save(ctx, l))
+}
+
+// update changes one aggregate of a kind.
+func (b branch) update(ctx context.Context, i, kind int) error {
+	switch kind {
+	case 0:
+		return b.accounts.Update(ctx, accountID(i), func(a *account) error {
+			a.move(1, "")
+			return nil
+		})
+	case 1:
+		return b.vaults.Update(ctx, vaultID(i), func(v *vault) error {
+			v.Moves++
+			v.Raise(Stored{v.Moves})
+			return nil
+		})
+	default:
+		return b.ledgers.Update(ctx, ledgerID(i), func(l *ledger) error {
+			l.Moves++
+			l.Raise(Booked{l.Moves})
+			return nil
+		})
+	}
+}
+
+func vaultID(i int) string  { return fmt.Sprintf("vault-%03d", i) }
+func ledgerID(i int) string { return fmt.Sprintf("ledger-%03d", i) }
+
 func accountID(i int) string { return fmt.Sprintf("account-%03d", i) }
 
 // nodeConfig is what a node is told.
@@ -73,12 +145,14 @@ type nodeConfig struct {
 	Prefix string // of topics
 
 	External []outbox.Target // partners
+	Branches bool            // it has branches
 
 	// An engine's.
 	Outbox          outbox.Config
 	MaxMessageBytes int // of Kafka's adapter
 	PublishTimeout  time.Duration
 	Trap            trap
+	Detour          string  // where its own Kafka is reached
 	Partners        string  // where partners' Kafka is reached
 	Consume         bool    // its own events, into the table effects
 	Redelivered     float64 // the part of what is acknowledged that its broker delivers again
@@ -123,7 +197,11 @@ func runNode(text string) error {
 		return err
 	}
 	defer p.Close()
-	units, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, External: cfg.External, MaxRetries: 20})
+	of := accounts
+	if cfg.Branches {
+		of = branches
+	}
+	units, err := uow.New(uow.Config{Domain: of, Providers: []uow.Provider{p}, External: cfg.External, MaxRetries: 20})
 	if err != nil {
 		return err
 	}
@@ -163,6 +241,7 @@ func (n *node) listen() {
 func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	k, err := kafka.Open(ctx, kafka.Config{
 		Addresses: []string{n.cfg.Kafka}, Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
+		Tune: through(n.cfg.Detour),
 	})
 	if err != nil {
 		return err
@@ -248,9 +327,16 @@ func (c *forgetfulConsumer) Ack(ctx context.Context, deliveries ...broker.Delive
 
 // partners is their Kafka, all of whose servers are reached at one address.
 func (n *node) partners(ctx context.Context) (*kafka.Broker, error) {
-	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Tune: func(c *sarama.Config) {
-		c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, detour(n.cfg.Partners)
-	}})
+	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Tune: through(n.cfg.Partners)})
+}
+
+// through has all servers of a Kafka be reached at one address, unless it is none.
+func through(address string) func(*sarama.Config) {
+	return func(c *sarama.Config) {
+		if address != "" {
+			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, detour(address)
+		}
+	}
 }
 
 // detour dials one address, whatever it is told.
@@ -408,6 +494,9 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 const unitTook = "unit %d %d"
 
 func (n *node) change(ctx context.Context, units *uow.Manager, repo *repository.Repository[*account]) error {
+	if n.cfg.Branches {
+		return newBranch(units).update(ctx, rand.N(n.cfg.Accounts), rand.N(3))
+	}
 	ids := []string{accountID(rand.N(n.cfg.Accounts))}
 	if rand.N(3) == 0 {
 		ids[0] = accountID(rand.N(1 + n.cfg.Accounts/10))

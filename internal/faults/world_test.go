@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +39,8 @@ type world struct {
 	units    *uow.Manager
 	repo     *repository.Repository[*account]
 	told     map[string]bool // ids of what tell published
+	gone     []delivery      // what topics had that were deleted
+	lives    map[string]int  // by topic: how often it was deleted
 
 	nodes     []*process
 	incidents []incident
@@ -67,7 +70,7 @@ func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, p
 	t.Helper()
 	dsn := environment(t, "WAYBILL_POSTGRES")
 	name := "faults_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners, told: map[string]bool{}}
+	w := &world{t: t, database: name, kafka: kafka, prefix: name + ".", partners: partners, told: map[string]bool{}, lives: map[string]int{}}
 	w.server = connect(t, dsn)
 	w.execute("CREATE DATABASE " + name)
 	t.Cleanup(func() { w.execute("DROP DATABASE " + name + " WITH (FORCE)") })
@@ -83,14 +86,14 @@ func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, p
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: w.dsn, MaxConns: 4})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	w.units, err = uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{p}, External: partners, MaxRetries: 20})
+	w.units, err = uow.New(uow.Config{Domain: branches, Providers: []uow.Provider{p}, External: partners, MaxRetries: 20})
 	require.NoError(t, err)
 	require.NoError(t, engine.Migrate(t.Context(), w.units))
 	_, err = w.db.Exec(witness)
 	require.NoError(t, err)
 	w.repo = repository.New[*account](w.units)
-	w.createTopic(maxMessageBytes)
-	t.Cleanup(w.deleteTopic)
+	w.createTopic(accountTopic, maxMessageBytes)
+	t.Cleanup(w.deleteTopics)
 	w.save(n, 1)
 	return w
 }
@@ -334,7 +337,13 @@ func (w *world) each(query string, row func(scan func(...any) error) error) {
 
 // delivered is all that Kafka has, read by sarama alone, in the order of each
 // partition.
-func (w *world) delivered() (all []delivery) {
+func (w *world) delivered() []delivery {
+	w.t.Helper()
+	return append(slices.Clone(w.gone), w.inKafka(w.prefix)...)
+}
+
+// inKafka is what topics have, by how their names begin.
+func (w *world) inKafka(prefix string) (all []delivery) {
 	w.t.Helper()
 	client, err := sarama.NewClient([]string{w.kafka}, patient())
 	require.NoError(w.t, err)
@@ -345,7 +354,7 @@ func (w *world) delivered() (all []delivery) {
 	require.NoError(w.t, err)
 	defer consumer.Close()
 	for _, topic := range topics {
-		if !strings.HasPrefix(topic, w.prefix) {
+		if !strings.HasPrefix(topic, prefix) {
 			continue
 		}
 		partitions, err := client.Partitions(topic)
@@ -370,7 +379,7 @@ func (w *world) partition(consumer sarama.Consumer, topic string, partition int3
 	for late := time.After(patience); ; {
 		select {
 		case m := <-pc.Messages():
-			d := delivery{topic: topic, partition: partition, offset: m.Offset, key: string(m.Key), body: m.Value}
+			d := delivery{topic: topic, life: w.lives[topic], partition: partition, offset: m.Offset, key: string(m.Key), body: m.Value}
 			for _, h := range m.Headers {
 				if string(h.Key) == "id" {
 					d.id = string(h.Value)
@@ -406,32 +415,39 @@ func patient() *sarama.Config {
 // tell publishes what no outbox has, of a type that nobody knows.
 func (w *world) tell() {
 	w.t.Helper()
-	producer, err := sarama.NewSyncProducer([]string{w.kafka}, patient())
+	require.NoError(w.t, w.tryToTell(accountTopic))
+}
+
+func (w *world) tryToTell(topic string) error {
+	w.t.Helper()
+	config := patient()
+	config.Producer.Retry.Max, config.Producer.RequiredAcks = 0, sarama.WaitForAll
+	producer, err := sarama.NewSyncProducer([]string{w.kafka}, config)
 	require.NoError(w.t, err)
 	defer producer.Close()
 	id := uuid.NewString()
+	w.told[id] = true
 	_, _, err = producer.SendMessage(&sarama.ProducerMessage{
-		Topic:   w.prefix + accountTopic,
+		Topic:   w.prefix + topic,
 		Headers: []sarama.RecordHeader{{Key: []byte("id"), Value: []byte(id)}},
 		Value:   sarama.StringEncoder(fmt.Sprintf(`{"data": {}, "metadata": {"headers": {"id": %q, "type": "nobodys.v1"}}}`, id)),
 	})
-	require.NoError(w.t, err)
-	w.told[id] = true
+	return err
 }
 
-// createTopic creates the topic before an engine does, which on a busy machine
+// createTopic creates a topic before an engine does, which on a busy machine
 // may count as an outage at first.
-func (w *world) createTopic(maxMessageBytes int) {
+func (w *world) createTopic(name string, maxMessageBytes int) {
 	w.t.Helper()
 	admin := w.admin()
 	defer admin.Close()
 	limit := strconv.Itoa(maxMessageBytes)
-	require.NoError(w.t, admin.CreateTopic(w.prefix+accountTopic, &sarama.TopicDetail{
+	require.NoError(w.t, admin.CreateTopic(w.prefix+name, &sarama.TopicDetail{
 		NumPartitions: 4, ReplicationFactor: 1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
 	}, false))
 }
 
-func (w *world) deleteTopic() {
+func (w *world) deleteTopics() {
 	admin := w.admin()
 	defer admin.Close()
 	topics, err := admin.ListTopics()
