@@ -1,17 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -127,19 +130,32 @@ func TestBackfill_Usage(t *testing.T) {
 	}
 }
 
+// copyRow stores a row n times more, each as a message of its own.
+func copyRow(t *testing.T, p uow.Provider, n int) {
+	t.Helper()
+	b := &outboxdbtest.Bench{Store: outboxdb.New(p.DB(), p.Reader()), T: t, DB: p.DB()}
+	all, err := b.Find(t.Context(), outbox.Filter{})
+	require.NoError(t, err)
+	m, err := b.Message(t.Context(), all[0].MessageID)
+	require.NoError(t, err)
+	copies := make([]outbox.Row, n)
+	for i := range copies {
+		id := uuid.Must(uuid.NewV7()).String()
+		copies[i] = m.Rows[0].Row
+		copies[i].ID, copies[i].MessageID = id, id
+		copies[i].Payload = bytes.ReplaceAll(m.Rows[0].Payload, []byte(m.MessageID), []byte(id))
+	}
+	for part := range slices.Chunk(copies, 1000) {
+		b.InsertRows(part...)
+	}
+}
+
 // kill -9 costs nothing: the next run goes on, and each event is there once.
 func TestBackfill_KilledProcess(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		file := withoutPartner(t, provider, p, 1)
 		// Twelve transactions' worth, all of one order.
-		columns := "stream, stream_category, partition_key, partition, message_type, aggregate_type, aggregate_id, aggregate_version, payload, content_type, occurred_at"
-		id, payload := "gen_random_uuid()", "convert_to(replace(convert_from(payload, 'UTF8'), message_id::text, new::text), 'UTF8')"
-		if p.DB().Dialect().Name().String() == "sqlite" {
-			id, payload = "lower(hex(randomblob(16)))", "CAST(replace(CAST(payload AS text), message_id, new) AS blob)"
-		}
-		_, err := p.DB().ExecContext(t.Context(), "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 6000), ids AS MATERIALIZED (SELECT "+id+" AS new FROM n)"+
-			" INSERT INTO outbox (id, message_id, target_broker, "+columns+") SELECT new, new, target_broker, "+strings.Replace(columns, "payload", payload, 1)+" FROM outbox, ids")
-		require.NoError(t, err)
+		copyRow(t, p, 6000)
 		require.Zero(t, waybill(t, "--config", file, "migrate", "--set-targets", "ordering=default,partner", "--history", "copy").code)
 
 		c := exec.CommandContext(t.Context(), binary, "--config", file, "outbox", "backfill")

@@ -38,7 +38,7 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, doctor.Warning, report.Severity)
 	require.Contains(t, r.stdout, `"remedy": "start an engine that has this broker`)
 
-	_, err := p.DB().ExecContext(t.Context(), "UPDATE outbox SET created_at = '2026-01-01T00:00:00.000Z' WHERE target_broker = 'partner'")
+	_, err := p.DB().ExecContext(t.Context(), "UPDATE outbox_messages SET created_at = '2026-01-01T00:00:00.000Z' WHERE lane = (SELECT id FROM outbox_lanes WHERE target = 'partner')")
 	require.NoError(t, err)
 	r = waybill(t, "--dsn", db, "doctor")
 	require.Equal(t, exitFailed, r.code)

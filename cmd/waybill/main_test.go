@@ -126,9 +126,7 @@ func TestStats_S3_27(t *testing.T) {
 
 			p := openFor(t, dsn)
 			place(t, p, 3)
-			_, err := p.DB().ExecContext(t.Context(), "UPDATE outbox SET status = 'abandoned', last_error = 'no \x1b[31mleader', last_attempt_at = created_at"+
-				" WHERE seq = (SELECT min(seq) FROM outbox WHERE target_broker = 'partner')")
-			require.NoError(t, err)
+			abandon(t, p, "partner", "no \x1b[31mleader")
 
 			r = waybill(t, "--dsn", dsn, "outbox", "stats", "--json")
 			require.Zero(t, r.code, r.stderr)
@@ -154,6 +152,19 @@ func TestStats_S3_27(t *testing.T) {
 			require.Regexp(t, `^default +default +3 +0 +0 +0 +0 +0.0 % +\d+s +- +-$`, lines[1])
 			require.Regexp(t, `^default +partner +2 +0 +0 +0 +1 +0.0 % +\d+s +- +no  \[31mleader$`, lines[2], "without the terminal's control characters")
 		})
+	}
+}
+
+// abandon gives up the first row of a target.
+func abandon(t *testing.T, p uow.Provider, target, why string) {
+	t.Helper()
+	for _, statement := range []string{
+		"INSERT INTO outbox_abandoned (seq, lane, part, key, class, error, attempts, losses, maybe_delivered)" +
+			" SELECT q.seq, q.lane, q.part, q.key, 'permanent', ?0, 1, 0, FALSE FROM outbox_queue AS q JOIN outbox_lanes AS l ON l.id = q.lane WHERE l.target = ?1 ORDER BY q.seq LIMIT 1",
+		"DELETE FROM outbox_queue WHERE seq IN (SELECT seq FROM outbox_abandoned)",
+	} {
+		_, err := p.DB().ExecContext(t.Context(), statement, why, target)
+		require.NoError(t, err)
 	}
 }
 
@@ -320,9 +331,9 @@ func TestErrors(t *testing.T) {
 		"migrate under those":      {[]string{"--dsn", newer, "migrate"}, exitFailed, []string{"deploy a newer build"}},
 		"no configuration":         {[]string{"--config", filepath.Join(dir, "none.yaml"), "migrate"}, exitFailed, []string{"none.yaml: no such file"}},
 		"an unknown key": {
-			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  wrokers: 3\n"), "migrate"},
+			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  cals: 3\n"), "migrate"},
 			exitFailed,
-			[]string{`typo.yaml:4: outbox.wrokers is not a known key; did you mean "workers"?`},
+			[]string{`typo.yaml:4: outbox.cals is not a known key; did you mean "calls"?`},
 		},
 		"an unknown key of a provider": {
 			[]string{"--config", write("pth.yaml", "providers:\n  default: {dialect: sqlite, pth: x}\n"), "migrate"},

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/liveness/livenesstest"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/outbox/outboxtest"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -25,13 +25,13 @@ import (
 func TestOutbox_N1_ShowsWhomARowWaitsFor(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		run := command(t, configured(t, "default: "+provider))
-		b, rows := bench(t, p)
+		b, _ := bench(t, p)
 		for name, c := range map[string]struct{ state, words string }{
 			"elsewhere-4711-00c0ffee-1": {"unknown", "\n"},
 			livenesstest.Alive():        {"alive", "; its process is alive on this host\n"},
 			livenesstest.Dead(t):        {"dead", "; its process on this host is dead: an engine on this host takes it over at once, on another host when the lease has run out\n"},
 		} {
-			b.Exec("UPDATE outbox_partitions SET locked_by = ? WHERE partition = ?", name, rows["failed"].Partition)
+			b.Exec("UPDATE outbox_members SET name = ?", name)
 			require.Regexp(t, `  Partition     \d+, held by `+regexp.QuoteMeta(name)+` until 20\S+Z \(\S+\)`+c.words, run(0, "outbox", "show", "2").stdout)
 			require.Equal(t, c.state == "dead", strings.Contains(run(0, "partitions").stdout, "Z: its process is dead "))
 			var shown struct {
@@ -84,7 +84,7 @@ func TestOutbox_TellsProgressAtATerminal(t *testing.T) {
 	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
 	b, _ := bench(t, openFor(t, dsn))
 	for part := range 5 {
-		b.Insert(outboxtest.Numbered(fmt.Sprint(part), 500)...)
+		b.Insert(outboxdbtest.Numbered(fmt.Sprint(part), 500)...)
 	}
 	screen, terminal := pseudoTerminal(t)
 	cmd := exec.CommandContext(t.Context(), binary, "--dsn", dsn, "outbox", "abandon", "--status", "pending", "--yes", "--actor", "ada")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,32 +23,57 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/outbox/outboxtest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
 
+// outboxBench is an outbox, and what operators see of it.
+type outboxBench struct{ *outboxdbtest.Bench }
+
+// Entries are all rows, in order.
+func (b outboxBench) Entries() []outbox.Entry {
+	b.T.Helper()
+	entries, err := b.Find(b.T.Context(), outbox.Filter{Limit: maxPage})
+	require.NoError(b.T, err)
+	return entries
+}
+
+// Statuses are the statuses of all rows, in order.
+func (b outboxBench) Statuses() (statuses []outbox.Status) {
+	b.T.Helper()
+	for _, e := range b.Entries() {
+		statuses = append(statuses, e.Status)
+	}
+	return statuses
+}
+
 // bench is an outbox with one row in each state, by key, and the rows themselves.
-func bench(t *testing.T, p uow.Provider) (*outboxtest.Bench, map[string]outbox.Row) {
+func bench(t *testing.T, p uow.Provider) (outboxBench, map[string]outbox.Row) {
 	t.Helper()
-	b := &outboxtest.Bench{Store: outboxdb.New(p.DB(), p.Reader()), T: t, DB: p.DB()}
+	b := outboxBench{&outboxdbtest.Bench{Store: outboxdb.New(p.DB(), p.Reader()), T: t, DB: p.DB(), As: p.DB()}}
+	require.NoError(t, b.WriteRetention(t.Context(), outbox.Config{}.WithDefaults()))
 	keys := []string{"published", "failed", "abandoned", "held", "processing", "pending"}
 	rows := map[string]outbox.Row{}
 	for i, row := range b.Insert(keys...) {
 		rows[keys[i]] = row
 	}
 	rows["follower"] = b.Insert("held")[0]
-	w := b.Worker("w1", outbox.DefaultPartitions, time.Hour)
-	c := w.Claim(5)
-	require.Len(t, c.Rows, 5)
-	w.Settle(
-		c,
-		outbox.Outcome{Seq: c.Rows[0].Seq, Status: outbox.Published},
-		outbox.Outcome{Seq: c.Rows[1].Seq, Status: outbox.Failed, Class: "transient", Error: "no \x1b[31mleader", After: time.Hour},
-		outbox.Outcome{Seq: c.Rows[2].Seq, Status: outbox.Abandoned, Class: "permanent", Error: "too large"},
-		outbox.Outcome{Seq: c.Rows[3].Seq, Status: outbox.Abandoned, Class: "unknown", Error: "timeout", Hold: true},
-	)
+	m := b.Join("w1", time.Hour, outbox.DefaultPartitions)
+	queued := m.Look(100)
+	slices.SortFunc(queued, func(a, b relay.QueueRow) int { return cmp.Compare(a.Seq, b.Seq) })
+	c := m.Claim(queued[:4]...)
+	require.Len(t, c, 4)
+	settled := m.Settlement(c[0])
+	settled.Failed = []relay.Failure{
+		{RowRef: c[1].Ref(), Attempts: 1, Class: "transient", Error: "no \x1b[31mleader", DueIn: time.Hour},
+		{RowRef: c[3].Ref(), Attempts: 1, Class: "unknown", Error: "timeout", Held: true},
+	}
+	settled.Abandoned = []relay.Abandonment{{RowRef: c[2].Ref(), Key: c[2].KeyHash, Attempts: 1, Class: "permanent", Error: "too large"}}
+	require.True(t, m.Settle(settled))
+	require.Len(t, m.Claim(queued[4]), 1)
 	return b, rows
 }
 

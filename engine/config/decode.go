@@ -67,6 +67,11 @@ func keysOf(t reflect.Type) []key {
 
 var unwritable = []reflect.Kind{reflect.Func, reflect.Chan, reflect.Pointer, reflect.Interface}
 
+// gone are keys of earlier versions, and what to write now.
+var gone = map[string]string{
+	"outbox.workers": "leave it out; outbox.calls says how many calls of the broker a lane may have out at once",
+}
+
 // structure fills a struct from a mapping. Keys in others are somebody else's:
 // they are neither read nor refused.
 func (d *decoder) structure(n *yaml.Node, into reflect.Value, path, variable string, others ...string) {
@@ -79,6 +84,10 @@ func (d *decoder) structure(n *yaml.Node, into reflect.Value, path, variable str
 	for k, v := range d.pairs(n, path, variable) {
 		if slices.Contains(names, k.Value) {
 			nodes[k.Value] = v
+			continue
+		}
+		if now, ok := gone[join(path, k.Value)]; ok {
+			d.mistake(d.at(k, variable), join(path, k.Value), "is no more: %s", now)
 			continue
 		}
 		d.mistake(d.at(k, variable), join(path, k.Value), "is not a known key; %s", nearest(k.Value, names))

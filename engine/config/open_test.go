@@ -129,7 +129,7 @@ func TestLoad(t *testing.T) {
 	w := newWorld()
 	s, err := Load(t.Context(), write(t, smallest+`outbox:
   external_brokers: [{broker: partner}]
-  workers: 2
+  calls: 2
   partitions: 8
 server: {addr: "127.0.0.1:0", token: a-secret-of-tests}
 `), ordering, w.Kinds)

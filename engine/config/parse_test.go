@@ -170,8 +170,12 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 		want []string
 	}{
 		"unknown key, with the nearest": {
-			smallest + "outbox:\n  wrokers: 3\n",
-			[]string{`waybill.yaml:5: outbox.wrokers is not a known key; did you mean "workers"?`},
+			smallest + "outbox:\n  cals: 3\n",
+			[]string{`waybill.yaml:5: outbox.cals is not a known key; did you mean "calls"?`},
+		},
+		"a key of an earlier version": {
+			smallest + "outbox:\n  workers: 3\n",
+			[]string{"waybill.yaml:5: outbox.workers is no more: leave it out; outbox.calls says"},
 		},
 		"unknown key, with no near one": {
 			smallest + "server: {certificate: x}\n",
@@ -186,11 +190,11 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			[]string{"server.addr is written twice, first in line 5"},
 		},
 		"0 means the default": {
-			smallest + "outbox: {workers: 0, lease: 0s, retry: {jitter: 0.0}, retention: {published: 0}}\n",
-			[]string{"outbox.workers is 0, which would mean the default", "outbox.lease is 0,", "outbox.retry.jitter is 0,", "outbox.retention.published is 0,", "or write -1"},
+			smallest + "outbox: {calls: 0, lease: 0s, retry: {jitter: 0.0}, retention: {published: 0}}\n",
+			[]string{"outbox.calls is 0, which would mean the default", "outbox.lease is 0,", "outbox.retry.jitter is 0,", "outbox.retention.published is 0,", "or write -1"},
 		},
 		"a list where keys belong": {
-			smallest + "outbox: [workers]\n",
+			smallest + "outbox: [calls]\n",
 			[]string{"outbox must hold keys with values"},
 		},
 		"a word where a list belongs": {
@@ -360,9 +364,9 @@ func TestParse_AnEmptyVariableEmptiesText(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, f.Server.Addr, "no server")
 
-	t.Setenv("WAYBILL_OUTBOX_WORKERS", "")
+	t.Setenv("WAYBILL_OUTBOX_CALLS", "")
 	_, err = Parse(write(t, smallest))
-	require.ErrorContains(t, err, `WAYBILL_OUTBOX_WORKERS: outbox.workers is "", which is not a whole number`)
+	require.ErrorContains(t, err, `WAYBILL_OUTBOX_CALLS: outbox.calls is "", which is not a whole number`)
 }
 
 func TestParse_VariablesOfEntries(t *testing.T) {

@@ -193,7 +193,11 @@ func lacking(ctx context.Context, db bun.IDB, g Grantee, schema string, r migrat
 		return nil, nil
 	}
 	// Not by to_regclass, which takes the right to use the schema.
-	query := "WITH o AS (SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relname = ?) " + strings.Join(checks, " UNION ALL ")
+	object := "SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relname = ?"
+	if r.Kind == migrate.Function {
+		object = "SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace(?) AND proname || '(' || oidvectortypes(proargtypes) || ')' = ?"
+	}
+	query := "WITH o AS (" + object + ") " + strings.Join(checks, " UNION ALL ")
 	err = dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var privilege string
 		err := scan(&privilege)

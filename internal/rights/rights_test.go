@@ -42,7 +42,7 @@ func TestRights_MentionEverythingThatMigrationsMake(t *testing.T) {
 	var there, said []string
 	require.NoError(t, p.Reader().NewRaw(`SELECT CASE WHEN relkind = 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || relname FROM pg_class
 		WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind NOT IN ('i', 'I', 'c', 't')
-		UNION ALL SELECT 'FUNCTION ' || proname || '(' || pg_get_function_identity_arguments(oid) || ')' FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace`).Scan(t.Context(), &there))
+		UNION ALL SELECT 'FUNCTION ' || proname || '(' || oidvectortypes(proargtypes) || ')' FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace`).Scan(t.Context(), &there))
 	for _, r := range rights.On(rights.Features()) {
 		said = append(said, string(r.Kind)+" "+r.Name)
 	}
@@ -56,6 +56,9 @@ func TestRights_MentionEverythingThatMigrationsMake(t *testing.T) {
 func TestRights_WhatIsMissingIsNamedWithItsGrant(t *testing.T) {
 	p := openMigrated(t)
 	ctx := t.Context()
+	// As in a database whose defaults give everybody nothing.
+	_, err := p.DB().ExecContext(ctx, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA ? FROM PUBLIC", bun.Ident(fmt.Sprintf("Rights %d %s", os.Getpid(), t.Name())))
+	require.NoError(t, err)
 	for _, role := range migrate.Roles() {
 		g := rights.Grantee{Role: role, Name: rightstest.Login(t, p.DB(), role)}
 		lacks, err := rights.Missing(ctx, p.DB(), g)
