@@ -75,7 +75,6 @@ type Retention struct {
 	Published time.Duration // Defaults to 168 h, or to the horizon if that is longer; -1 keeps for ever.
 	Abandoned time.Duration // Defaults to 720 h, or to the horizon if that is longer; -1 keeps for ever.
 	Every     time.Duration // Between two clean-ups, over all processes. Defaults to 1 h; -1 is never.
-	Batch     int           // Rows per statement. Defaults to 5000.
 }
 
 // WithDefaults returns c with a value in every field.
@@ -95,7 +94,6 @@ func (c Config) WithDefaults() Config {
 	c.Retention.Published = cmp.Or(c.Retention.Published, max(168*time.Hour, c.retried()))
 	c.Retention.Abandoned = cmp.Or(c.Retention.Abandoned, max(720*time.Hour, c.retried()))
 	c.Retention.Every = cmp.Or(c.Retention.Every, time.Hour)
-	c.Retention.Batch = cmp.Or(c.Retention.Batch, 5000)
 	return c
 }
 
@@ -136,7 +134,6 @@ func (c Config) Check() error {
 	}
 	retain("abandoned", c.Retention.Abandoned)
 	must(c.Retention.Every == -1 || c.Retention.Every > 0, "retention.every is %v: above 0, or -1 for never", c.Retention.Every)
-	must(c.Retention.Batch > 0 && c.Retention.Batch <= 100000, "retention.batch is %d: from 1 to 100000", c.Retention.Batch)
 	return errors.Join(errs...)
 }
 

@@ -16,7 +16,7 @@ func TestConfig_DefaultsPass(t *testing.T) {
 		Calls: 8, BatchSize: 500, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
 		Lease: 30 * time.Second, PublishTimeout: 15 * time.Second, OnAbandoned: outbox.Skip,
 		Retry:     outbox.RetryPolicy{MaxAttempts: 5, BaseDelay: time.Minute, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.25},
-		Retention: outbox.Retention{Published: 168 * time.Hour, Abandoned: 720 * time.Hour, Every: time.Hour, Batch: 5000},
+		Retention: outbox.Retention{Published: 168 * time.Hour, Abandoned: 720 * time.Hour, Every: time.Hour},
 	}, outbox.Config{}.WithDefaults())
 }
 
@@ -107,7 +107,6 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 		},
 		"retention of nothing": {retention(outbox.Retention{Published: -2}), retention(outbox.Retention{Published: -1}), "outbox.retention.published is -2ns: above 0, or -1 to keep for ever"},
 		"clean-up interval":    {retention(outbox.Retention{Every: -2}), retention(outbox.Retention{Every: -1}), "outbox.retention.every is -2ns: above 0, or -1 for never"},
-		"clean-up batch":       {retention(outbox.Retention{Batch: 100001}), retention(outbox.Retention{Batch: 100000}), "outbox.retention.batch is 100001: from 1 to 100000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorContains(t, c.unsafe.Check(), c.want)

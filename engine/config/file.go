@@ -79,7 +79,6 @@ type document struct {
 			Published time.Duration `yaml:"published"`
 			Abandoned time.Duration `yaml:"abandoned"`
 			Every     time.Duration `yaml:"every"`
-			Batch     int           `yaml:"batch"`
 		} `yaml:"retention"`
 	} `yaml:"outbox"`
 	Subscriptions struct {
@@ -166,7 +165,7 @@ func (d *decoder) convert(doc document) *File {
 			Retention: outbox.Retention{
 				Delete:    o.Retention.Mode == "delete",
 				Published: o.Retention.Published, Abandoned: o.Retention.Abandoned,
-				Every: o.Retention.Every, Batch: o.Retention.Batch,
+				Every: o.Retention.Every,
 			},
 		},
 		DeadLetters: subscription.DeadLetterRetention(doc.Subscriptions.DeadLetters),

@@ -83,7 +83,6 @@ var keys = []struct {
 	{"outbox.retention.published", "24h", 24 * time.Hour, func(f *File) any { return f.Outbox.Retention.Published }, "10m", "at least 19m15s, which is how long a row can be retried"},
 	{"outbox.retention.abandoned", "-1", time.Duration(-1), func(f *File) any { return f.Outbox.Retention.Abandoned }, "soon", "not a duration"},
 	{"outbox.retention.every", "10m", 10 * time.Minute, func(f *File) any { return f.Outbox.Retention.Every }, "[1h]", "must be a single value"},
-	{"outbox.retention.batch", "100", 100, func(f *File) any { return f.Outbox.Retention.Batch }, "200000", "from 1 to 100000"},
 	{"subscriptions.dead_letters.resolved", "-1", time.Duration(-1), func(f *File) any { return f.DeadLetters.Resolved }, "-2s", "above 0, or -1 to keep for ever"},
 	{"subscriptions.dead_letters.every", "10m", 10 * time.Minute, func(f *File) any { return f.DeadLetters.Every }, "-5m", "above 0, or -1 for never"},
 	{"subscriptions.dead_letters.batch", "100", 100, func(f *File) any { return f.DeadLetters.Batch }, "-1", "from 1 to 100000"},
