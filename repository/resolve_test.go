@@ -413,7 +413,8 @@ func TestResolve_OverwrittenSince(t *testing.T) {
 		unknown := l.run(netfault.CutAfter)
 		l.other(t)
 		*l.wakes = 0
-		l.clean.exec(t, "DELETE FROM outbox") // on publish
+		l.clean.exec(t, "DELETE FROM outbox_queue") // on publish
+		l.clean.exec(t, "DELETE FROM outbox_messages")
 		outcome, err := unknown.Resolve(t.Context())
 		require.NoError(t, err)
 		if _, sourced := l.a.(*Ledger); sourced {
@@ -486,7 +487,7 @@ func holdCommits(t *testing.T, db testDB) {
 	t.Helper()
 	_, err := db.owner.DB().DB.ExecContext(t.Context(), `CREATE TABLE holds (key bigint);
 		CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(key) FROM holds; RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`)
+		CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON outbox_messages DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`)
 	require.NoError(t, err)
 }
 

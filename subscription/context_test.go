@@ -1,8 +1,6 @@
 package subscription_test
 
 import (
-	"github.com/waybill-go/waybill/internal/relay"
-
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"

@@ -41,7 +41,7 @@ func TestCommit_S406_F27_Order(t *testing.T) {
 		require.Contains(t, w.db.texts[0], "INSERT INTO things")
 		require.Contains(t, w.db.texts[0], "'a'", "in the order of type and id, against deadlocks")
 		require.Contains(t, w.db.texts[1], "'b'")
-		require.Contains(t, w.db.texts[2], "INSERT INTO outbox_messages")
+		require.Contains(t, w.db.texts[2], "INSERT INTO outbox_")
 		require.Equal(t, []string{"account-b@1 Deposited", "account-a@1 Deposited", "after"}, seen, "committed before anybody is told")
 		require.Len(t, *w.wakes, 1)
 	})

@@ -72,7 +72,7 @@ func TestOrderedBy_Rows(t *testing.T) {
 		}
 		require.Equal(t, []string{"commit 4"}, w.db.calls, "in the one trip")
 		require.Contains(t, w.db.texts[2], "pg_advisory_xact_lock")
-		require.Contains(t, w.db.texts[3], "INSERT INTO outbox_messages")
+		require.Contains(t, w.db.texts[3], "INSERT INTO outbox_")
 	})
 }
 

@@ -261,6 +261,9 @@ func (w *world) create(t *testing.T, p *spy) {
 	}
 	_, err := db.ExecContext(t.Context(), tables)
 	require.NoError(t, err)
+	// As who migrates with a configuration does, and every engine: see TestTargets_TheirLanesAreThere.
+	_, err = db.ExecContext(t.Context(), "INSERT INTO outbox_lanes (target) VALUES ('default'), ('partner')")
+	require.NoError(t, err)
 }
 
 // saved saves aggregates in a unit of their own.

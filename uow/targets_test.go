@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -106,6 +107,39 @@ func TestTargets_O13_OthersAreNotRead(t *testing.T) {
 		err = w.another(t).Do(ctx, func(ctx context.Context) error { return w.save(ctx, a) })
 		require.ErrorContains(t, err, "waybill migrate --set-targets bank=<own broker>,<external broker>")
 	})
+}
+
+// The first unit that writes for a target keeps nobody waiting until it commits: whoever
+// writes down targets makes their lanes.
+func TestTargets_TheirLanesAreThere(t *testing.T) {
+	for name, write := range map[string]func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error{
+		"a context is new": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
+			return outboxdb.InitTargets(ctx, db, name, targets)
+		},
+		"an operator changes them": outboxdb.SetTargets,
+		"another outbox was taken over": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
+			err := outboxdb.InitTargets(ctx, db, name, targets)
+			if err == nil {
+				_, err = db.ExecContext(ctx, "DELETE FROM outbox_lanes")
+			}
+			return errors.Join(err, outboxdb.InitTargets(ctx, db, name, targets))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newDepot(t, openPostgres)
+			_, err := w.owner.ExecContext(t.Context(), "DELETE FROM outbox_lanes")
+			require.NoError(t, err)
+			require.NoError(t, write(t.Context(), w.owner, depot.Name(), w.units.Targets()))
+			first := w.begin(t, parcel("van"))
+			select {
+			case err := <-w.loading(t, parcel("another van")):
+				require.NoError(t, err)
+			case <-time.After(10 * time.Second):
+				t.Error("a unit waits for another one")
+			}
+			require.NoError(t, first.commit())
+		})
+	}
 }
 
 // join lets partner join the targets of bank.

@@ -24,7 +24,7 @@ func TestUsage_IsShownAndWrongOnesEndWith2(t *testing.T) {
 		"--config waybill.yaml":         "migrate, serve, place and verify",
 		"--json verify":                 "--json before a command",
 		"serv":                          `no command "serv"`,
-		"serve --workers -1":            "--workers is -1",
+		"serve --calls -1":              "--calls is -1",
 		"serve 4":                       `"4" is not a flag`,
 		"migrate now":                   `"now" is not a flag`,
 		"verify --wait 90":              "-wait",

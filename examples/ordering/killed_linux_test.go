@@ -40,14 +40,14 @@ func TestServe_N1_GoesOnAtOnceAfterAKill(t *testing.T) {
 func goesOnAtOnce(t *testing.T, dir string, count func(query string) int) {
 	const published = "SELECT count(*) FROM outbox WHERE status = 'published'"
 	serve := func() *process {
-		p := start(t, dir, orderingProgram, "serve", "--workers", "2")
+		p := start(t, dir, orderingProgram, "serve", "--calls", "2")
 		p.eventually(func() bool { return strings.Contains(p.stderr.String(), "engine is running") }, "runs")
 		return p
 	}
 	first := serve()
 	succeed(t, dir, "place", "--orders", "10")
 	first.eventually(func() bool { return count(published) > 0 }, "publishes")
-	require.Positive(t, count("SELECT count(*) FROM outbox_partitions WHERE locked_by IS NOT NULL"))
+	require.Positive(t, count("SELECT count(*) FROM outbox_partitions WHERE owner IS NOT NULL"))
 	first.kill()
 	succeed(t, dir, "place", "--orders", "10")
 	before := count(published)

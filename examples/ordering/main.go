@@ -9,7 +9,7 @@
 // file names:
 //
 //	ordering --config waybill.yaml migrate
-//	ordering --config waybill.yaml serve --workers 4
+//	ordering --config waybill.yaml serve --calls 4
 //	ordering --config waybill.yaml place --file orders.csv
 //	ordering --config waybill.yaml verify --wait 90s
 package main
@@ -33,7 +33,7 @@ Everything in one process, with nothing installed:
 
 Against the databases and brokers of a configuration file:
   ordering [--config FILE] migrate
-  ordering [--config FILE] serve [--workers N]
+  ordering [--config FILE] serve [--calls N]
   ordering [--config FILE] place [--orders N] [--customers K] [options]
   ordering [--config FILE] place --file ORDERS.csv [--part I/N] [options]
   ordering [--config FILE] verify [--wait DURATION]

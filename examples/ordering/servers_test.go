@@ -138,7 +138,7 @@ var listening = regexp.MustCompile(`HTTP listens on (http://127\.0\.0\.1:\d+)`)
 
 // serve starts an engine and waits until it is ready.
 func (s *site) serve() *process {
-	p := s.start("serve", "--workers", "2")
+	p := s.start("serve", "--calls", "2")
 	p.eventually(func() bool {
 		m := listening.FindStringSubmatch(p.stderr.String())
 		if m == nil {

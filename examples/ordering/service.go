@@ -92,18 +92,18 @@ func (p program) migrate(ctx context.Context, args []string) error {
 
 func (p program) serve(ctx context.Context, args []string) error {
 	flags := newFlags()
-	workers := flags.Int("workers", 0, "")
+	calls := flags.Int("calls", 0, "")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
-	if *workers < 0 {
-		return usagef("--workers is %d: at least 1, or 0 for what the file says", *workers)
+	if *calls < 0 {
+		return usagef("--calls is %d: at least 1, or 0 for what the file says", *calls)
 	}
 	f, err := p.file()
 	if err != nil {
 		return err
 	}
-	f.Outbox.Calls = cmp.Or(*workers, f.Outbox.Calls)
+	f.Outbox.Calls = cmp.Or(*calls, f.Outbox.Calls)
 	return unlessStopped(ctx, p.serveFile(ctx, f))
 }
 

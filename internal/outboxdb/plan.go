@@ -58,6 +58,9 @@ func PlanMigration(ctx context.Context, db bun.IDB, partitions int, contexts map
 			return p, err
 		}
 		write(targetsPrefix+name, string(value))
+		for _, target := range append([]string{t.Broker}, t.External...) {
+			p.Then = append(p.Then, "INSERT INTO outbox_lanes (target) VALUES ("+migrate.Quote(target)+") ON CONFLICT (target) DO NOTHING")
+		}
 	}
 	return p, nil
 }

@@ -114,13 +114,31 @@ func HoldTargets(ctx context.Context, tx bun.IDB, name string, t outbox.Targets)
 // has others for it already, that is an [*outbox.TargetsError], and they stay.
 func InitTargets(ctx context.Context, db bun.IDB, name string, t outbox.Targets) error {
 	err := CheckTargets(ctx, db, name, t)
-	if missing, ok := errors.AsType[*outbox.TargetsError](err); !ok || missing.Have != nil {
+	if missing, ok := errors.AsType[*outbox.TargetsError](err); ok && missing.Have == nil {
+		if err = writeTargets(ctx, db, name, t, "setting_init"); err == nil {
+			err = CheckTargets(ctx, db, name, t) // another process may have been faster
+		}
+	}
+	if err != nil {
 		return err
 	}
-	if err := writeTargets(ctx, db, name, t, "setting_init"); err != nil {
-		return err
+	return makeLanes(ctx, db, t)
+}
+
+// makeLanes makes those lanes of targets that are missing. A unit of work would, too,
+// but keep all others of the target waiting until it has committed.
+func makeLanes(ctx context.Context, db bun.IDB, t outbox.Targets) error {
+	for _, target := range append([]string{t.Broker}, t.External...) {
+		var known bool
+		err := db.QueryRowContext(ctx, text("both", "lane_known"), target).Scan(&known)
+		if err == nil && !known {
+			_, err = db.ExecContext(ctx, text("both", "lane_make"), target)
+		}
+		if err != nil {
+			return fmt.Errorf("outbox: make the lane of %s: %w", target, err)
+		}
 	}
-	return CheckTargets(ctx, db, name, t) // another process may have been faster
+	return nil
 }
 
 // SetTargets changes the targets of a context. Stop its processes first: those
@@ -162,7 +180,10 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 		if err := setCursors(ctx, tx, name, now.Joining); err != nil {
 			return err
 		}
-		return writeTargets(ctx, tx, name, now, "setting_write")
+		if err := writeTargets(ctx, tx, name, now, "setting_write"); err != nil {
+			return err
+		}
+		return makeLanes(ctx, tx, now)
 	})
 	if lockTimeout(err) {
 		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)

@@ -1,0 +1,1 @@
+INSERT INTO outbox_lanes (target) VALUES (?0) ON CONFLICT (target) DO NOTHING
