@@ -138,7 +138,7 @@ func TestRace_AReapDuringASettleAddsNoLoss(t *testing.T) {
 	require.Len(t, m.ClaimAll(), 2)
 	s := open(t, b)
 	parts, seqs := fmt.Sprintf("{%[1]d,%[1]d}", outbox.PartitionOf("k", outboxdbtest.Partitions)), "{1,2}"
-	s.exec(outboxdb.Postgres("settle_published")[0], m.ID, 1, m.Lane, parts, seqs, 0, false)
+	s.exec(outboxdb.Postgres("settle_published")[0], m.ID, 1, m.Lane, parts, seqs, false)
 	s.during(func() {
 		r, err := b.Reap(t.Context(), m.ID, true)
 		require.NoError(t, err)

@@ -49,7 +49,7 @@ func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err
 }
 
 func (s *Store) published(w relay.Settlement) []any {
-	return append(append([]any{int64(w.Lane)}, bySeq(w.Published)...), w.Retries, w.Delete)
+	return append(append([]any{int64(w.Lane)}, bySeq(w.Published)...), w.Delete)
 }
 
 func bySeq(rows []relay.RowRef) []any {

@@ -156,7 +156,7 @@ type Settlement struct {
 	N      int64
 
 	Published []RowRef // acknowledged: they leave the queue and are logged
-	Retries   int      // of Published, Failed and Abandoned: those that were not a first attempt
+	Retries   int      // of Published, Failed and Abandoned: those that were not a first attempt; for signals of the process
 	Failed    []Failure
 	Abandoned []Abandonment
 	Lost      []RowRef // the adapter panicked over them: they have a loss more, and stay

@@ -12,17 +12,17 @@ WITH token AS (
 	RETURNING q.seq, q.attempts
 ), bodies AS (
 	DELETE FROM outbox_messages AS b USING gone
-	WHERE $7::boolean AND b.seq = gone.seq
+	WHERE $6::boolean AND b.seq = gone.seq
 		AND b.seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
 ), logged AS (
 	INSERT INTO outbox_log (lane, member, n, published, retries, low, high, seqs, attempts)
-	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), $6::integer, min(seq), max(seq), array_agg(seq),
+	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), sum(attempts), min(seq), max(seq), array_agg(seq),
 		CASE WHEN max(attempts) > 0 THEN array_agg((attempts + 1)::smallint) END
 	FROM gone HAVING count(*) > 0
 ), failures AS MATERIALIZED (
 	SELECT $3::smallint AS lane, u.*
-	FROM token CROSS JOIN unnest((SELECT $8::smallint[])::smallint[], (SELECT $9::bigint[])::bigint[], (SELECT $10::smallint[])::smallint[], (SELECT $11::bigint[])::bigint[],
-		(SELECT $12::integer[])::integer[], (SELECT $13::text[])::text[], (SELECT $14::text[])::text[]) AS u(part, seq, attempts, due_in, held, class, error)
+	FROM token CROSS JOIN unnest((SELECT $7::smallint[])::smallint[], (SELECT $8::bigint[])::bigint[], (SELECT $9::smallint[])::smallint[], (SELECT $10::bigint[])::bigint[],
+		(SELECT $11::integer[])::integer[], (SELECT $12::text[])::text[], (SELECT $13::text[])::text[]) AS u(part, seq, attempts, due_in, held, class, error)
 ), failed AS (
 	UPDATE outbox_queue AS q SET attempts = v.attempts, losses = 0, held = v.held <> 0, failure = v.class, error = v.error,
 		failed_at = clock_timestamp(), due_at = CASE WHEN v.held = 0 THEN clock_timestamp() + v.due_in * interval '1 millisecond' END
@@ -30,15 +30,15 @@ WITH token AS (
 	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 ), panicked AS MATERIALIZED (
 	SELECT $3::smallint AS lane, u.part, u.seq
-	FROM token CROSS JOIN unnest((SELECT $15::smallint[])::smallint[], (SELECT $16::bigint[])::bigint[]) AS u(part, seq)
+	FROM token CROSS JOIN unnest((SELECT $14::smallint[])::smallint[], (SELECT $15::bigint[])::bigint[]) AS u(part, seq)
 ), lost AS (
 	UPDATE outbox_queue AS q SET losses = least(q.losses + 1, 32767)
 	FROM panicked AS v
 	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 ), hopeless AS MATERIALIZED (
 	SELECT $3::smallint AS lane, u.*
-	FROM token CROSS JOIN unnest((SELECT $17::smallint[])::smallint[], (SELECT $18::bigint[])::bigint[], (SELECT $19::smallint[])::smallint[], (SELECT $20::smallint[])::smallint[],
-		(SELECT $21::integer[])::integer[], (SELECT $22::text[])::text[], (SELECT $23::text[])::text[]) AS u(part, seq, attempts, losses, maybe, class, error)
+	FROM token CROSS JOIN unnest((SELECT $16::smallint[])::smallint[], (SELECT $17::bigint[])::bigint[], (SELECT $18::smallint[])::smallint[], (SELECT $19::smallint[])::smallint[],
+		(SELECT $20::integer[])::integer[], (SELECT $21::text[])::text[], (SELECT $22::text[])::text[]) AS u(part, seq, attempts, losses, maybe, class, error)
 ), given_up AS (
 	DELETE FROM outbox_queue AS q USING hopeless AS v
 	WHERE q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
@@ -53,10 +53,10 @@ WITH token AS (
 	FROM given_up AS g CROSS JOIN LATERAL (
 		SELECT n.lane, n.part, n.seq FROM outbox_queue AS n
 		WHERE n.key = g.key AND n.seq > g.seq
-			AND n.seq <> ALL ((SELECT $5::bigint[])::bigint[]) AND n.seq <> ALL ((SELECT $18::bigint[])::bigint[])
+			AND n.seq <> ALL ((SELECT $5::bigint[])::bigint[]) AND n.seq <> ALL ((SELECT $17::bigint[])::bigint[])
 		ORDER BY n.seq LIMIT 1
 	) AS n
 	WHERE q.lane = n.lane AND q.part = n.part AND q.seq = n.seq AND q.due_at IS NULL AND NOT q.held
-		AND q.seq <> ALL ((SELECT $9::bigint[])::bigint[]) AND q.seq <> ALL ((SELECT $16::bigint[])::bigint[])
+		AND q.seq <> ALL ((SELECT $8::bigint[])::bigint[]) AND q.seq <> ALL ((SELECT $15::bigint[])::bigint[])
 )
 SELECT member FROM token

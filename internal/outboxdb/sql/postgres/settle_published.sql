@@ -13,11 +13,11 @@ WITH token AS (
 ), bodies AS (
 	-- A target that is joining may need what is above its cursor.
 	DELETE FROM outbox_messages AS b USING gone
-	WHERE $7::boolean AND b.seq = gone.seq
+	WHERE $6::boolean AND b.seq = gone.seq
 		AND b.seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
 ), logged AS (
 	INSERT INTO outbox_log (lane, member, n, published, retries, low, high, seqs, attempts)
-	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), $6::integer, min(seq), max(seq), array_agg(seq),
+	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), sum(attempts), min(seq), max(seq), array_agg(seq),
 		CASE WHEN max(attempts) > 0 THEN array_agg((attempts + 1)::smallint) END
 	FROM gone HAVING count(*) > 0
 )
