@@ -296,7 +296,9 @@ func longKey(t *testing.T, b *bench) {
 	}
 	require.ElementsMatch(t, short, slices.DeleteFunc(keys, func(k string) bool { return k == "long" }))
 	first.answer <- nil
-	require.Equal(t, []string{"long"}, slices.Compact(l.next().keys()), "the long one goes on")
+	c := l.next()
+	require.Equal(t, []string{"long"}, slices.Compact(c.keys()), "the long one goes on")
+	c.answer <- nil
 }
 
 // insertWith stores one row of a key with a priority.
