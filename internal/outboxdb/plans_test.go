@@ -22,7 +22,7 @@ type planned struct {
 	values []string
 }
 
-// With a backlog every step reads what it needs by index, also by plans that were made
+// A26, D8, S4-08, F-49, F-50: with a backlog every step reads what it needs by index, also by plans that were made
 // while the tables were empty.
 func TestPlans_MadeWhileTablesWereEmpty(t *testing.T) {
 	t.Parallel()

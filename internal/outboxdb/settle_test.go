@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A claim reads all of a row as it was inserted.
+// S4-07, A6, C-01: a claim reads all of a row as it was inserted.
 func TestClaim_ReadsWhatWasInserted(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		full, plain := outboxdbtest.Row("k'1"), outboxdbtest.Row("k-2")

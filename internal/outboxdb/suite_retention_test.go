@@ -27,7 +27,7 @@ func ofRetention(test suiteTest) {
 	test("Purge_F_48_AndAnOperator", purgeAndOperator)
 	test("CleanUp_WhatAnOperatorWantsGone", cleanUp)
 	test("CleanUp_GoesOnAfterAnEnd", cleanUpInterrupted)
-	test("TakeTurn_OncePerInterval", takeTurn)
+	test("TakeTurn_OncePerInterval", takeTurn) // A69
 }
 
 // minute is how long rows are kept that aged makes an hour old.

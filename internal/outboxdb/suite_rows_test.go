@@ -226,4 +226,3 @@ func cmpErr(err error, then func() error) error {
 	}
 	return then()
 }
-

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-// A row that ends the process that publishes it does so five times, the last three of
+// A30, D2: a row that ends the process that publishes it does so five times, the last three of
 // them alone; what was in hand beside it is published and not abandoned (model/crash.pml).
 func TestCrash_PoisonEndsAfterFiveAndTakesNoOther(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -76,7 +76,7 @@ func TestPoll_FindsWhatNobodyPokedFor(t *testing.T) {
 	})
 }
 
-// A row of a slow transaction appears below others that were looked at before.
+// F-01, F-02: a row of a slow transaction appears below others that were looked at before.
 func TestLook_ARowThatAppearsBelowOthersIsFound(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()
