@@ -56,9 +56,11 @@ var provoked = map[string]provoke{
 	"WaybillOutboxNotMoving critical": func(t *testing.T, b *bench) []samples {
 		// Another process has taken the partitions, and then does nothing.
 		store := outboxdb.New(b.db.DB(), b.db.Reader())
-		n, err := store.EnsurePartitions(t.Context(), "partner")
+		ids, n, err := store.Lanes(t.Context(), []string{"partner"})
 		require.NoError(t, err)
-		_, _, err = store.Acquire(t.Context(), outbox.Owner{Target: "partner", Worker: "elsewhere", Lease: time.Hour}, n)
+		members, err := store.Join(t.Context(), "elsewhere", ids, time.Hour)
+		require.NoError(t, err)
+		_, err = store.Take(t.Context(), members[0], ids[0], n)
 		require.NoError(t, err)
 		b.sell(1)
 		b.age(10 * time.Minute)
@@ -227,7 +229,7 @@ func stores(t *testing.T, b *bench, n int) []samples {
 		s.Raise(SaleMade{Amount: i})
 	}
 	require.NoError(t, b.repo.Save(t.Context(), s))
-	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE outbox SET available_at = ?", dbtime.Value(b.db.DB().Dialect(), time.Now().Add(time.Hour)))
+	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE outbox_queue SET due_at = ?", dbtime.Value(b.db.DB().Dialect(), time.Now().Add(time.Hour)))
 	require.NoError(t, err)
 	return atLeast(t, b.start(b.config()), "waybill_outbox_pending", float64(n))
 }
@@ -235,7 +237,7 @@ func stores(t *testing.T, b *bench, n int) []samples {
 // age has all rows that are there wait for so long already.
 func (b *bench) age(d time.Duration) {
 	b.t.Helper()
-	_, err := b.db.DB().ExecContext(b.t.Context(), "UPDATE outbox SET created_at = ?", dbtime.Value(b.db.DB().Dialect(), time.Now().Add(-d)))
+	_, err := b.db.DB().ExecContext(b.t.Context(), "UPDATE outbox_messages SET created_at = ?", dbtime.Value(b.db.DB().Dialect(), time.Now().Add(-d)))
 	require.NoError(b.t, err)
 }
 

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"github.com/waybill-go/waybill/internal/relay"
-
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 )

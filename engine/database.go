@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"github.com/waybill-go/waybill/internal/relay"
-
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -18,6 +16,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"

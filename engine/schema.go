@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"github.com/waybill-go/waybill/internal/outboxdb"
-
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"

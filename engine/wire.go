@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"github.com/waybill-go/waybill/internal/relay"
-
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
