@@ -39,7 +39,7 @@ var provoked = map[string]provoke{
 	"WaybillOutboxOldest critical": func(t *testing.T, b *bench) []samples { return waitsFor(t, b, 11*time.Minute) },
 	"WaybillOutboxOldest warning":  func(t *testing.T, b *bench) []samples { return waitsFor(t, b, 2*time.Minute) },
 	"WaybillOutboxFailed critical": func(t *testing.T, b *bench) []samples {
-		b.partner.FailNext(1, broker.Transient)
+		b.partner.FailWhere(func(broker.Message) error { return refused("not now") })
 		return sold(t, b, b.config(), 1, "waybill_outbox_failed", 1)
 	},
 	"WaybillOutboxStored critical": func(t *testing.T, b *bench) []samples { return stores(t, b, 10001) },

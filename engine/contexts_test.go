@@ -40,7 +40,7 @@ func (b strict) Publish(ctx context.Context, messages []broker.Message) error {
 		if slices.Contains(b.Topics(), m.Topic) {
 			known = append(known, m)
 		} else {
-			failed[i] = broker.Classify(broker.Transient, errors.New("no such topic"))
+			failed[i] = broker.Scoped(broker.Transient, broker.ScopeTopic, errors.New("no such topic"))
 		}
 	}
 	if err := b.Broker.Publish(ctx, known); err != nil || len(failed) == 0 {
@@ -147,9 +147,10 @@ func TestContexts_ATopicThatCannotBeCreated(t *testing.T) {
 	var report outboxReport
 	eventually(t, func() bool {
 		require.Equal(t, 200, get(t, e, "/api/outbox", &report))
-		return report.Providers["default"]["default"].Counts[outbox.Failed] > 0
+		lane := report.Providers["default"]["default"]
+		return lane.Counts[outbox.Pending] == 3 && lane.LastError != nil && strings.Contains(*lane.LastError, "no such topic")
 	})
-	require.Contains(t, *report.Providers["default"]["default"].LastError, "no such topic")
+	require.Equal(t, []string{"sales.sale"}, e.databases[0].status()["default"].OpenTopics)
 }
 
 // N10: private events are on the context's own broker, too, so that another context

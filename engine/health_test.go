@@ -146,7 +146,7 @@ type stalling struct {
 func (s *stalling) Reader() *bun.DB { return s.reader }
 
 func (s *stalling) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
-	if strings.Contains(e.Query, "FROM outbox_published") && s.stall.Load() {
+	if strings.Contains(e.Query, "FROM outbox_counts") && s.stall.Load() {
 		<-ctx.Done()
 	}
 	return ctx
@@ -202,7 +202,7 @@ func TestHealth_OfAnEngineThatDoesNotRun(t *testing.T) {
 func TestHealth_D5_A84_ABrokerThatRefuses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.partner.FailWhere(func(broker.Message) error { return broker.Classify(broker.Transient, errors.New("quota used up")) })
+	b.partner.FailWhere(func(broker.Message) error { return refused("quota used up") })
 	cfg := b.guarded()
 	cfg.Outbox.Retry.BaseDelay = time.Hour
 	e := b.start(cfg)

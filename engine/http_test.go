@@ -91,7 +91,7 @@ func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 func TestAPI_A84_D5_ABrokerThatIsDown(t *testing.T) {
 	b := setup(t)
 	e := b.start(b.config())
-	b.partner.FailWhere(func(broker.Message) error { return broker.Classify(broker.Transient, errors.New("not now")) })
+	b.partner.FailWhere(func(broker.Message) error { return refused("not now") })
 	b.sell(1)
 	lane := func(target string) laneReport {
 		var report outboxReport
@@ -103,7 +103,7 @@ func TestAPI_A84_D5_ABrokerThatIsDown(t *testing.T) {
 	b.sell(1)
 	eventually(t, func() bool {
 		l := lane("partner")
-		return *l.Breaker != "closed" && l.Counts[outbox.Failed] == 2 && lane("default").Counts[outbox.Published] == 2
+		return *l.Breaker != "closed" && l.Counts[outbox.Failed] == 1 && l.Counts[outbox.Pending] == 1 && lane("default").Counts[outbox.Published] == 2
 	})
 	down := lane("partner")
 	require.Positive(t, *down.OldestPendingSeconds)
@@ -119,7 +119,8 @@ func TestAPI_A84_D5_ABrokerThatIsDown(t *testing.T) {
 	require.NotEmpty(t, *h.Components.Brokers["partner"].Error)
 	require.True(t, *h.Components.Brokers["default"].OK)
 	got := scraped(t, e, map[string]float64{
-		`waybill_outbox_failed{provider="default",target="partner"}`:          2,
+		`waybill_outbox_failed{provider="default",target="partner"}`:          1,
+		`waybill_outbox_pending{provider="default",target="partner"}`:         1,
 		`waybill_processor_breaker_open{provider="default",target="partner"}`: 1,
 		`waybill_processor_breaker_open{provider="default",target="default"}`: 0,
 		`waybill_outbox_failed{provider="default",target="default"}`:          0,

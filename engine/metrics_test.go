@@ -97,7 +97,7 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 	b, e := complete(t)
 	b.partner.FailWhere(func(m broker.Message) error {
 		if strings.Contains(string(m.Body), `"amount":3`) || strings.Contains(string(m.Body), `"Amount":3`) {
-			return broker.Classify(broker.Transient, errors.New("not now"))
+			return refused("not now")
 		}
 		return nil
 	})
@@ -198,7 +198,7 @@ type watched struct {
 func (w *watched) Reader() *bun.DB { return w.reader }
 
 func (w *watched) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
-	if strings.Contains(e.Query, "FROM outbox_published") {
+	if strings.Contains(e.Query, "FROM outbox_counts") {
 		w.counts.Add(1)
 	}
 	return ctx

@@ -23,7 +23,7 @@ import (
 //
 // It also writes down which brokers each context sends to, see
 // [outbox.Targets]. Other ones than a database has are an
-// [*outbox.TargetsError]: to change them is up to [outboxdb.SetTargets] or
+// [*outbox.TargetsError]: to change them is up to [SetTargets] or
 // `waybill migrate --set-targets`.
 func Migrate(ctx context.Context, units ...*uow.Manager) error {
 	return forEach(units, func(s schema) error { return s.migrate(ctx) })
@@ -42,7 +42,7 @@ func MigrateProvider(ctx context.Context, p uow.Provider, partitions int) error 
 	return schema{provider: p, outbox: true, partitions: partitions}.migrate(ctx)
 }
 
-// PlanMigration is what MigrateProvider, and outboxdb.InitTargets for each context,
+// PlanMigration is what MigrateProvider, and an engine's start for each context,
 // would do. It changes nothing.
 func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts map[string]outbox.Targets) (migrate.Plan, error) {
 	plan, err := outboxdb.PlanMigration(ctx, p.Reader(), partitions, contexts)

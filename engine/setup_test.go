@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -185,6 +186,9 @@ func get(t *testing.T, e *Engine, path string, into any) int {
 	require.NoError(t, json.Unmarshal(body, into), "%s", body)
 	return response.StatusCode
 }
+
+// refused is a broker's word on one row, which costs it an attempt.
+func refused(why string) error { return broker.Scoped(broker.Transient, broker.ScopeRow, errors.New(why)) }
 
 // logs keeps what was logged.
 type logs struct {

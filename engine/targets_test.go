@@ -34,11 +34,11 @@ func TestTargets_AnotherListIsRefused(t *testing.T) {
 		require.Equal(t, "default", wrong.Want.String())
 		require.ErrorContains(t, refused, `provider "default": outbox: in the database context sales sends to default,partner, in the configuration to default;`+
 			" a broker that not all of its processes know misses events: configure default,partner,"+
-			" or stop all its processes and run `waybill migrate --set-targets sales=default` or outboxdb.SetTargets")
+			" or stop all its processes and run `waybill migrate --set-targets sales=default` or engine.SetTargets")
 	}
 	require.NoError(t, Check(t.Context(), b.sales, b.parcels), "nothing has flipped it")
 
-	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", forgetful.Targets()))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", forgetful.Targets()))
 	b.start(cfg)
 	require.NoError(t, Migrate(t.Context(), forgetful))
 	require.ErrorContains(t, Check(t.Context(), b.sales), "configure default, or stop all")
@@ -97,11 +97,11 @@ func TestTargets_OfAWriter(t *testing.T) {
 func TestBackfill_BesideAnEngine(t *testing.T) {
 	b := setup(t)
 	alone := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
-	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", alone.Targets()))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone.Targets()))
 	s := newSale(1)
 	s.Raise(SaleNoted{})
 	require.NoError(t, repository.New[*sale](alone).Save(t.Context(), s))
-	require.NoError(t, outboxdb.SetTargets(t.Context(), b.db.DB(), "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 
 	cfg := b.config()
 	cfg.Outbox.Lease = time.Minute // nobody dies

@@ -154,7 +154,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		},
 		"an outbox setting that is wrong": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Outbox.Calls = -1 },
-			[]string{"outbox.workers is -1"},
+			[]string{"outbox.calls is -1"},
 		},
 		"a negative stop timeout": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.StopTimeout = -time.Second },

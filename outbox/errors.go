@@ -33,5 +33,5 @@ func (e *TargetsError) Error() string {
 		return fmt.Sprintf("outbox: the database does not know yet that context %s sends to %v; run engine.Migrate, or `waybill migrate` with the configuration file", e.Context, e.Want)
 	}
 	return fmt.Sprintf("outbox: in the database context %s sends to %v, in the configuration to %v; a broker that not all of its processes know misses events: configure %v,"+
-		" or stop all its processes and run `waybill migrate --set-targets %s=%v` or outbox.SetTargets", e.Context, e.Have, e.Want, e.Have, e.Context, e.Want)
+		" or stop all its processes and run `waybill migrate --set-targets %s=%v` or engine.SetTargets", e.Context, e.Have, e.Want, e.Have, e.Context, e.Want)
 }
