@@ -21,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -39,7 +40,7 @@ var provoked = map[string]provoke{
 	"WaybillOutboxOldest critical": func(t *testing.T, b *bench) []samples { return waitsFor(t, b, 11*time.Minute) },
 	"WaybillOutboxOldest warning":  func(t *testing.T, b *bench) []samples { return waitsFor(t, b, 2*time.Minute) },
 	"WaybillOutboxFailed critical": func(t *testing.T, b *bench) []samples {
-		b.partner.FailWhere(func(broker.Message) error { return refused("not now") })
+		b.partner.FailWhere(func(broker.Message) error { return refusedRow("not now") })
 		return sold(t, b, b.config(), 1, "waybill_outbox_failed", 1)
 	},
 	"WaybillOutboxStored critical": func(t *testing.T, b *bench) []samples { return stores(t, b, 10001) },
@@ -65,6 +66,20 @@ var provoked = map[string]provoke{
 		b.sell(1)
 		b.age(10 * time.Minute)
 		return sold(t, b, b.config(), 0, "waybill_outbox_lease_owners", 1)
+	},
+	"WaybillOutboxMembersSick warning": func(t *testing.T, b *bench) []samples {
+		store := outboxdb.New(b.db.DB(), b.db.Reader())
+		ids, _, err := store.Lanes(t.Context(), []string{"partner"})
+		require.NoError(t, err)
+		members, err := store.Join(t.Context(), "elsewhere", ids, time.Hour)
+		require.NoError(t, err)
+		_, err = store.Renew(t.Context(), []relay.Renewal{{Member: members[0], Trouble: "no route to host"}}, time.Hour)
+		require.NoError(t, err)
+		e := b.start(b.config())
+		return []samples{scraped(t, e, map[string]float64{
+			`waybill_outbox_members_sick{provider="default",target="partner"}`: 1,
+			`waybill_outbox_members{provider="default",target="partner"}`:      2,
+		})}
 	},
 	"WaybillOutboxHeld warning": func(t *testing.T, b *bench) []samples {
 		cfg := b.config()

@@ -25,6 +25,8 @@ type laneReport struct {
 	LatencySeconds       *latencyReport          `json:"latency_seconds"`
 	LastError            *string                 `json:"last_error"`
 	LeaseOwners          []string                `json:"lease_owners"`
+	Members              []outbox.Member         `json:"members"`
+	Doing                *string                 `json:"doing"`
 	Error                string                  `json:"error,omitempty"`
 
 	outage bool // LastError is what a broker said that doesn't answer, or the database, and about no row
@@ -112,10 +114,12 @@ func (r *laneReport) database(s outbox.Stats) {
 	}
 	r.LastError = s.LastError
 	r.LeaseOwners = append([]string{}, s.LeaseOwners...)
+	r.Members = append([]outbox.Member{}, s.Members...)
 }
 
 func (r *laneReport) process(s outbox.LaneStatus) {
 	r.InFlight, r.Breaker, r.PublishedPerSecond = &s.InFlight, &s.Breaker, &s.PublishedPerSecond
+	r.Doing = &s.Doing
 	if s.Latency != nil {
 		r.LatencySeconds = &latencyReport{s.Latency.P50.Seconds(), s.Latency.P99.Seconds()}
 	}

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
 // Backfill gives an external broker that is joining the events of the time before
 // and lets it live, in every provider of units, as `waybill outbox backfill`
-// does. It may run beside engines and writers. See [outboxdb.Store.Backfill].
+// does. It may run beside engines and writers. See [OutboxStore].
 func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Backfilled, error) {
 	var all outbox.Backfilled
 	external := units.External()
@@ -21,7 +20,7 @@ func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Ba
 		return all, fmt.Errorf("engine: context %s has no external broker %q: add it to uow.Config.External", units.Domain().Name(), broker)
 	}
 	for _, p := range units.Providers() {
-		done, err := outboxdb.New(p.DB(), p.Reader()).Backfill(ctx, outbox.Backfill{
+		done, err := Outbox(p).Backfill(ctx, outbox.Backfill{
 			Context: units.Domain().Name(), Target: external[i], Published: published(units),
 		})
 		all.Add(done)

@@ -202,7 +202,7 @@ func TestHealth_OfAnEngineThatDoesNotRun(t *testing.T) {
 func TestHealth_D5_A84_ABrokerThatRefuses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.partner.FailWhere(func(broker.Message) error { return refused("quota used up") })
+	b.partner.FailWhere(func(broker.Message) error { return refusedRow("quota used up") })
 	cfg := b.guarded()
 	cfg.Outbox.Retry.BaseDelay = time.Hour
 	e := b.start(cfg)

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -91,7 +90,7 @@ func TestAPI_S3_28_ADatabaseThatIsDown(t *testing.T) {
 func TestAPI_A84_D5_ABrokerThatIsDown(t *testing.T) {
 	b := setup(t)
 	e := b.start(b.config())
-	b.partner.FailWhere(func(broker.Message) error { return refused("not now") })
+	b.partner.FailWhere(func(broker.Message) error { return refusedRow("not now") })
 	b.sell(1)
 	lane := func(target string) laneReport {
 		var report outboxReport

@@ -116,7 +116,7 @@ var (
 
 	outboxMetrics = []metric[outbox.Stats]{
 		rows("pending", outbox.Pending, "Rows that wait to be published."),
-		rows("processing", outbox.Processing, "Rows that a worker has claimed."),
+		rows("processing", outbox.Processing, "Rows that a process has claimed."),
 		rows("failed", outbox.Failed, "Rows that failed at least once and wait to be tried again."),
 		rows("abandoned", outbox.Abandoned, "Rows that nobody tries again unless an operator says so."),
 		counter("waybill_outbox_published_total", "Rows that were ever published, by all processes.",
@@ -129,8 +129,10 @@ var (
 				}
 				return s.OldestPending.Seconds()
 			}, "provider", "target"),
-		gauge("waybill_outbox_lease_owners", "Workers of all processes that hold partitions now.",
+		gauge("waybill_outbox_lease_owners", "Processes that hold partitions now.",
 			func(s outbox.Stats) float64 { return float64(len(s.LeaseOwners)) }, "provider", "target"),
+		gauge("waybill_outbox_members", "Processes that publish, or would.", func(s outbox.Stats) float64 { return float64(len(s.Members)) }, "provider", "target"),
+		gauge("waybill_outbox_members_sick", "Those of them that don't reach the broker: others that do have their partitions.", sickMembers, "provider", "target"),
 	}
 
 	processorRuns    = gauge("waybill_processor_running", "1 while this process publishes for the target.", bit, "provider", "target")
@@ -140,18 +142,22 @@ var (
 		processor(gauge, "breaker_open", "1 while the broker does not answer, also while it is being probed.",
 			func(s outbox.LaneStatus) int { return int(bit(s.Breaker != "closed")) }),
 		processor(gauge, "open_topics", "Topics that do not answer while others of the broker do.", func(s outbox.LaneStatus) int { return len(s.OpenTopics) }),
+		processor(gauge, "suspect_keys", "Keys of calls that the broker did not answer: they are sent in small calls, so that the lane is slow on purpose.",
+			func(s outbox.LaneStatus) int { return s.Suspects }),
+		processor(gauge, "healthy", "1 while this process reaches the broker, as far as it knows; otherwise others that do have its partitions.",
+			func(s outbox.LaneStatus) int { return int(bit(s.Healthy)) }),
 		processor(gauge, "database_refused", "1 while the database, which answers, doesn't let it do something over and over: a right or a table is missing.",
 			func(s outbox.LaneStatus) int { return int(bit(s.Database != nil)) }),
 		processor(counter, "published_total", "Rows that this process has published.", func(s outbox.LaneStatus) int64 { return s.Published }),
 		processor(counter, "attempts_total", "Attempts of this process that had an outcome; those of an outage cost nothing and don't count.",
 			func(s outbox.LaneStatus) int64 { return s.Attempts }),
 		processor(counter, "retries_total", "Attempts of this process that were not their row's first.", func(s outbox.LaneStatus) int64 { return s.Retries }),
-		processor(counter, "taken_over_total", "Rows that another worker had claimed and not settled.", func(s outbox.LaneStatus) int64 { return s.TakenOver }),
-		processor(counter, "stale_total", "Rows whose outcome came too late to be written back: another worker had taken them over.",
+		processor(counter, "taken_over_total", "Rows that another process had claimed and not settled.", func(s outbox.LaneStatus) int64 { return s.TakenOver }),
+		processor(counter, "stale_total", "Rows whose outcome came too late to be written back: their claim had been ended.",
 			func(s outbox.LaneStatus) int64 { return s.Stale }),
 		processor(counter, "order_breaks_total", "Rows that the broker stored although it had not stored an earlier one of their key.",
 			func(s outbox.LaneStatus) int64 { return s.OrderBreaks }),
-		processor(counter, "crashes_total", "Workers and calls of the broker that panicked. They start again.",
+		processor(counter, "crashes_total", "Parts of the lane and calls of the broker that panicked. They start again.",
 			func(s outbox.LaneStatus) int64 { return s.Crashes }),
 	}
 
@@ -184,6 +190,13 @@ var (
 	lagAge = gauge("waybill_subscription_lag_seconds", "Time since the oldest message in hand was published; 0 if there is none.",
 		func(l subscription.Lag) float64 { return l.Age.Seconds() }, "subscription")
 )
+
+func sickMembers(s outbox.Stats) (n float64) {
+	for _, m := range s.Members {
+		n += bit(!m.Healthy)
+	}
+	return n
+}
 
 func rows(name string, status outbox.Status, help string) metric[outbox.Stats] {
 	return gauge("waybill_outbox_"+name, help, func(s outbox.Stats) float64 { return float64(s.Counts[status]) }, "provider", "target")

@@ -97,7 +97,7 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 	b, e := complete(t)
 	b.partner.FailWhere(func(m broker.Message) error {
 		if strings.Contains(string(m.Body), `"amount":3`) || strings.Contains(string(m.Body), `"Amount":3`) {
-			return refused("not now")
+			return refusedRow("not now")
 		}
 		return nil
 	})

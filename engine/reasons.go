@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,6 +161,13 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 			})
 		}
 	}
+	if l.status != nil && l.status.Doing != "" && !open {
+		all = append(all, reason{
+			Code: "slow_on_purpose", State: degraded, lasting: settling,
+			what:   l.status.Doing,
+			remedy: "It is fast again by itself, when it is known that none of these rows is the cause. The log says what began it.",
+		})
+	}
 	if l.crash != nil && *l.crash < recentCrash {
 		all = append(all, reason{
 			Code: "worker_crashed", State: degraded,
@@ -201,6 +209,9 @@ func (l laneSight) rows(open bool) (all []reason) {
 			what:   fmt.Sprintf("%s held by %v; rows of these wait until then", number(int64(l.status.Silent.Partitions), "partition"), l.status.Silent),
 			remedy: "They go by themselves when the lease has run out. `waybill partitions {only}` says which; if that process hangs, end it: others on its host then go on at once.",
 		})
+	}
+	if r := sick(l.stats.Members); r != nil && !open {
+		all = append(all, *r)
 	}
 	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
 		remedy := "Start an engine with this broker, and see that it can write to the database."
@@ -249,6 +260,36 @@ func (l laneSight) rows(open bool) (all []reason) {
 		})
 	}
 	return all
+}
+
+// sick is who doesn't reach the broker that others reach, or that nobody does.
+func sick(members []outbox.Member) *reason {
+	var names, words []string
+	for _, m := range members {
+		if m.Healthy {
+			continue
+		}
+		names = append(names, m.Name)
+		if m.Trouble != "" && !slices.Contains(words, m.Trouble) {
+			words = append(words, m.Trouble)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	said := strings.Join(words, "; ")
+	what, remedy := "it reaches the broker no more", "It tries again with one partition"
+	if len(names) > 1 {
+		what, remedy = "they reach the broker no more", "They try again with one partition each"
+	}
+	of := fmt.Sprintf("%d of %d processes (%s): %s%s", len(names), len(members), strings.Join(names, ", "), what, because(&said))
+	if len(names) < len(members) {
+		of += "; others have their partitions"
+	}
+	return &reason{
+		Code: "members_sick", State: degraded, what: of,
+		remedy: remedy + " now and then. See to the network, the address and the rights of the broker on that host.",
+	}
 }
 
 // limit is the code of what is over its lower, or its upper limit.

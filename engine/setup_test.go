@@ -187,8 +187,10 @@ func get(t *testing.T, e *Engine, path string, into any) int {
 	return response.StatusCode
 }
 
-// refused is a broker's word on one row, which costs it an attempt.
-func refused(why string) error { return broker.Scoped(broker.Transient, broker.ScopeRow, errors.New(why)) }
+// refusedRow is a broker's word on one row, which costs it an attempt.
+func refusedRow(why string) error {
+	return broker.Scoped(broker.Transient, broker.ScopeRow, errors.New(why))
+}
 
 // logs keeps what was logged.
 type logs struct {

@@ -137,6 +137,24 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(func(l *laneSight) { l.status.OpenTopics = []string{"sales.sale"} })
 			return s
 		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"]`}},
+		// O4: a process that doesn't reach the broker that others reach.
+		"some are sick": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.stats.Members = []outbox.Member{{Name: "host-1", Healthy: true, Partitions: 64}, {Name: "host-2", Trouble: "dial tcp: refused"}}
+			})
+			return s
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"1 of 2 processes (host-2): it reaches the broker no more (dial tcp: refused); others have their partitions"}},
+		"the broker is away for all": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.status = nil
+				l.stats.Members = []outbox.Member{{Name: "host-1", Trouble: "refused"}, {Name: "host-2", Trouble: "refused"}}
+			})
+			return s
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they reach the broker no more (refused); since"}},
+		"slow on purpose": {func(s sight) sight {
+			s.partner(func(l *laneSight) { l.status.Doing = "checking rows of unanswered calls, 12 keys left" })
+			return s
+		}, []string{"slow_on_purpose degraded outbox default to partner"}, []string{"checking rows of unanswered calls, 12 keys left"}},
 		"not moving": {
 			func(s sight) sight {
 				s.partner(waits(2, stillAfter))

@@ -342,12 +342,12 @@ func (w *wiring) processors() {
 	}
 }
 
-// checkConnections refuses a pool in which the lanes' leases leave nothing for the
-// work.
+// checkConnections refuses a pool in which a unit of work leaves nothing for what is
+// published. Leases have a connection of their own.
 func (w *wiring) checkConnections(d *database) {
-	p, ok := d.provider.(interface{ MaxConns() int })
-	if need := len(d.lanes) + 2; ok && p.MaxConns() < need {
-		w.fail("provider %q may have %d connections, and its %d lanes need at least %d: one each for their leases, and two for the work; raise max_conns (postgres.Config.MaxConns)",
-			d.provider.Name(), p.MaxConns(), len(d.lanes), need)
+	const need = 2
+	if p, ok := d.provider.(interface{ MaxConns() int }); ok && p.MaxConns() < need {
+		w.fail("provider %q may have %d connection, and needs at least %d: one to publish beside units of work; raise max_conns (postgres.Config.MaxConns)",
+			d.provider.Name(), p.MaxConns(), need)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 )
 
-// Backfill says what [Store.Backfill] copies, and for whom.
+// Backfill says what a back-fill copies, and for whom.
 type Backfill struct {
 	// Context is whose events. Required.
 	Context string

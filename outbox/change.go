@@ -13,14 +13,14 @@ import (
 // Verb is what an operator does to rows.
 type Verb string
 
-// The verbs, as [Store.Retry], [Store.Abandon] and [Store.Skip] explain them.
+// The verbs of operators.
 const (
 	VerbRetry   Verb = "retry"
 	VerbAbandon Verb = "abandon"
 	VerbSkip    Verb = "skip"
 )
 
-// Change says what [Store.Change] does to rows.
+// Change says what an operator wants done to rows, see engine.OutboxStore.
 type Change struct {
 	Verb Verb
 	// Actor is who asks, for the record. Required unless DryRun.

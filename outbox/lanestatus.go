@@ -12,11 +12,13 @@ import (
 type LaneStatus struct {
 	Name               string // "outbox-processor-default-to-partner-external"
 	Running            bool
-	Workers            int
 	Partitions         int      // held by this process
 	InFlight           int      // rows in the broker's hand
 	Breaker            string   // "closed", "open" or "half-open"
 	OpenTopics         []string // topics that don't answer while others do
+	Suspects           int      // keys of calls that nobody answered: they are sent in small calls
+	Healthy            bool     // this process reaches the broker; otherwise others that do get its partitions
+	Trouble            string   // why not; "" also while it tries again with one partition
 	Published          int64    // since the start
 	PublishedPerSecond float64
 	Attempts           int64    // settled since the start; those that cost nothing, as in an outage, don't count

@@ -8,8 +8,17 @@ type Stats struct {
 	OldestPending *time.Duration   // age of the oldest row that has not left; nil if there is none
 	Attempts      int64            // at rows that are there or were published; one whose outcome nobody wrote back doesn't count
 	Retries       int64            // those of them that were not their row's first
-	LeaseOwners   []string         // workers that hold partitions now
+	LeaseOwners   []string         // processes that hold partitions now
+	Members       []Member         // processes that publish, or would
 	LastError     *string          // of the row that was tried last among those that are failed or abandoned
+}
+
+// Member is a process as the database knows it.
+type Member struct {
+	Name       string `json:"name"`
+	Partitions int    `json:"partitions"`
+	Healthy    bool   `json:"healthy"` // it reaches the broker; otherwise others that do get its partitions
+	Trouble    string `json:"trouble"` // why not, in the broker's words; "" also while it tries again
 }
 
 // NoStats are those of a target that has neither rows nor partitions.

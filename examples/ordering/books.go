@@ -8,7 +8,7 @@ import (
 
 	"github.com/uptrace/bun"
 
-	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -46,7 +46,7 @@ func readBooks(ctx context.Context, db uow.Provider, brokers []string) (*books, 
 	if err := b.count(ctx, db.Reader()); err != nil {
 		return nil, err
 	}
-	stats, err := outboxdb.New(db.DB(), db.Reader()).Stats(ctx)
+	stats, err := engine.Outbox(db).Stats(ctx)
 	if err != nil {
 		return nil, err
 	}

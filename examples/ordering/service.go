@@ -30,7 +30,7 @@ const (
 // kinds are the databases and brokers that a file may name.
 func (p program) kinds() config.Kinds {
 	return config.Kinds{
-		Providers: map[string]config.OpenProvider{"postgres": postgres.FromSettings, "sqlite": sqlite.FromSettings},
+		Providers: map[string]config.OpenProvider{"postgres": postgres.NewServers().FromSettings, "sqlite": sqlite.FromSettings},
 		Brokers: map[string]broker.Opener{
 			"kafka": kafka.FromSettings,
 			"nats": func(ctx context.Context, s broker.Settings) (broker.Broker, error) {

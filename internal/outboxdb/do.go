@@ -44,6 +44,7 @@ const (
 	reads   mode = iota // locks and writes nothing
 	unsaved             // a crash of the server may undo it
 	durable
+	keeps // durable, and has a deadline: it doesn't wait for a connection of the pool
 )
 
 // commits is what a mode says of PostgreSQL's synchronous_commit.
@@ -54,8 +55,8 @@ func (m mode) commits() any {
 	return nil
 }
 
-// begin is the first statement of every message.
-var begin = load("begin").postgres[0]
+// begin is the first statement of every message, beginKeep of those of a keeper.
+var begin, beginKeep = load("begin").postgres[0], statements("postgres", "begin_keep")[0]
 
 // do runs a step's statements in one transaction.
 func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) error {
@@ -87,6 +88,10 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 			}
 		}
 		all = append(all, next)
+	}
+	if k, ok := s.db.Driver().(pipeline.Keeper); ok && m == keeps {
+		all[0] = pipeline.Statement{Query: beginKeep}
+		return k.Keep(ctx, all...)
 	}
 	err := s.on(ctx, func(c pipeline.Conn) error { return c.Pipeline(ctx, nil, all...) })
 	if errors.Is(err, pipeline.ErrUnprepared) {

@@ -71,7 +71,7 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lea
 }
 
 // Renew prolongs leases. Its commit is flushed: what was settled before survives the
-// server from then on.
+// server from then on. It doesn't wait until units of work give a connection back.
 func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
 	renewals = slices.SortedFunc(slices.Values(renewals), func(a, b relay.Renewal) int { return cmp.Compare(a.Member, b.Member) })
 	members, healthy, troubles := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals))
@@ -79,7 +79,7 @@ func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, clip(r.Trouble)
 	}
 	var renewed []relay.Renewed
-	err := s.do(ctx, durable, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r result) error {
+	err := s.do(ctx, keeps, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r result) error {
 		renewed = append(renewed, relay.Renewed{Member: relay.MemberID(r.number(0))})
 		return nil
 	}}, statement{values: []any{members}, row: func(r result) error {

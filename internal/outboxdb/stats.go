@@ -3,6 +3,7 @@ package outboxdb
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -16,7 +17,7 @@ import (
 func (s *Store) Stats(ctx context.Context) (map[string]outbox.Stats, error) {
 	stats := map[string]outbox.Stats{}
 	err := s.look(ctx, func(ctx context.Context, db bun.IDB) error {
-		for _, read := range []func(context.Context, bun.IDB, map[string]outbox.Stats) error{s.countRows, s.ageOldest, s.nameOwners, s.quoteFailures} {
+		for _, read := range []func(context.Context, bun.IDB, map[string]outbox.Stats) error{s.countRows, s.ageOldest, s.listMembers, s.quoteFailures} {
 			if err := read(ctx, db, stats); err != nil {
 				return err
 			}
@@ -66,12 +67,16 @@ func (s *Store) ageOldest(ctx context.Context, db bun.IDB, stats map[string]outb
 	}, bun.Safe(s.now()))
 }
 
-func (s *Store) nameOwners(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
-	return dbrows.Each(ctx, db, s.text("stats_owners"), func(scan func(...any) error) error {
-		var target, name string
-		err := scan(&target, &name)
+func (s *Store) listMembers(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	return dbrows.Each(ctx, db, s.text("stats_members"), func(scan func(...any) error) error {
+		var target string
+		var m outbox.Member
+		err := scan(&target, &m.Name, &m.Healthy, &m.Trouble, &m.Partitions)
 		t := stats[target]
-		t.LeaseOwners = append(t.LeaseOwners, name)
+		if m.Partitions > 0 && !slices.Contains(t.LeaseOwners, m.Name) {
+			t.LeaseOwners = append(t.LeaseOwners, m.Name)
+		}
+		t.Members = append(t.Members, m)
 		stats[target] = t
 		return err
 	}, bun.Safe(s.now()))

@@ -30,7 +30,6 @@ type meters struct {
 func (l *lane) status() outbox.LaneStatus {
 	s := outbox.LaneStatus{
 		Name:               l.name,
-		Workers:            1,
 		Partitions:         l.member.count(),
 		InFlight:           int(l.inFlight.Load()),
 		Published:          l.published.total.Load(),
@@ -45,7 +44,8 @@ func (l *lane) status() outbox.LaneStatus {
 		Latencies:          l.latency.total(),
 		Silent:             l.silent.Load(),
 	}
-	s.Breaker, s.OpenTopics, s.Doing = l.circuit()
+	s.Breaker, s.OpenTopics, s.Suspects, s.Doing = l.circuit()
+	s.Healthy, s.Trouble = l.health.state()
 	if s.Attempts > 0 {
 		s.RetryRate = float64(s.Retries) / float64(s.Attempts)
 	}
@@ -59,22 +59,26 @@ func (l *lane) status() outbox.LaneStatus {
 }
 
 // circuit is the state of the lane's breakers: "closed", "open" or "half-open", the topics
-// that are open, and what makes the lane slow on purpose.
-func (l *lane) circuit() (state string, topics []string, doing string) {
+// that are open while it isn't, the keys that are sent in small calls, and what makes the
+// lane slow on purpose.
+func (l *lane) circuit() (state string, topics []string, suspects int, doing string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	state = l.breakers.lane.state(time.Now())
+	state, suspects = l.breakers.lane.state(time.Now()), l.breakers.suspects()
+	if l.breakers.lane.open() {
+		return state, nil, suspects, "probing"
+	}
 	for _, topic := range l.breakers.open() {
 		topics = append(topics, l.topicName(topic))
 	}
 	slices.Sort(topics)
-	switch n := l.breakers.suspects(); {
-	case l.breakers.lane.open():
-		doing = "probing"
-	case n > 0:
-		doing = fmt.Sprintf("checking rows of unanswered calls, %d keys left", n)
+	switch {
+	case suspects > 0:
+		doing = fmt.Sprintf("checking rows of unanswered calls, %d keys left", suspects)
+	case l.track != nil && l.track.quarantined() > 0:
+		doing = fmt.Sprintf("sending rows alone that may end the process, %d keys left", l.track.quarantined())
 	}
-	return state, topics, doing
+	return state, topics, suspects, doing
 }
 
 // topicName is a topic's name. The lane has claimed of each that it knows.

@@ -10,6 +10,14 @@ const text = (value) => h('span', { class: 'error', title: value }, short(value)
 // latency is from storing to acknowledgement: of half the rows, and of 99 in 100.
 const latency = (l) => (l ? [brief(l.p50), h('br'), brief(l.p99)] : '–');
 
+const owners = (l) => (l.lease_owners?.length ? h('a', { href: '#/partitions', title: l.lease_owners.join('\n') }, plural(l.lease_owners.length, 'process', 'processes')) : l.lease_owners ? 'nobody' : '–');
+
+// sick are the processes that don't reach the broker.
+const sick = (l) => {
+  const some = (l.members ?? []).filter((m) => !m.healthy);
+  return some.length > 0 && [' ', h('span', { class: 'error', title: some.map((m) => `${m.name}: ${m.trouble || 'tries again'}`).join('\n') }, `${count(some.length)} sick`)];
+};
+
 export function lanes(main, { signal }) {
   const publishing = table({
     caption: 'A lane publishes the rows of one database to one broker. Latency is from storing to acknowledgement: of half the rows, and of 99 in 100.',
@@ -24,7 +32,8 @@ export function lanes(main, { signal }) {
       { title: 'Latency', num: true, same: (l) => JSON.stringify(l.latency_seconds), cell: (l) => latency(l.latency_seconds) },
       { title: 'Oldest', num: true, cell: (l) => (l.counts && l.oldest_pending_seconds === null ? 'none' : age(l.oldest_pending_seconds)) },
       { title: 'Breaker', same: (l) => `${l.breaker}`, cell: (l) => (l.breaker ? badge(l.breaker) : '–') },
-      { title: 'Owners', same: (l) => JSON.stringify(l.lease_owners), cell: (l) => (l.lease_owners?.length ? h('a', { href: '#/partitions', title: l.lease_owners.join('\n') }, plural(l.lease_owners.length, 'worker')) : l.lease_owners ? 'nobody' : '–') },
+      { title: 'Slow on purpose', same: (l) => `${l.doing}`, cell: (l) => l.doing || '–' },
+      { title: 'Owners', same: (l) => JSON.stringify([l.lease_owners, l.members]), cell: (l) => [owners(l), sick(l)] },
       { title: 'Last error', same: (l) => `${l.error}\n${l.last_error}`, cell: (l) => [l.error && text(l.error), ' ', l.last_error && text(l.last_error), !l.error && !l.last_error && '–'] },
     ],
   });

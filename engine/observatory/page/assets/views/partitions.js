@@ -1,4 +1,4 @@
-// Partitions and workers: who owns what, and which partition does not move.
+// Partitions and processes: who owns what, and which partition does not move.
 import { get } from '../api.js';
 import { h, problem, replace, table } from '../dom.js';
 import { age, count, plural, when } from '../format.js';
@@ -9,11 +9,11 @@ const colours = 6;
 export function partitions(main, { signal }) {
   const failure = h('div');
   const workers = table({
-    caption: 'Workers that hold partitions now, of all processes.',
-    empty: 'No worker holds a partition: no engine runs for these databases.',
+    caption: 'Processes that hold partitions now.',
+    empty: 'No process holds a partition: no engine runs for these databases.',
     key: (w) => w.name,
     columns: [
-      { title: 'Worker', cell: (w) => h('span', { class: 'mono' }, swatch(w.colour), w.name) },
+      { title: 'Process', cell: (w) => h('span', { class: 'mono' }, swatch(w.colour), w.name) },
       { title: 'Partitions', num: true, cell: (w) => count(w.partitions) },
       { title: 'Lanes', cell: (w) => [...w.lanes].sort().join(', ') },
       { title: 'Unfinished rows', num: true, cell: (w) => count(w.unfinished) },
@@ -31,14 +31,14 @@ export function partitions(main, { signal }) {
       { title: 'Lane', cell: (p) => p.lane },
       { title: 'Partition', num: true, cell: (p) => count(p.partition) },
       { title: 'Owner', cell: (p) => h('span', { class: 'mono' }, p.live ? p.owner : p.owner ? `nobody (it was ${p.owner})` : 'nobody') },
-      { title: 'Fence', num: true, cell: (p) => count(p.fence) },
+      { title: 'Member', num: true, cell: (p) => count(p.fence) },
       { title: 'Lease until', cell: (p) => when(p.until) },
       { title: 'Unfinished rows', num: true, cell: (p) => count(p.unfinished) },
       { title: 'Oldest', num: true, cell: (p) => (p.oldest_seconds === null ? 'none' : age(p.oldest_seconds)) },
       { title: 'Held keys', num: true, cell: (p) => count(p.held) },
     ],
   });
-  main.append(h('h1', null, 'Partitions and workers'), failure, h('section', { 'aria-label': 'Workers' }, h('h2', null, 'Workers'), workers.element),
+  main.append(h('h1', null, 'Partitions and processes'), failure, h('section', { 'aria-label': 'Processes' }, h('h2', null, 'Processes'), workers.element),
     h('section', { 'aria-label': 'Map' }, h('h2', null, 'Who owns what'), maps), h('section', { 'aria-label': 'Partitions with rows' }, h('h2', null, 'Where rows wait'), busy.element));
 
   function swatch(i) {
