@@ -211,11 +211,11 @@ func TestProviders_F_51_ConnectionBudget(t *testing.T) {
 	})
 	writers.Wait()
 	t.Logf("at most %d connections", most)
-	require.LessOrEqual(t, most, 16+1)
+	require.LessOrEqual(t, most, 16+2, "the pool, and one each to listen and to keep leases")
 	require.Greater(t, most, 8, "they were counted")
 }
 
-// A pool in which leases would leave nothing for the work is refused.
+// A pool in which a unit of work leaves nothing for what is published is refused.
 func TestNew_F_51_APoolThatIsTooSmall(t *testing.T) {
 	b := setup(t)
 	u := newDatabaseOn(t)
@@ -227,16 +227,15 @@ func TestNew_F_51_APoolThatIsTooSmall(t *testing.T) {
 		_, err := New(cfg)
 		return err
 	}
-	require.ErrorContains(t, open(3), `provider "books" may have 3 connections, and its 2 lanes need at least 4`)
-	require.NoError(t, open(4))
+	require.ErrorContains(t, open(1), `provider "books" may have 1 connection, and needs at least 2: one to publish beside units of work`)
+	require.NoError(t, open(2))
 }
 
-// Four connections are enough for two lanes of four workers to get everything
-// done.
+// Two connections are enough for two lanes to get everything done, beside writers.
 func TestProviders_F_51_TheSmallestPool(t *testing.T) {
 	b := setup(t)
 	m := units(t, uow.Config{Domain: sales, External: []outbox.Target{{Broker: "partner"}}, Providers: []uow.Provider{
-		openPostgres(t, postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 4}),
+		openPostgres(t, postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 2}),
 	}})
 	require.NoError(t, Migrate(t.Context(), m))
 	cfg := b.config()

@@ -220,7 +220,7 @@ func (l laneSight) rows(open bool) (all []reason) {
 		}
 		all = append(all, reason{
 			Code: "no_owner", State: stuck, lasting: settling, quiet: true,
-			what:   wait(waiting) + ", and no worker of any process publishes them",
+			what:   wait(waiting) + ", and no process publishes them",
 			remedy: "`waybill partitions {only}` says who did. " + remedy,
 		})
 	}

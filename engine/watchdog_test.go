@@ -150,7 +150,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				l.stats.Members = []outbox.Member{{Name: "host-1", Trouble: "refused"}, {Name: "host-2", Trouble: "refused"}}
 			})
 			return s
-		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they reach the broker no more (refused); since"}},
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they reach the broker no more (refused)"}},
 		"slow on purpose": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.Doing = "checking rows of unanswered calls, 12 keys left" })
 			return s
@@ -193,7 +193,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(waits(1, time.Second))
 			s.partner(func(l *laneSight) { l.stats.LeaseOwners, l.status = nil, nil })
 			return s
-		}, []string{"no_owner stuck outbox default to partner"}, []string{"1 row waits, and no worker of any process publishes them", "Start an engine with this broker"}},
+		}, []string{"no_owner stuck outbox default to partner"}, []string{"1 row waits, and no process publishes them", "Start an engine with this broker"}},
 		"nobody publishes, though this engine could": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.stats.LeaseOwners, l.stats.Counts[outbox.Failed] = nil, 2 })
 			return s

@@ -89,6 +89,21 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 		}
 		all = append(all, next)
 	}
+	if err := s.send(ctx, m, all, rows); err != nil {
+		return err
+	}
+	for i, r := range runs {
+		for _, columns := range rows[i] {
+			if err := r.row(result{postgres: columns}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send runs a step's message. It fills rows, of each statement.
+func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, rows [][][][]byte) error {
 	if k, ok := s.db.Driver().(pipeline.Keeper); ok && m == keeps {
 		all[0] = pipeline.Statement{Query: beginKeep}
 		return k.Keep(ctx, all...)
@@ -104,17 +119,7 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 			return err
 		})
 	}
-	if err != nil {
-		return err
-	}
-	for i, r := range runs {
-		for _, columns := range rows[i] {
-			if err := r.row(result{postgres: columns}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // copied is a row of which the driver uses the memory again, in one piece of its own.
