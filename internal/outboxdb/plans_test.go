@@ -120,6 +120,9 @@ func TestPlans_OnSQLiteByIndex(t *testing.T) {
 		for _, query := range outboxdb.SQLite(step) {
 			for _, detail := range planOnSQLite(t, b, query) {
 				require.NotRegexp(t, `SCAN (outbox_(queue|messages|log|claims)|[qnbfg])\b`, detail, query)
+				if step == "claim" || step == "settle" || step == "settle_published" { // by rows, not by partitions
+					require.NotRegexp(t, `SEARCH (q|outbox_queue) .*\(lane=\? AND part=\?\)`, detail, query)
+				}
 			}
 		}
 	}

@@ -6,7 +6,7 @@ SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at >
 	b.aggregate_type, b.aggregate_id, b.aggregate_version, b.payload, b.content_type, b.cloud_event, b.correlation_id, b.causation_id,
 	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at,
 	CAST((julianday('now') - julianday(b.created_at)) * 86400000 AS INTEGER) * 1000
-FROM json_each(?4) AS p JOIN json_each(?5) AS s ON s.key = p.key
-JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = s.value
-JOIN outbox_messages AS b ON b.seq = q.seq;
+FROM json_each(?4) AS p
+CROSS JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = json_extract(?5, '$[' || p.key || ']')
+CROSS JOIN outbox_messages AS b ON b.seq = q.seq;
 DELETE FROM outbox_claims WHERE member = ?1 AND n IN (SELECT value FROM json_each(?2))
