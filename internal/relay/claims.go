@@ -92,7 +92,7 @@ func (l *lane) room(now time.Time) int {
 	if l.out > 0 && room < min(most, hand/4) {
 		return 0 // a claim of a few rows costs as much as one of many
 	}
-	return min(room, most)
+	return min(room, most, l.window.claim())
 }
 
 // enter waits, for a row in quarantine, until nothing else of the process is out.

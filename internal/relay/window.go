@@ -35,6 +35,10 @@ func newWindow(most int) *window {
 // room is how many rows more may be taken in hand.
 func (w *window) room(inHand int) int { return max(0, w.size-inHand) }
 
+// claim is how many rows one claim may have: half, so that a call that takes long
+// leaves room for the others.
+func (w *window) claim() int { return w.size / 2 }
+
 // full says that there was more to do than the window let.
 func (w *window) full() { w.limited = true }
 
