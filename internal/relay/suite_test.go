@@ -94,7 +94,7 @@ func statuses(t testing.TB, b *outboxdbtest.Bench, want map[outbox.Status]int) {
 			Status outbox.Status
 			N      int
 		}
-		require.NoError(t, b.DB.NewRaw("SELECT status, count(*) AS n FROM outbox GROUP BY status").Scan(t.Context(), &found))
+		require.NoError(t, b.As.NewRaw("SELECT status, count(*) AS n FROM outbox GROUP BY status").Scan(t.Context(), &found))
 		clear(got)
 		for _, f := range found {
 			got[f.Status] = f.N
