@@ -391,7 +391,7 @@ func TestProcessor_RetentionPublished(t *testing.T) {
 		m := memory.New(memory.Config{})
 		cfg := quick()
 		cfg.Lease, cfg.Retry.MaxAttempts = 3*time.Second, 1 // no retention is shorter than they allow
-		cfg.Retention = outbox.Retention{Published: 3 * time.Second, Every: 50 * time.Millisecond, Batch: 1}
+		cfg.Retention = outbox.Retention{Published: 3 * time.Second, Every: 50 * time.Millisecond}
 		processor(t, b, cfg, to(m))
 		statuses(t, b, map[outbox.Status]int{})
 		require.Len(t, m.Messages(orders), 2)
