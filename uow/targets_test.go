@@ -51,7 +51,7 @@ func TestTargetsMismatch(t *testing.T) {
 	})
 }
 
-// A process whose list was changed while it ran doesn't go on for ever.
+// T2: a process whose list was changed while it ran doesn't go on for ever.
 func TestTargets_AreLookedAtAgain(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

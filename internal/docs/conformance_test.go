@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	conformanceRow = regexp.MustCompile(`(?m)^\| ([ABCDFNSTU][0-9-]+) \| (.+) \| (.+) \|$`)
+	conformanceRow = regexp.MustCompile(`(?m)^\| ([ABCDFNOSTU][0-9-]+) \| (.+) \| (.+) \|$`)
 	// What is run over every implementation stands in a package.
 	suites   = regexp.MustCompile(`/relaytest/\w+\.go$`)
 	testName = regexp.MustCompile("`(Test[^`]+)`")
