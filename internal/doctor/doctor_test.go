@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -120,20 +121,16 @@ func (p *patient) place(t *testing.T, n int) {
 	}
 }
 
-// processor has a lease on all partitions of the broker default.
-func (p *patient) processor(t *testing.T) {
-	t.Helper()
-	store := outboxdb.New(p.DB(), p.Reader())
-	_, err := store.EnsurePartitions(t.Context(), "default")
-	require.NoError(t, err)
-	_, _, err = store.Acquire(t.Context(), outbox.Owner{Target: "default", Worker: "w", Lease: time.Hour}, 64)
-	require.NoError(t, err)
+// bench is the outbox of the patient.
+func (p *patient) bench(t *testing.T) *outboxdbtest.Bench {
+	return &outboxdbtest.Bench{Store: outboxdb.New(p.DB(), p.Reader()), T: t, DB: p.DB(), As: p.DB()}
 }
 
-// claimed lets a worker have all rows in hand.
-const claimed = "UPDATE outbox SET status = 'processing', attempts = 1, locked_by = 'w', fence = 1, claim_id = 1"
-
-const published = "UPDATE outbox SET status = 'published', locked_by = NULL, fence = NULL, claim_id = NULL, published_at = created_at, finished_at = created_at"
+// processor has all partitions of the broker default.
+func (p *patient) processor(t *testing.T) *outboxdbtest.Member {
+	t.Helper()
+	return p.bench(t).Join("w", time.Hour, outbox.DefaultPartitions)
+}
 
 func (p *patient) ago(d time.Duration) string {
 	return (&exam{provider: p.Provider}).ago(d)
@@ -142,10 +139,11 @@ func (p *patient) ago(d time.Duration) string {
 func TestHealthy(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 3)
-		p.processor(t)
-		p.exec(t, claimed)
+		m := p.processor(t)
+		rows := m.ClaimAll()
+		require.Len(t, rows, 3)
 		require.Empty(t, p.examine(t), "rows are being published")
-		p.exec(t, published+", expires_at = "+p.ago(-time.Hour))
+		require.True(t, m.Settle(m.Settlement(rows...)))
 		require.Empty(t, p.examine(t), "rows were published")
 		require.Equal(t, OK, Worst(Examine(t.Context(), p.Provider)))
 	})
@@ -209,18 +207,20 @@ func TestObjects_AreAllThatIsThere(t *testing.T) {
 
 func TestObjects_Missing(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
-		p.exec(t, "DROP INDEX outbox_held")
-		p.has(t, "objects", Critical, "index outbox_held", "missing", "CREATE INDEX ")
+		p.exec(t, "DROP INDEX outbox_queue_held")
+		p.has(t, "objects", Critical, "index outbox_queue_held", "missing", "CREATE INDEX ")
 		wrong := p.examine(t)
 		p.exec(t, wrong[0].Remedy)
 		require.Empty(t, p.examine(t), "the remedy helps")
 
-		on := ""
-		if p.Reader().Dialect().Name().String() == "pg" {
-			on = " ON outbox"
+		if p.Reader().Dialect().Name().String() == "sqlite" {
+			p.exec(t, "DROP TRIGGER outbox_insert_event")
+			p.has(t, "objects", Critical, "trigger outbox_insert_event", "missing", "waybill migrate --print")
 		}
-		p.exec(t, "DROP TRIGGER outbox_life_cycle"+on)
-		p.has(t, "objects", Critical, "trigger outbox_life_cycle", "missing", "waybill migrate --print")
+	})
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "DROP VIEW outbox")
+		p.has(t, "objects", Critical, "view outbox", "missing", "waybill migrate --print")
 	})
 	each(t, func(t *testing.T, p *patient) {
 		p.exec(t, "DROP TABLE inbox_marks")
@@ -232,12 +232,25 @@ func TestLanes(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 2)
 		p.has(t, "lanes", Warning, "target broker default", "2 rows wait, the oldest for ", "start an engine")
-		p.exec(t, "UPDATE outbox SET created_at = "+p.ago(time.Hour))
+		p.exec(t, "UPDATE outbox_messages SET created_at = "+p.ago(time.Hour))
 		p.has(t, "lanes", Critical, "target broker default", "2 rows wait, the oldest for 1h0m0s", "start an engine")
 		p.processor(t)
 		require.Empty(t, p.examine(t))
-		p.exec(t, "UPDATE outbox_partitions SET locked_until = "+p.ago(time.Second))
-		p.has(t, "lanes", Critical, "target broker default", "no processor holds a lease", "start an engine")
+		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Second))
+		p.has(t, "lanes", Critical, "target broker default", "no process holds a lease", "start an engine")
+	})
+}
+
+// Partitions that nobody takes, though there is somebody. One that changes hands is
+// nobody's, too, but its rows don't wait for long.
+func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		p.exec(t, "UPDATE outbox_partitions SET owner = NULL")
+		require.Empty(t, p.examine(t))
+		p.exec(t, "UPDATE outbox_messages SET created_at = "+p.ago(time.Hour))
+		p.has(t, "lanes", Critical, "target broker default", "rows wait in 1 partition without an owner, the oldest for 1h0m0s", "/readyz")
 	})
 }
 
@@ -255,9 +268,10 @@ func TestTargets(t *testing.T) {
 func TestLeases(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
-		p.processor(t)
-		p.exec(t, claimed, "UPDATE outbox_partitions SET locked_until = "+p.ago(time.Minute)+" WHERE partition = (SELECT partition FROM outbox)")
-		p.has(t, "leases", Warning, "target broker default", "1 row still in the hand of workers whose lease ran out up to 1m0s ago, such as w", "takes them over")
+		require.Len(t, p.processor(t).ClaimAll(), 1)
+		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Minute))
+		p.bench(t).Join("x", time.Hour, 1)
+		p.has(t, "leases", Warning, "target broker default", "64 partitions still held, and 1 claim in hand, by w, whose lease ran out 1m", "takes them over")
 	})
 }
 
@@ -265,7 +279,7 @@ func TestHeld(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
 		p.processor(t)
-		p.exec(t, "UPDATE outbox SET status = 'abandoned', held = TRUE")
+		p.exec(t, "UPDATE outbox_queue SET held = TRUE")
 		p.has(t, "held", Warning, "target broker default", "1 row given up and held", "waybill outbox list --held")
 	})
 }
@@ -274,7 +288,7 @@ func TestQuarantine(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
 		p.processor(t)
-		p.exec(t, "UPDATE outbox SET losses = 3")
+		p.exec(t, "UPDATE outbox_queue SET losses = 3")
 		p.has(t, "quarantine", Warning, "target broker default", "up to 3 processes in a row ended with it in hand", "what ended these processes")
 	})
 }
@@ -282,11 +296,50 @@ func TestQuarantine(t *testing.T) {
 func TestRetention(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 2)
-		p.exec(t, claimed, published)
-		p.has(t, "retention", Warning, "table outbox", "2 are published and never expire", "UPDATE outbox SET expires_at")
-		p.exec(t, "UPDATE outbox SET expires_at = "+p.ago(48*time.Hour))
-		p.has(t, "retention", Warning, "table outbox", "2 expired more than 24h0m0s ago", "outbox.retention.every")
+		m := p.processor(t)
+		rows := m.ClaimAll()
+		require.True(t, m.Settle(m.Settlement(rows...)))
+		require.NoError(t, m.Store.WriteRetention(t.Context(), outbox.Config{Retention: outbox.Retention{Published: -1}}))
+		p.has(t, "retention", Warning, "table outbox_messages", "never expire", "set outbox.retention.published")
+		require.NoError(t, m.Store.WriteRetention(t.Context(), outbox.Config{}))
+		require.Empty(t, p.examine(t))
+		p.exec(t, "UPDATE outbox_log SET at = "+p.ago((7+2)*24*time.Hour))
+		p.has(t, "retention", Warning, "table outbox_messages", "2 published rows expired more than 24h0m0s ago", "outbox.retention.every")
 	})
+}
+
+// What no step leaves behind: after somebody has restored or changed a part.
+func TestAccounts(t *testing.T) {
+	for what, c := range map[string]struct{ broken, found, remedy string }{
+		"a body without a decision":   {"DELETE FROM outbox_queue", "events that are neither queued nor abandoned nor in the log of what was published: 1, such as 1", "keep a copy"},
+		"a queued row without a body": {"DELETE FROM outbox_messages", "queued events without a body: 1, such as 1", "keep a copy"},
+		"a token of no member":        {"INSERT INTO outbox_claims (member, n, seqs) VALUES (999, 1, '{}')", "claims of members that are gone, or of partitions that are another one's: 1, such as 999", "DELETE FROM outbox_claims"},
+		"a partition of no member":    {"UPDATE outbox_partitions SET owner = 999 WHERE part = 63", "partitions of members that are gone: 1, such as 999", "UPDATE outbox_partitions"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			each(t, func(t *testing.T, p *patient) {
+				p.place(t, 1)
+				p.processor(t)
+				if p.Reader().Dialect().Name().String() == "sqlite" {
+					c.broken = strings.ReplaceAll(c.broken, "{}", "[]")
+				}
+				p.exec(t, c.broken)
+				p.has(t, "accounts", Critical, "outbox_", c.found, c.remedy)
+			})
+		})
+	}
+}
+
+// A large outbox is looked at for some seconds only, and that is said.
+func TestAccounts_TakesItsTimeOnly(t *testing.T) {
+	p := newPatient(t, openSQLite(t))
+	p.limits.integrity = time.Nanosecond
+	require.Empty(t, p.examine(t))
+	told := false
+	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+		told = told || f.Check == "accounts" && strings.Contains(f.What, "too many events")
+	}
+	require.True(t, told)
 }
 
 // A database that doesn't answer is one finding, at once.

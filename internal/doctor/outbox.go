@@ -5,70 +5,90 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 )
 
-// waiting are the targets that have unfinished rows. It steps through an index,
-// whatever their number.
-const waiting = "WITH RECURSIVE t(target) AS ((SELECT target_broker FROM outbox WHERE finished_at IS NULL ORDER BY target_broker LIMIT 1)" +
-	" UNION ALL SELECT (SELECT o.target_broker FROM outbox AS o WHERE o.finished_at IS NULL AND o.target_broker > t.target ORDER BY o.target_broker LIMIT 1)" +
-	" FROM t WHERE t.target IS NOT NULL) SELECT target FROM t WHERE target IS NOT NULL"
-
-// In SQLite a part of a union has no LIMIT of its own.
-const waitingSQLite = "WITH RECURSIVE t(target) AS (SELECT min(target_broker) FROM outbox WHERE finished_at IS NULL" +
-	" UNION ALL SELECT (SELECT min(o.target_broker) FROM outbox AS o WHERE o.finished_at IS NULL AND o.target_broker > t.target)" +
-	" FROM t WHERE t.target IS NOT NULL) SELECT target FROM t WHERE target IS NOT NULL"
-
-func (e *exam) waiting(ctx context.Context, db bun.IDB) (targets []string, err error) {
-	query := waitingSQLite
-	if e.postgres() {
-		query = waiting
-	}
-	err = dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
-		var target string
-		err := scan(&target)
-		targets = append(targets, target)
-		return err
-	})
-	return targets, err
+// waiting are the targets that have undelivered rows, by name and number.
+func (e *exam) waiting(ctx context.Context, db bun.IDB) (targets []string, lanes map[string]int64, err error) {
+	lanes = map[string]int64{}
+	err = dbrows.Each(ctx, db, "SELECT l.target, l.id FROM outbox_lanes AS l WHERE EXISTS (SELECT 1 FROM outbox_queue AS q WHERE q.lane = l.id) ORDER BY l.target",
+		func(scan func(...any) error) error {
+			var target string
+			var id int64
+			err := scan(&target, &id)
+			targets, lanes[target] = append(targets, target), id
+			return err
+		})
+	return targets, lanes, err
 }
 
-// lanes looks for rows that nobody publishes.
+// lanes looks for rows that nobody publishes: of targets that no process has, and of
+// partitions that nobody takes.
 func (e *exam) lanes(ctx context.Context, db bun.IDB) (string, error) {
-	targets, err := e.waiting(ctx, db)
+	targets, lanes, err := e.waiting(ctx, db)
 	if err != nil {
 		return "", err
 	}
 	for _, target := range targets {
 		var live bool
-		err := db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox_partitions WHERE target_broker = ? AND locked_until > "+e.now()+")", target).Scan(&live)
+		err := db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox_members WHERE lane = ? AND until > "+e.now()+")", lanes[target]).Scan(&live)
+		if err == nil && live {
+			err = e.ownerless(ctx, db, target, lanes[target])
+		} else if err == nil {
+			err = e.deserted(ctx, db, target, lanes[target])
+		}
 		if err != nil {
 			return "", err
 		}
-		if live {
-			continue
-		}
-		var n int64
-		var age float64
-		err = db.QueryRowContext(ctx, "SELECT count(*), "+dbtime.Seconds(db.Dialect(), "min(created_at)", e.now())+" FROM outbox WHERE finished_at IS NULL AND target_broker = ? HAVING count(*) > 0", target).Scan(&n, &age)
-		if err != nil {
-			return "", err
-		}
-		severity := Warning
-		if oldest := seconds(age); oldest >= e.limits.waiting {
-			severity = Critical
-		}
-		e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no processor holds a lease: nobody publishes", count(n, "row")+" wait", seconds(age)),
-			"start an engine that has this broker; if one runs, its log and /readyz say what keeps it")
 	}
-	return "every target broker with unfinished rows has a processor", nil
+	return "every target broker with undelivered rows has a process that publishes them", nil
+}
+
+// deserted tells of a target that no process has.
+func (e *exam) deserted(ctx context.Context, db bun.IDB, target string, lane int64) error {
+	return dbrows.Each(ctx, db, "SELECT w.n, "+dbtime.Seconds(db.Dialect(), "b.created_at", e.now())+
+		" FROM (SELECT count(*) AS n, min(seq) AS seq FROM outbox_queue WHERE lane = ?) AS w JOIN outbox_messages AS b ON b.seq = w.seq",
+		func(scan func(...any) error) error {
+			var n int64
+			var age float64
+			err := scan(&n, &age)
+			severity := Warning
+			if seconds(age) >= e.limits.waiting {
+				severity = Critical
+			}
+			e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no process holds a lease: nobody publishes", count(n, "row")+" wait", seconds(age)),
+				"start an engine that has this broker; if one runs, its log and /readyz say what keeps it")
+			return err
+		}, lane)
+}
+
+// ownerless tells of partitions that nobody takes, though there are processes that
+// could. One that changes hands is nobody's for a moment.
+func (e *exam) ownerless(ctx context.Context, db bun.IDB, target string, lane int64) error {
+	return dbrows.Each(ctx, db, "SELECT count(*), COALESCE(max("+dbtime.Seconds(db.Dialect(), "b.created_at", e.now())+"), 0) FROM ("+
+		"SELECT p.part, (SELECT min(q.seq) FROM outbox_queue AS q WHERE q.lane = p.lane AND q.part = p.part) AS seq"+
+		" FROM outbox_partitions AS p WHERE p.lane = ? AND p.owner IS NULL) AS w"+
+		" JOIN outbox_messages AS b ON b.seq = w.seq WHERE b.created_at < "+e.ago(e.limits.waiting),
+		func(scan func(...any) error) error {
+			var n int64
+			var age float64
+			err := scan(&n, &age)
+			if n > 0 {
+				e.add(Critical, "target broker "+target, fmt.Sprintf("rows wait in %s without an owner, the oldest for %v, though there are processes: nobody publishes these", count(n, "partition"), seconds(age)),
+					"see in the log and /readyz of the processes that have this broker what keeps them from taking partitions; waybill partitions shows who has which")
+			}
+			return err
+		}, lane)
 }
 
 func seconds(s float64) time.Duration {
@@ -78,7 +98,7 @@ func seconds(s float64) time.Duration {
 // targets looks for rows for brokers that no context sends to, and for brokers that
 // were left joining.
 func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
-	waiting, err := e.waiting(ctx, db)
+	waiting, _, err := e.waiting(ctx, db)
 	if err != nil {
 		return "", err
 	}
@@ -102,61 +122,43 @@ func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
 	return "every row is for a broker that a context sends to", nil
 }
 
-// leases looks for rows in the hand of workers that are gone, and for rows that wait
-// for the leases of processes that have ended on this host.
+// leases looks for processes that are not heard of and hold partitions or rows, and
+// for rows that wait for the leases of processes that have ended on this host.
 func (e *exam) leases(ctx context.Context, db bun.IDB) (string, error) {
-	waiting, err := e.waiting(ctx, db)
+	waiting, _, err := e.waiting(ctx, db)
 	if err != nil {
 		return "", err
 	}
-	type process struct{ target, name string }
-	var dead []process
-	held, until := map[process]int64{}, map[process]time.Time{}
 	here := liveness.Here()
-	err = dbrows.Each(ctx, db, "SELECT target_broker, locked_by, count(*), max(locked_until) FROM outbox_partitions WHERE locked_until > "+e.now()+" GROUP BY target_broker, locked_by ORDER BY target_broker, locked_by",
+	err = dbrows.Each(ctx, db, "SELECT l.target, m.name, m.until, COALESCE(m.until > "+e.now()+", FALSE), COALESCE(m.until < "+e.ago(e.limits.expired)+", FALSE), "+
+		dbtime.Seconds(db.Dialect(), "m.until", e.now())+","+
+		" (SELECT count(*) FROM outbox_partitions AS p WHERE p.lane = m.lane AND p.owner = m.member),"+
+		" (SELECT count(*) FROM outbox_claims AS c WHERE c.member = m.member)"+
+		" FROM outbox_members AS m JOIN outbox_lanes AS l ON l.id = m.lane ORDER BY l.target, m.member",
 		func(scan func(...any) error) error {
-			var target, worker string
-			var n int64
-			var end dbtime.Time
-			err := scan(&target, &worker, &n, &end)
-			if slices.Contains(waiting, target) && here.State(worker) == liveness.Dead {
-				p := process{target, liveness.Process(worker)}
-				if held[p] == 0 {
-					dead = append(dead, p)
-				}
-				held[p] += n
-				if end.Time.After(until[p]) {
-					until[p] = end.Time
-				}
+			var target, name string
+			var until dbtime.Time
+			var lives, expired bool
+			var since float64
+			var parts, claims int64
+			err := scan(&target, &name, &until, &lives, &expired, &since, &parts, &claims)
+			switch {
+			case err != nil || parts+claims == 0:
+			case lives && slices.Contains(waiting, target) && here.State(name) == liveness.Dead:
+				e.add(Warning, "target broker "+target, fmt.Sprintf("%s still held until %s by %s, whose process on this host is dead: their rows wait", count(parts, "partition"), until.Time.Format(time.RFC3339), name),
+					"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
+			case expired:
+				e.add(Warning, "target broker "+target, fmt.Sprintf("%s still held, and %s in hand, by %s, whose lease ran out %v ago", count(parts, "partition"), count(claims, "claim"), name, seconds(since)),
+					"an engine that has this broker takes them over by itself: start one, or see why those that run don't; waybill outbox list --stale shows the rows")
 			}
 			return err
 		})
-	if err != nil {
-		return "", err
-	}
-	for _, p := range dead {
-		e.add(Warning, "target broker "+p.target, fmt.Sprintf("%s still held until %s by %s, whose process on this host is dead: their rows wait", count(held[p], "partition"), until[p].Format(time.RFC3339), p.name),
-			"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
-	}
-	err = dbrows.Each(ctx, db, "SELECT o.target_broker, count(*), max(o.locked_by), max("+dbtime.Seconds(db.Dialect(), "COALESCE(p.locked_until, o.locked_until)", e.now())+")"+
-		" FROM outbox AS o LEFT JOIN outbox_partitions AS p ON p.target_broker = o.target_broker AND p.partition = o.partition"+
-		" WHERE o.finished_at IS NULL AND o.status = 'processing' AND (p.locked_until IS NULL OR p.locked_until < "+e.ago(e.limits.expired)+")"+
-		" GROUP BY o.target_broker ORDER BY o.target_broker",
-		func(scan func(...any) error) error {
-			var target, worker string
-			var n int64
-			var since float64
-			err := scan(&target, &n, &worker, &since)
-			e.add(Warning, "target broker "+target, fmt.Sprintf("%s in the hand of workers whose lease ran out up to %v ago, such as %s", count(n, "row")+" still", seconds(since), worker),
-				"an engine that has this broker takes them over by itself: start one, or see why those that run don't; waybill outbox list --stale shows the rows")
-			return err
-		})
-	return "no row is in the hand of a worker whose lease has run out", err
+	return "nothing is in the hand of a process whose lease has run out", err
 }
 
 // held looks for keys that wait for an operator.
 func (e *exam) held(ctx context.Context, db bun.IDB) (string, error) {
-	err := dbrows.Each(ctx, db, "SELECT target_broker, count(*) FROM outbox WHERE held GROUP BY target_broker ORDER BY target_broker",
+	err := dbrows.Each(ctx, db, "SELECT l.target, count(*) FROM outbox_queue AS q JOIN outbox_lanes AS l ON l.id = q.lane WHERE q.held GROUP BY l.target ORDER BY l.target",
 		func(scan func(...any) error) error {
 			var target string
 			var n int64
@@ -169,33 +171,78 @@ func (e *exam) held(ctx context.Context, db bun.IDB) (string, error) {
 
 // quarantine looks for rows that ended one process after the other.
 func (e *exam) quarantine(ctx context.Context, db bun.IDB) (string, error) {
-	err := dbrows.Each(ctx, db, "SELECT target_broker, count(*), max(losses), min(seq) FROM outbox WHERE finished_at IS NULL AND losses >= 2 GROUP BY target_broker ORDER BY target_broker",
+	err := dbrows.Each(ctx, db, "SELECT l.target, count(*), max(q.losses), min(q.seq) FROM outbox_queue AS q JOIN outbox_lanes AS l ON l.id = q.lane WHERE q.losses >= 2 GROUP BY l.target ORDER BY l.target",
 		func(scan func(...any) error) error {
 			var target string
 			var n, losses, seq int64
 			err := scan(&target, &n, &losses, &seq)
 			e.add(Warning, "target broker "+target, fmt.Sprintf("%s in quarantine, the first with seq %d: up to %d processes in a row ended with it in hand", count(n, "row"), seq, losses),
-				fmt.Sprintf("find out what ended these processes (waybill outbox show %d); each row goes alone from now on, and is abandoned after the fifth time, or max_attempts", seq))
+				fmt.Sprintf("find out what ended these processes (waybill outbox show %d); each row goes alone from now on, and is abandoned after the fifth time", seq))
 			return err
 		})
 	return "no row is in quarantine", err
 }
 
-// retention looks at the oldest rows only: what never goes is among them.
+// retention looks at the oldest of the log only: what never goes is among it.
 func (e *exam) retention(ctx context.Context, db bun.IDB) (string, error) {
-	var forever, overdue int64
-	err := db.QueryRowContext(ctx, "SELECT count(CASE WHEN expires_at IS NULL THEN 1 END), count(CASE WHEN expires_at < "+e.ago(e.limits.overdue)+" THEN 1 END)"+
-		" FROM (SELECT published_at, expires_at FROM outbox ORDER BY seq LIMIT 1000) AS oldest WHERE published_at IS NOT NULL").Scan(&forever, &overdue)
+	keep, err := outboxdb.ReadRetention(ctx, db)
 	if err != nil {
 		return "", err
 	}
-	if forever > 0 {
-		e.add(Warning, "table outbox", fmt.Sprintf("of the 1000 oldest rows, %d are published and never expire: the table grows without end", forever),
-			"set outbox.retention.published, which is for rows to come; for those that are there: UPDATE outbox SET expires_at = "+e.now()+" WHERE status = 'published' AND expires_at IS NULL")
-	}
-	if overdue > 0 {
-		e.add(Warning, "table outbox", fmt.Sprintf("of the 1000 oldest rows, %d expired more than %v ago and are still there: nobody cleans up", overdue, e.limits.overdue),
+	var all, overdue int64
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(sum(published), 0), COALESCE(sum(CASE WHEN at < "+e.ago(max(keep.Published, 0)+e.limits.overdue)+" THEN published END), 0)"+
+		" FROM (SELECT at, published FROM outbox_log ORDER BY id LIMIT 1000) AS oldest").Scan(&all, &overdue)
+	switch {
+	case err != nil:
+		return "", err
+	case keep.Published < 0 && all > 0:
+		e.add(Warning, "table outbox_messages", "published rows never expire, and there are some: the tables grow without end",
+			"set outbox.retention.published: the engines then remove those that are there, too")
+	case keep.Published >= 0 && overdue > 0:
+		e.add(Warning, "table outbox_messages", fmt.Sprintf("%s expired more than %v ago, among the oldest, and still there: nobody cleans up", count(overdue, "published row"), e.limits.overdue),
 			"let an engine run whose outbox.retention.every is not -1, or call waybill outbox purge from a job; a broker that is joining keeps rows until its back-fill has ended")
 	}
 	return "published rows expire, and are removed", nil
+}
+
+// reconcile is what helps against what no step leaves behind: it is there after a
+// part of the tables was restored, or changed by hand.
+var reconcile = map[string]string{
+	"claims": "stop the engines of this database; DELETE FROM outbox_claims WHERE member NOT IN (SELECT member FROM outbox_members); start them",
+	"owners": "UPDATE outbox_partitions SET owner = NULL WHERE owner NOT IN (SELECT member FROM outbox_members)",
+}
+
+// accounts proves that each event is queued, was given up or was published, and that
+// what is in hand is in somebody's. It reads all of the tables, as far as the time
+// lets it.
+func (e *exam) accounts(ctx context.Context, db bun.IDB) (string, error) {
+	limited := ctx
+	if e.postgres() {
+		// The server ends a statement itself: a connection whose context ends is closed.
+		// All is read, so without indexes.
+		each := max(e.limits.integrity/5, time.Millisecond)
+		if _, err := db.ExecContext(ctx, "SELECT set_config('enable_seqscan', 'on', true), set_config('statement_timeout', ?, true)", strconv.FormatInt(each.Milliseconds(), 10)); err != nil {
+			return "", err
+		}
+	} else {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, e.limits.integrity)
+		defer cancel()
+	}
+	found, err := outboxdb.Contradictions(limited, db)
+	const ended = "57014" // PostgreSQL has, by statement_timeout
+	switch {
+	case err != nil && ctx.Err() == nil && (limited.Err() != nil || dberr.CodeOf(err) == ended):
+		return "there are too many events to account for each within seconds: nothing is known to be wrong", nil
+	case err != nil:
+		return "", err
+	}
+	for _, c := range found {
+		remedy, ok := reconcile[c.Check]
+		if !ok {
+			remedy = "keep a copy of the database, find out who changed or restored a part of these tables, and restore all of them together; `waybill outbox show SEQ` says what is left of an event"
+		}
+		e.add(Critical, "tables outbox_…", fmt.Sprintf("%s: %d, such as %s", c.What, c.Rows, strings.Trim(fmt.Sprint(c.Examples), "[]")), remedy)
+	}
+	return "each event is queued, given up or published", nil
 }

@@ -125,24 +125,21 @@ func TestObjects_OfPostgreSQL(t *testing.T) {
 	p := healthyPostgres(t)
 	t.Run("invalid index", func(t *testing.T) {
 		p.place(t, 2)
-		p.processor(t)
-		p.exec(t, "UPDATE outbox SET status = 'abandoned', held = TRUE", "DROP INDEX outbox_held")
+		m := p.processor(t)
+		p.exec(t, "UPDATE outbox_queue SET held = TRUE", "DROP INDEX outbox_queue_held")
 		// It ends half way, as one does whose connection is lost.
-		_, err := p.DB().ExecContext(t.Context(), "CREATE UNIQUE INDEX CONCURRENTLY outbox_held ON outbox (target_broker) WHERE held")
+		_, err := p.DB().ExecContext(t.Context(), "CREATE UNIQUE INDEX CONCURRENTLY outbox_queue_held ON outbox_queue (lane) WHERE held")
 		require.ErrorContains(t, err, "could not create unique index")
-		p.exec(t, "UPDATE outbox SET held = FALSE, finished_at = clock_timestamp()")
-		p.has(t, "objects", Critical, "index outbox_held", "it is invalid", "REINDEX INDEX CONCURRENTLY outbox_held")
-		p.exec(t, "DROP INDEX outbox_held", "CREATE INDEX outbox_held ON outbox (target_broker) WHERE held")
-	})
-	t.Run("disabled trigger", func(t *testing.T) {
-		p.exec(t, "ALTER TABLE outbox DISABLE TRIGGER outbox_life_cycle")
-		p.has(t, "objects", Critical, "trigger outbox_life_cycle", "disabled", "ALTER TABLE outbox ENABLE TRIGGER outbox_life_cycle")
-		p.exec(t, p.examine(t)[0].Remedy)
+		p.exec(t, "UPDATE outbox_queue SET held = FALSE")
+		rows := m.ClaimAll()
+		require.True(t, m.Settle(m.Settlement(rows...)))
+		p.has(t, "objects", Critical, "index outbox_queue_held", "it is invalid", "REINDEX INDEX CONCURRENTLY outbox_queue_held")
+		p.exec(t, "DROP INDEX outbox_queue_held", "CREATE INDEX outbox_queue_held ON outbox_queue (lane, seq) WHERE held")
 		require.Empty(t, p.examine(t))
 	})
 	t.Run("constraint", func(t *testing.T) {
-		p.exec(t, "ALTER TABLE outbox DROP CONSTRAINT outbox_message_id_target_broker_key")
-		p.has(t, "objects", Critical, "table outbox", "of its 2 primary keys and unique constraints there are 1", "waybill migrate --print")
+		p.exec(t, "ALTER TABLE outbox_messages DROP CONSTRAINT outbox_messages_message_id_lane_key")
+		p.has(t, "objects", Critical, "table outbox_messages", "of its 2 primary keys and unique constraints there are 1", "waybill migrate --print")
 	})
 }
 
@@ -322,7 +319,7 @@ func TestChecks_AreBounded(t *testing.T) {
 	p.limits.statement = time.Second
 	tx, err := p.again(t).DB().BeginTx(t.Context(), nil)
 	require.NoError(t, err)
-	_, err = tx.ExecContext(t.Context(), "LOCK TABLE outbox_partitions IN ACCESS EXCLUSIVE MODE")
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE outbox_members IN ACCESS EXCLUSIVE MODE")
 	require.NoError(t, err)
 	p.has(t, "leases", Warning, "", "this could not be checked: ", "less busy")
 	require.NoError(t, tx.Rollback())
@@ -355,13 +352,13 @@ func TestRights_S1_WhatARoleLacks(t *testing.T) {
 	// What the documentation once said is enough.
 	p.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO publisher", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO publisher")
 	require.Equal(t, []Finding{{
-		Check: "rights", Severity: Critical, Where: "sequence outbox_seq_seq", What: "role publisher lacks SELECT, which an engine needs",
-		Remedy: "as the owner of the tables: GRANT SELECT ON SEQUENCE public.outbox_seq_seq TO publisher",
+		Check: "rights", Severity: Critical, Where: "sequence outbox_messages_seq_seq", What: "role publisher lacks SELECT, which an engine needs",
+		Remedy: "as the owner of the tables: GRANT SELECT ON SEQUENCE public.outbox_messages_seq_seq TO publisher",
 	}}, as("publisher"))
-	p.exec(t, "GRANT SELECT ON SEQUENCE public.outbox_seq_seq TO publisher")
+	p.exec(t, "GRANT SELECT ON SEQUENCE public.outbox_messages_seq_seq TO publisher")
 	require.Equal(t, []Finding{{Check: "rights", Severity: OK, What: "role publisher has what an engine needs"}}, as("publisher"))
 
-	p.exec(t, "GRANT INSERT ON outbox TO writer")
+	p.exec(t, "GRANT INSERT ON outbox_queue TO writer")
 	found := as("writer")
 	require.Greater(t, len(found), 5)
 	for _, f := range found {

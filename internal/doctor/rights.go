@@ -56,7 +56,7 @@ func (e *exam) self(ctx context.Context, db bun.IDB) (g rights.Grantee, all stri
 	}
 	err = db.NewRaw("SELECT current_user, r.rolsuper, pg_has_role(r.oid, c.relowner, 'USAGE'),"+
 		" has_table_privilege(r.oid, c.oid, 'UPDATE'), has_table_privilege(r.oid, c.oid, 'INSERT')"+
-		" FROM pg_roles AS r, pg_class AS c WHERE r.rolname = current_user AND c.relnamespace = to_regnamespace(?) AND c.relname = 'outbox'", schema).Scan(ctx, &g.Name, &super, &owner, &changes, &adds)
+		" FROM pg_roles AS r, pg_class AS c WHERE r.rolname = current_user AND c.relnamespace = to_regnamespace(?) AND c.relname = 'outbox_queue'", schema).Scan(ctx, &g.Name, &super, &owner, &changes, &adds)
 	const less = "; programs need less: `waybill migrate --print --role app=NAME --role engine=NAME` writes what"
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

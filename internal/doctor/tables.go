@@ -49,18 +49,22 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 	return "versions: " + strings.Join(fine, ", "), nil
 }
 
-// object is a table, index or trigger that a migration makes.
+// object is a table, view, index or trigger that a migration makes.
 type object struct {
 	kind, name string
+	on         string // table or view of an index or a trigger
 	feature    string
 	sql        string // of an index
 	keys       int    // of a table: its primary key and unique constraints
 }
 
 var (
-	statements = regexp.MustCompile(`(?m)^(CREATE|DROP) (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (?:IF EXISTS )?(\w+)`)
-	comments   = regexp.MustCompile(`--.*`)
-	keys       = regexp.MustCompile(`PRIMARY KEY|\bUNIQUE\b`)
+	statements = regexp.MustCompile(`(?m)^(?:CREATE (?:UNIQUE )?(?P<kind>TABLE|VIEW|INDEX|TRIGGER) (?P<made>\w+)` +
+		`|DROP (?P<dropped>TABLE|VIEW|INDEX|TRIGGER) (?:IF EXISTS )?(?P<names>[\w, ]+)` +
+		`|ALTER (?P<altered>TABLE|INDEX) (?P<old>\w+) RENAME TO (?P<new>\w+))`)
+	comments = regexp.MustCompile(`--.*`)
+	keys     = regexp.MustCompile(`PRIMARY KEY|\bUNIQUE\b`)
+	belongs  = regexp.MustCompile(`\sON (\w+)`)
 )
 
 // expected is what the migrations of a feature make, by kind and name.
@@ -72,33 +76,68 @@ func expected(s migrate.Set, d schema.Dialect) (all []object, err error) {
 	for _, step := range steps {
 		text := comments.ReplaceAllString(step.SQL, "")
 		for _, m := range statements.FindAllStringSubmatchIndex(text, -1) {
-			o := object{feature: s.Feature, kind: strings.ToLower(text[m[4]:m[5]]), name: text[m[6]:m[7]]}
-			all = slices.DeleteFunc(all, func(have object) bool { return have.kind == o.kind && have.name == o.name })
-			if text[m[2]:m[3]] == "DROP" {
-				continue
+			part := func(name string) string {
+				return string(statements.ExpandString(nil, "${"+name+"}", text, m))
 			}
-			statement, _, _ := strings.Cut(text[m[0]:], ";")
-			switch o.kind {
-			case "table":
-				o.keys = len(keys.FindAllString(statement, -1))
-			case "index":
-				o.sql = strings.Join(strings.Fields(statement), " ")
+			switch {
+			case part("kind") != "":
+				statement, _, _ := strings.Cut(text[m[0]:], ";")
+				all = append(drop(all, part("kind"), part("made")), made(s.Feature, part("kind"), part("made"), statement))
+			case part("dropped") != "":
+				for name := range strings.SplitSeq(part("names"), ",") {
+					all = drop(all, part("dropped"), strings.Fields(name)[0])
+				}
+			default:
+				rename(all, part("altered"), part("old"), part("new"))
 			}
-			all = append(all, o)
 		}
 	}
 	return all, nil
 }
 
-// existing is an object as the database has it.
-type existing struct {
-	table   string
-	invalid bool // index
-	off     bool // trigger
+// made is what a statement makes.
+func made(feature, kind, name, statement string) object {
+	o := object{feature: feature, kind: strings.ToLower(kind), name: name}
+	switch kind {
+	case "TABLE":
+		o.keys = len(keys.FindAllString(statement, -1))
+	case "INDEX", "TRIGGER":
+		if kind == "INDEX" {
+			o.sql = strings.Join(strings.Fields(statement), " ")
+		}
+		if on := belongs.FindStringSubmatch(statement); on != nil {
+			o.on = on[1]
+		}
+	}
+	return o
 }
 
-// objects looks for what the migrations made and somebody removed or turned off
-// since, and for what PostgreSQL could not complete.
+// drop is what is left of all. A table takes its indexes and triggers along.
+func drop(all []object, kind, name string) []object {
+	return slices.DeleteFunc(all, func(o object) bool {
+		return o.name == name && strings.EqualFold(o.kind, kind) || o.on == name && kind != "INDEX" && kind != "TRIGGER"
+	})
+}
+
+func rename(all []object, kind, from, to string) {
+	for i := range all {
+		o := &all[i]
+		if o.name == from && strings.EqualFold(o.kind, kind) {
+			o.name = to
+		}
+		if o.on == from && kind == "TABLE" {
+			o.on = to
+		}
+	}
+}
+
+// existing is an object as the database has it.
+type existing struct {
+	invalid bool // index
+}
+
+// objects looks for what the migrations made and somebody removed since, and for what
+// PostgreSQL could not complete.
 func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	var want []object
 	for _, s := range rights.Features() {
@@ -117,7 +156,7 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	n := map[string]int64{}
 	for _, o := range want {
 		n[o.kind]++
-		got, ok := have[o.kind+" "+o.name]
+		_, ok := have[o.kind+" "+o.name]
 		switch {
 		case !ok && o.kind == "index":
 			create := o.sql
@@ -128,8 +167,6 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 		case !ok:
 			e.add(Critical, o.kind+" "+o.name, "it is missing", "make it again as `waybill migrate --print` shows it for an empty database")
 			e.current[o.feature] = e.current[o.feature] && o.kind != "table" // what reads it has nothing to say
-		case got.off:
-			e.add(Critical, "trigger "+o.name, "it is disabled", fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", got.table, o.name))
 		case o.kind == "table" && e.postgres() && unique[o.name] < o.keys:
 			e.add(Critical, "table "+o.name, fmt.Sprintf("of its %d primary keys and unique constraints there are %d", o.keys, unique[o.name]), "make them again as `waybill migrate --print` shows them for an empty database")
 		}
@@ -140,34 +177,35 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 			e.add(Critical, name, "it is invalid: PostgreSQL could not complete it, and doesn't use it", "REINDEX INDEX CONCURRENTLY "+index+"; if it is none of Waybill's, DROP INDEX CONCURRENTLY "+index)
 		}
 	}
-	return fmt.Sprintf("%s, %s and %s are there", count(n["table"], "table"), cmp.Or(map[bool]string{true: "1 index"}[n["index"] == 1], fmt.Sprintf("%d indexes", n["index"])), count(n["trigger"], "trigger")), nil
+	return fmt.Sprintf("%s, %s, %s and %s are there", count(n["table"], "table"), count(n["view"], "view"),
+		cmp.Or(map[bool]string{true: "1 index"}[n["index"] == 1], fmt.Sprintf("%d indexes", n["index"])), count(n["trigger"], "trigger")), nil
 }
 
 // catalog is what there is, by kind and name, and how many valid unique indexes
 // each table has.
 func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[string]existing, map[string]int, error) {
 	have, unique := map[string]existing{}, map[string]int{}
-	query := "SELECT type, name, tbl_name, TRUE, FALSE FROM sqlite_master WHERE type IN ('table', 'index', 'trigger')"
+	query := "SELECT type, name, tbl_name, TRUE, FALSE FROM sqlite_master WHERE type IN ('table', 'view', 'index', 'trigger')"
 	if e.postgres() {
 		var tables []string
 		for _, o := range want {
-			if o.kind == "table" {
+			if o.kind == "table" || o.kind == "view" {
 				tables = append(tables, "to_regclass("+migrate.Quote(o.name)+")")
 			}
 		}
 		if len(tables) == 0 {
 			return have, unique, nil
 		}
-		query = "WITH t AS (SELECT oid, relname FROM pg_class WHERE oid IN (" + strings.Join(tables, ", ") + "))" +
-			" SELECT 'table', relname, relname, TRUE, FALSE FROM t" +
+		query = "WITH t AS (SELECT oid, relname, relkind FROM pg_class WHERE oid IN (" + strings.Join(tables, ", ") + "))" +
+			" SELECT CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END, relname, relname, TRUE, FALSE FROM t" +
 			" UNION ALL SELECT 'index', c.relname, t.relname, i.indisvalid AND i.indisready, i.indisunique FROM t JOIN pg_index AS i ON i.indrelid = t.oid JOIN pg_class AS c ON c.oid = i.indexrelid" +
-			" UNION ALL SELECT 'trigger', g.tgname, t.relname, g.tgenabled IN ('O', 'A'), FALSE FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid WHERE NOT g.tgisinternal"
+			" UNION ALL SELECT 'trigger', g.tgname, t.relname, TRUE, FALSE FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid WHERE NOT g.tgisinternal"
 	}
 	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var kind, name, table string
 		var good, isUnique bool
 		err := scan(&kind, &name, &table, &good, &isUnique)
-		have[kind+" "+name] = existing{table: table, invalid: kind == "index" && !good, off: kind == "trigger" && !good}
+		have[kind+" "+name] = existing{invalid: kind == "index" && !good}
 		if isUnique && good {
 			unique[table]++
 		}
