@@ -31,7 +31,7 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 			return false, err
 		}
 		l.flights.Go(func() { f.fly(hard) })
-		if l.wake.rung() {
+		if l.wake.rung() && l.claimed >= restRows {
 			return true, nil // new rows may be of a higher class
 		}
 	}
@@ -159,5 +159,6 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	}
 	l.mu.Unlock()
 	l.inFlight.Add(int64(len(f.rows)))
+	l.claimed += len(f.rows)
 	return true, nil
 }
