@@ -34,6 +34,7 @@ const timeLayout = "2006-01-02T15:04:05.000000Z"
 // An insert's text, around its rows.
 var (
 	insertPostgres, insertPostgresEnd, _ = strings.Cut(text("postgres", "insert"), "{rows}")
+	insertMany, insertManyEnd, _         = strings.Cut(text("postgres", "insert_many"), "{rows}")
 	insertSQLite, insertSQLiteEnd, _     = strings.Cut(text("sqlite", "insert"), "{rows}")
 )
 
@@ -46,10 +47,15 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 		return nil, errors.New("outbox: an insert of no rows")
 	}
 	var begin, end string
-	add := appendPostgres
+	var add func(b []byte, r *outbox.Row) []byte
 	switch name := gen.Dialect().Name(); name {
 	case dialect.PG:
-		begin, end = insertPostgres, insertPostgresEnd
+		targets := rows.targets()
+		begin, end = strings.Replace(insertMany, "{lanes}", lanesOf(targets), 1), insertManyEnd
+		add = func(b []byte, r *outbox.Row) []byte {
+			b = strconv.AppendInt(b, int64(slices.Index(targets, r.TargetBroker)), 10)
+			return appendRest(b, r, `'\x`, timeLayout)
+		}
 	case dialect.SQLite:
 		begin, end, add = insertSQLite, insertSQLiteEnd, appendSQLite
 	default:
@@ -73,10 +79,24 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	return append(b, end...), nil
 }
 
-func appendPostgres(b []byte, r *outbox.Row) []byte {
-	b = appendText(append(b, laneOf...), r.TargetBroker)
-	b = append(appendText(append(b, laneOr...), r.TargetBroker), laneEnd...)
-	return appendRest(b, r, `'\x`, timeLayout)
+// targets are the rows', each once.
+func (rows insert) targets() (all []string) {
+	for i := range rows {
+		if t := rows[i].TargetBroker; !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// lanesOf are the lanes of targets, by where a target stands.
+func lanesOf(targets []string) string {
+	var b []byte
+	for i, t := range targets {
+		b = append(strconv.AppendInt(append(b, " WHEN "...), int64(i), 10), " THEN "...)
+		b = append(appendText(append(appendText(append(b, laneOf...), t), laneOr...), t), laneEnd...)
+	}
+	return string(b)
 }
 
 func appendSQLite(b []byte, r *outbox.Row) []byte {

@@ -116,3 +116,27 @@ func insert(t *testing.T, tx bun.Tx, rows ...outbox.Row) {
 	_, err = tx.Tx.ExecContext(t.Context(), string(query))
 	require.NoError(t, err)
 }
+
+// What is planned for a large unit of work doesn't grow with its rows: their lanes are
+// found once for each target. The rows stay in their order.
+func TestInsert_ThousandsOfRowsInOneStatement(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		targets := []string{"default", "it's a partner", "another"}
+		rows := make([]outbox.Row, 3000)
+		for i := range rows {
+			rows[i] = outboxdbtest.Row("a")
+			rows[i].AggregateVersion, rows[i].TargetBroker = int64(i), targets[i%len(targets)]
+		}
+		query, err := outboxdb.Insert(rows).AppendQuery(b.DB.QueryGen(), nil)
+		require.NoError(t, err)
+		if !b.SQLite() {
+			require.Equal(t, len(targets), strings.Count(string(query), "FROM outbox_lanes"))
+		}
+		b.InsertRows(rows...)
+		for i, target := range targets {
+			require.EqualValues(t, 1000, b.Count("SELECT count(*) FROM outbox WHERE target_broker = ? AND aggregate_version % 3 = ?", target, i))
+		}
+		require.Zero(t, b.Count("SELECT count(*) FROM (SELECT aggregate_version - lag(aggregate_version) OVER (ORDER BY seq) AS step FROM outbox_messages) AS o WHERE step <> 1"))
+		require.EqualValues(t, 3000, b.Count("SELECT count(*) FROM outbox_queue"))
+	})
+}

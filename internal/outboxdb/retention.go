@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/uptrace/bun"
-
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -44,14 +42,11 @@ func (s *Store) WriteRetention(ctx context.Context, c outbox.Config) error {
 	return nil
 }
 
-// Kept is how long finished rows stay; negative: for ever.
-type Kept struct{ Published, Abandoned time.Duration }
-
-// ReadRetention is what [Store.WriteRetention] wrote last, or the defaults.
-func ReadRetention(ctx context.Context, db bun.IDB) (r Kept, err error) {
+// retention is how long finished rows stay; negative: for ever.
+func (s *Store) retention(ctx context.Context) (r struct{ published, abandoned time.Duration }, err error) {
 	defaults := outbox.Config{}.WithDefaults().Retention
-	r.Published, r.Abandoned = defaults.Published, defaults.Abandoned
-	value, found, err := readSetting(ctx, db, "retention")
+	r.published, r.abandoned = defaults.Published, defaults.Abandoned
+	value, found, err := readSetting(ctx, s.reader, "retention")
 	if err == nil && !found {
 		return r, nil
 	}
@@ -68,6 +63,6 @@ func ReadRetention(ctx context.Context, db bun.IDB) (r Kept, err error) {
 		}
 		return time.Duration(*seconds * float64(time.Second))
 	}
-	r.Published, r.Abandoned = duration(k.Published), duration(k.Abandoned)
+	r.published, r.abandoned = duration(k.Published), duration(k.Abandoned)
 	return r, nil
 }
