@@ -11,6 +11,10 @@ const (
 	sickAfter  = 5 * time.Second
 	trialFirst = 30 * time.Second
 	trialMax   = 5 * time.Minute
+	// trialTurn is how long a trial waits for something to send, and trialPause for others
+	// to have its partition, before it goes on with another one.
+	trialTurn  = 20 * time.Second
+	trialPause = 5 * time.Second
 )
 
 // health is whether a lane's member reaches its broker. It is safe for concurrent use.
@@ -25,6 +29,7 @@ type health struct {
 	next  time.Time
 	wait  time.Duration
 	trial bool
+	tried time.Time // since when it tries
 }
 
 // state is what the member's row says.
@@ -66,7 +71,7 @@ func (h *health) unanswered(now time.Time, hanging bool, words string) {
 	}
 	h.hanging, h.words = h.hanging || hanging, words
 	h.look(now)
-	if h.trial {
+	if h.sick && (h.trial || h.next.Sub(now) <= trialPause) { // its call may end after its turn
 		h.trial, h.wait = false, min(2*h.wait, trialMax)
 		h.next = now.Add(h.wait)
 	}
@@ -84,8 +89,15 @@ func (h *health) share(now time.Time, partitions, others, healthy, trials int) i
 		return portion(partitions-trials, healthy+1)
 	case healthy == 0:
 		return portion(partitions, others+1)
-	case h.trial || !now.Before(h.next):
-		h.trial = true
+	case h.trial && now.Sub(h.tried) >= trialTurn:
+		// Nothing was there to send: of a partition without rows it would learn nothing,
+		// however long it had it.
+		h.trial, h.next = false, now.Add(trialPause)
+		return 0
+	case h.trial:
+		return 1
+	case !now.Before(h.next):
+		h.trial, h.tried = true, now
 		return 1
 	}
 	return 0
@@ -98,8 +110,10 @@ func (h *health) wakes() (at time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
+	case h.trial:
+		return h.tried.Add(trialTurn), true
 	case h.sick:
-		return h.next, !h.trial
+		return h.next, true
 	case !h.open.IsZero():
 		return h.open.Add(sickAfter), true
 	}

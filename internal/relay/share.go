@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -105,6 +106,8 @@ func (l *lane) retire(surplus int) (gone []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owned := l.track.owned()
+	// In any order: a member on trial would get the same partition again, with nothing to send.
+	rand.Shuffle(len(owned), func(i, j int) { owned[i], owned[j] = owned[j], owned[i] })
 	for _, part := range owned {
 		if l.track.parts[part].retired {
 			surplus--
