@@ -146,6 +146,16 @@ func (ls *links) to(ctx context.Context, addr string) (*link, error) {
 	return l, nil
 }
 
+// connected says that there is a connection to some server.
+func (ls *links) connected() bool {
+	for _, l := range ls.byAddr {
+		if !l.closed() {
+			return true
+		}
+	}
+	return false
+}
+
 // idle is how long the link to addr rested; no link is the last choice.
 func (ls *links) idle(addr string) time.Duration {
 	if l := ls.byAddr[addr]; l != nil && !l.closed() {

@@ -280,7 +280,13 @@ func (p *producer) exchange(ctx context.Context, round []*attempt) {
 		l, err := p.to(ctx, addr)
 		switch {
 		case err != nil:
-			fail(attempts, leaderless(fmt.Errorf("kafka: no connection to %s: %w", addr, err)), false)
+			err = fmt.Errorf("kafka: no connection to %s: %w", addr, err)
+			if p.connected() {
+				err = leaderless(err)
+			} else { // as far as is known, no other server answers either
+				err = broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
+			}
+			fail(attempts, err, false)
 		case len(byLeader) == 1:
 			p.produce(ctx, l, attempts)
 		default:
