@@ -95,13 +95,17 @@ func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 	require.NoError(t, r.Stop(stop))
 
 	all := x.received()
+	var missing []string // what was sent is too much to be shown
 	for _, part := range []string{
 		"INSERT INTO outbox_members", "UPDATE outbox_members", "UPDATE outbox_partitions AS p SET owner", "DELETE FROM outbox_members", // join, renew, take, leave
 		"INSERT INTO outbox_claims", "losses = least(q.losses + 1", "INSERT INTO outbox_log", "failed_at = clock_timestamp()", "INSERT INTO outbox_abandoned", // claim, reap, settle
 		"due_at <= (SELECT clock_timestamp())", "DELETE FROM outbox_messages", "outbox_jobs",
 	} {
-		require.True(t, strings.Contains(all, part), "%s was tried", part)
+		if !strings.Contains(all, part) {
+			missing = append(missing, part)
+		}
 	}
+	require.Empty(t, missing, "all was tried")
 	require.Empty(t, timesIn(all))
 }
 

@@ -435,6 +435,10 @@ func (w *world) tryToTell(topic string) error {
 	return err
 }
 
+// partitions is how many a topic has, as an engine makes it: who knows of fewer sends
+// keys elsewhere.
+const partitions = 8
+
 // createTopic creates a topic before an engine does, which on a busy machine
 // may count as an outage at first.
 func (w *world) createTopic(name string, maxMessageBytes int) {
@@ -443,7 +447,7 @@ func (w *world) createTopic(name string, maxMessageBytes int) {
 	defer admin.Close()
 	limit := strconv.Itoa(maxMessageBytes)
 	require.NoError(w.t, admin.CreateTopic(w.prefix+name, &sarama.TopicDetail{
-		NumPartitions: 4, ReplicationFactor: 1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
+		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
 	}, false))
 }
 

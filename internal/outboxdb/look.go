@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
@@ -69,9 +70,11 @@ func rest(ctx context.Context, d time.Duration) error {
 }
 
 // text is the SQL of a step for this database; many are the same on both.
-func (s *Store) text(step string) string {
+func (s *Store) text(step string) string { return textOf(s.db, step) }
+
+func textOf(db bun.IDB, step string) string {
 	database := "postgres"
-	if s.sqlite() {
+	if db.Dialect().Name() == dialect.SQLite {
 		database = "sqlite"
 	}
 	if _, err := sqlFiles.Open("sql/" + database + "/" + step + ".sql"); err != nil {

@@ -72,11 +72,11 @@ func (s *Store) CleanUp(ctx context.Context, c outbox.CleanUp) (outbox.CleanedUp
 	if err := o.check(); err != nil {
 		return o.done, err
 	}
-	keep, err := s.retention(ctx)
+	keep, err := ReadRetention(ctx, s.reader)
 	if err != nil {
 		return o.done, err
 	}
-	for _, p := range []purging{{status: outbox.Abandoned, older: keep.abandoned}, {status: outbox.Published, older: keep.published}} {
+	for _, p := range []purging{{status: outbox.Abandoned, older: keep.Abandoned}, {status: outbox.Published, older: keep.Published}} {
 		if len(c.Statuses) > 0 && !slices.Contains(c.Statuses, p.status) {
 			continue
 		}

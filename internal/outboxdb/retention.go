@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -42,11 +44,14 @@ func (s *Store) WriteRetention(ctx context.Context, c outbox.Config) error {
 	return nil
 }
 
-// retention is how long finished rows stay; negative: for ever.
-func (s *Store) retention(ctx context.Context) (r struct{ published, abandoned time.Duration }, err error) {
+// Kept is how long finished rows stay; negative: for ever.
+type Kept struct{ Published, Abandoned time.Duration }
+
+// ReadRetention is what [Store.WriteRetention] wrote last, or the defaults.
+func ReadRetention(ctx context.Context, db bun.IDB) (r Kept, err error) {
 	defaults := outbox.Config{}.WithDefaults().Retention
-	r.published, r.abandoned = defaults.Published, defaults.Abandoned
-	value, found, err := readSetting(ctx, s.reader, "retention")
+	r.Published, r.Abandoned = defaults.Published, defaults.Abandoned
+	value, found, err := readSetting(ctx, db, "retention")
 	if err == nil && !found {
 		return r, nil
 	}
@@ -63,6 +68,6 @@ func (s *Store) retention(ctx context.Context) (r struct{ published, abandoned t
 		}
 		return time.Duration(*seconds * float64(time.Second))
 	}
-	r.published, r.abandoned = duration(k.Published), duration(k.Abandoned)
+	r.Published, r.Abandoned = duration(k.Published), duration(k.Abandoned)
 	return r, nil
 }

@@ -178,8 +178,8 @@ func TestBreakers_WhatAnOutageCutDoesNotPay(t *testing.T) {
 	require.Equal(t, map[int64]int{1: 1}, p.paid)
 }
 
-// SAMEPROBE, NOTOPIC: an open lane probes the topic, and in it the key, whose last
-// silent call is longest ago.
+// T2, SAMEPROBE, NOTOPIC: an open lane probes one row at a time: of the topic, and in it of
+// the key, whose last silent call is longest ago.
 func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
 	p := newPump(1, append(append(queue(1, 3, 1), queue(11, 3, 2)...), queue(21, 1, 3)...)...)
 	p.answer = func(QueueRow, []QueueRow) error { return errSilent }
@@ -187,6 +187,7 @@ func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
 	p.until(200, func() bool {
 		if c := p.choose(); c != nil {
 			if c.probe {
+				require.Len(t, c.rows, 1)
 				probed = append(probed, c.rows[0].Seq)
 			}
 			p.end(c)
@@ -199,6 +200,7 @@ func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
 	require.Equal(t, breakerMost, p.b.lane.wait)
 }
 
+// T2: an open breaker lets one call through at a time, and waits 8 s at most.
 func TestBreaker_WaitsLongerEachTimeAndOneIsOut(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := breaker{}

@@ -237,7 +237,7 @@ func TestQuarantine_ItsRowIsCalledForAlone(t *testing.T) {
 	})
 }
 
-// The lane's breaker waits at most 8 s, give or take a quarter, however long an outage is.
+// T2: the lane's breaker waits at most 8 s, give or take a quarter, however long an outage is.
 func TestBreaker_TriesAgainEveryEightSecondsAtMost(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()

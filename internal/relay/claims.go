@@ -31,7 +31,7 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 			return false, err
 		}
 		l.flights.Go(func() { f.fly(hard) })
-		if l.wake.rung() {
+		if l.wake.rung() && l.claimed >= restRows {
 			return true, nil // new rows may be of a higher class
 		}
 	}
@@ -137,9 +137,17 @@ func (l *lane) back(c *choice, of *track) {
 func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.n++
 	f.n = l.n
+	answered := false
+	defer func() {
+		if !answered { // it panicked: the lane joins anew once nothing is out
+			l.back(f.c, f.track)
+			f.leave()
+		}
+	}()
 	answer, err := within(hard, func(ctx context.Context) (Claim, error) {
 		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.c.durable, Forget: l.forget})
 	})
+	answered = true
 	if err != nil || !answer.Alive {
 		if err != nil {
 			l.forget = append(l.forget, f.n)
@@ -159,5 +167,6 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	}
 	l.mu.Unlock()
 	l.inFlight.Add(int64(len(f.rows)))
+	l.claimed += len(f.rows)
 	return true, nil
 }

@@ -235,7 +235,7 @@ func TestLease_LostInTheMiddleOfACall(t *testing.T) {
 	})
 }
 
-// Before a call the member looks at its lease: what it has claimed for too long goes back.
+// T2: before a call the member looks at its lease: what it has claimed for too long goes back.
 func TestLease_ItsEndIsCheckedBeforeACall(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()

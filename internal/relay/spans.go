@@ -45,6 +45,7 @@ func (l *lane) publishing(ctx context.Context, rows []Claimed, wave []int, messa
 		))
 		if span.IsRecording() {
 			tracing.Send(sending, m.Headers)
+			rows[wave[n]].Traceparent = m.Headers["traceparent"] // for the log
 		}
 		all[n] = span
 	}

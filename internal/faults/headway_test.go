@@ -1,0 +1,117 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/netfault"
+)
+
+// O4: of two processes one reaches the database, and Kafka no more: refused, or without
+// an answer. It says so, and leaves its partitions to the other; it has its share
+// again once Kafka answers it.
+func TestHealth_O4_CutOffFromKafkaOnly(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(*netfault.Relay){"refused": (*netfault.Relay).Cut, "silent": (*netfault.Relay).Stall} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kafka := environment(t, "WAYBILL_KAFKA")
+			w := newWorldOn(t, kafka, 60, 1<<20)
+			x, err := netfault.New(t.Context(), kafka)
+			require.NoError(t, err)
+			t.Cleanup(x.Close)
+			quick := func(c *nodeConfig) { c.Outbox.Lease, c.Outbox.PublishTimeout = 10*time.Second, 3*time.Second }
+			a, b := w.engine(quick, func(c *nodeConfig) { c.Detour = x.Address }), w.engine(quick)
+			all := w.count("outbox_partitions")
+			shared := func() bool { return w.held(a) >= all/2-1 && w.held(a)+w.held(b) == all }
+			eventually(t, shared, "they share")
+			writer := w.writer(60, 4, 20*time.Millisecond)
+			w.publishes(200)
+
+			cut(x)
+			begin := time.Now()
+			// Later it may have one, to try.
+			eventually(t, func() bool { return w.held(b) >= all-1 && w.held(a) <= 1 }, "the other has all")
+			t.Logf("%v later the other has all", time.Since(begin))
+			require.Less(t, time.Since(begin), 45*time.Second)
+			require.NotEmpty(t, w.strings("SELECT trouble FROM outbox_members WHERE name LIKE $1 AND NOT healthy", owned(a)))
+			last := w.strings("SELECT max(seq) FROM outbox_messages")[0]
+			eventually(t, func() bool { return w.waiting("seq <= "+last) == 0 }, "what waited is published")
+			t.Logf("%v later all that was there is published", time.Since(begin))
+			w.publishes(200)
+
+			x.Mend()
+			mended := time.Now()
+			eventually(t, shared, "they share again")
+			t.Logf("%v after the network was mended they share again", time.Since(mended))
+			writer.terminate()
+			w.drain()
+			r := w.check()
+			require.Zero(t, r.paid)
+			a.terminate()
+			b.terminate()
+		})
+	}
+}
+
+// Two writers are as fast as they can, leases are three seconds, and all sessions of all
+// processes are terminated at once, again and again: within seconds rows are published
+// again.
+func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 100)
+	short := func(c *nodeConfig) { c.Outbox.Lease, c.Outbox.BatchSize = 3*time.Second, 500 }
+	w.engine(short)
+	w.engine(short)
+	writers := []*process{w.writer(100, 4, 1), w.writer(100, 4, 1)}
+	rounds := 3
+	if long() {
+		rounds = 20
+	}
+	var longest time.Duration
+	for range rounds {
+		w.publishes(500)
+		fault := incident{Kind: "termination", From: time.Now()}
+		killed := w.count(`(SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name LIKE 'node-%') AS killed`)
+		require.Positive(t, killed)
+		begin := time.Now()
+		fault.Until = begin.Add(time.Second) // a settle may still be tried again
+		w.note(fault)
+		w.publishes(100)
+		took := time.Since(begin)
+		longest = max(longest, took)
+		t.Logf("%d sessions ended; %v later 100 rows more are published, %d wait", killed, took, w.waiting())
+	}
+	require.Less(t, longest, 15*time.Second)
+	for _, p := range writers {
+		p.terminate()
+	}
+	w.drain()
+	require.Zero(t, w.check().paid)
+}
+
+// An engine is killed with -9 in the middle of a backlog, and the next one, too: of the
+// rows that are published, hundreds come twice for a kill and not thousands.
+func TestKill_InABacklog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.save(400, 50) // in one unit of work
+	for range 4 {
+		// As by default. Calls take a while: what is being settled when its process dies is settled.
+		e := w.node(func(c *nodeConfig) { c.Outbox.BatchSize, c.Outbox.Lease, c.Trap.Delay = 0, 0, 200*time.Millisecond })
+		w.publishes(1500)
+		eventually(t, func() bool { return w.inHand(e) > 0 }, "rows are in hand")
+		w.kill(e)
+	}
+	require.Positive(t, w.waiting(), "in the middle")
+	w.engine()
+	w.drain()
+	r := w.check()
+	require.Equal(t, 20_000, r.events)
+	require.Positive(t, r.taken)
+	require.Less(t, r.worst, 1000)
+	require.Zero(t, r.abandoned+r.paid)
+}
