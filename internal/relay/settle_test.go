@@ -47,7 +47,7 @@ func seqsOf(refs []RowRef) (seqs []int64) {
 	return seqs
 }
 
-// The first of a key that wasn't acknowledged takes the failure, those behind it
+// S2-35, S2-42, C-60: the first of a key that wasn't acknowledged takes the failure, those behind it
 // aren't written; one that was acknowledged all the same leaves, and is counted.
 // Without NOCUT two of a key pay for one call.
 func TestJudge_OnlyTheFirstOfAKeyPays(t *testing.T) {
