@@ -98,8 +98,8 @@ func TestBacklog_O2_O3_ADeadTopicInFrontDelaysNoOther(t *testing.T) {
 			steps, _ := store.take()
 			require.Less(t, steps["look"], 100, steps)
 			require.Less(t, steps["fetch"], 100, steps)
-			require.EqualValues(t, dead, b.Count("SELECT count(*) FROM outbox_queue WHERE attempts = 0"))
 			require.NoError(t, p.Stop(t.Context()))
+			require.EqualValues(t, dead, b.Count("SELECT count(*) FROM outbox_queue WHERE attempts = 0"))
 		}
 	})
 }
