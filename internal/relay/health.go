@@ -50,7 +50,7 @@ func (h *health) look(now time.Time) {
 	if h.sick || !h.hanging && (h.open.IsZero() || now.Sub(h.open) < sickAfter) {
 		return
 	}
-	h.sick, h.trial, h.wait, h.next = true, false, trialFirst, now.Add(trialFirst)
+	h.sick, h.trial, h.tried, h.wait, h.next = true, false, time.Time{}, trialFirst, now.Add(trialFirst)
 }
 
 // answered: the broker has answered a call, whatever it said.
@@ -71,8 +71,8 @@ func (h *health) unanswered(now time.Time, hanging bool, words string) {
 	}
 	h.hanging, h.words = h.hanging || hanging, words
 	h.look(now)
-	if h.sick && (h.trial || h.next.Sub(now) <= trialPause) { // its call may end after its turn
-		h.trial, h.wait = false, min(2*h.wait, trialMax)
+	if h.trial || h.sick && now.Sub(h.tried) < trialTurn+trialPause { // its call may end after its turn
+		h.trial, h.tried, h.wait = false, time.Time{}, min(2*h.wait, trialMax)
 		h.next = now.Add(h.wait)
 	}
 }

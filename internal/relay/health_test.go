@@ -45,3 +45,16 @@ func TestHealth_O4_ATrialWithNothingToSendMovesOn(t *testing.T) {
 	require.True(t, h.answered())
 	require.Equal(t, 32, share())
 }
+
+// While all are sick nobody tries for others, and whoever is answered first doesn't keep
+// the others from trying at once.
+func TestHealth_O4_AnOutageForAllPutsNoTrialOff(t *testing.T) {
+	var h health
+	now := time.Now()
+	for range 20 {
+		h.unanswered(now, false, "no answer")
+		now = now.Add(8 * time.Second)
+		require.Equal(t, 32, h.share(now, 64, 1, 0, 0))
+	}
+	require.Equal(t, 1, h.share(now, 64, 1, 1, 0), "another one was answered")
+}
