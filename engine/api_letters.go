@@ -141,23 +141,8 @@ func (e *Engine) letter(r *http.Request) (any, error) {
 	return nil, notFound("there is no dead letter %s", id)
 }
 
-// letterChange is the body of a replay or a discard.
-type letterChange struct {
-	Provider string                        `json:"provider"`
-	Filter   subscription.DeadLetterFilter `json:"filter"`
-	Rate     float64                       `json:"rate"`
-	Limit    int64                         `json:"limit"`
-	UpTo     int64                         `json:"up_to"`
-	DryRun   bool                          `json:"dry_run"`
-	Actor    string                        `json:"actor"`
-}
-
 func (e *Engine) replay(r *http.Request) (any, error) {
-	var asked letterChange
-	if err := decode(r, &asked); err != nil {
-		return nil, err
-	}
-	return e.changeLetters(r.Context(), asked, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter) (subscription.DeadLetterResult, error) {
+	return e.changeLetters(r, nil, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter, asked letterChange) (subscription.DeadLetterResult, error) {
 		return s.Replay(ctx, f, subscription.ReplayOptions{
 			Actor: visitorOf(r).actor(asked.Actor), Rate: asked.Rate, Limit: int(asked.Limit), UpTo: asked.UpTo, DryRun: asked.DryRun,
 		})
@@ -165,18 +150,18 @@ func (e *Engine) replay(r *http.Request) (any, error) {
 }
 
 func (e *Engine) discard(r *http.Request) (any, error) {
-	var asked letterChange
-	if err := decode(r, &asked, "rate", "limit"); err != nil {
-		return nil, err
-	}
-	return e.changeLetters(r.Context(), asked, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter) (subscription.DeadLetterResult, error) {
+	return e.changeLetters(r, []string{"rate", "limit"}, func(ctx context.Context, s *subscription.DeadLetters, f subscription.DeadLetterFilter, asked letterChange) (subscription.DeadLetterResult, error) {
 		return s.Discard(ctx, f, subscription.DiscardOptions{Actor: visitorOf(r).actor(asked.Actor), UpTo: asked.UpTo, DryRun: asked.DryRun})
 	})
 }
 
-func (e *Engine) changeLetters(ctx context.Context, asked letterChange,
-	do func(context.Context, *subscription.DeadLetters, subscription.DeadLetterFilter) (subscription.DeadLetterResult, error),
+func (e *Engine) changeLetters(r *http.Request, notHere []string,
+	do func(context.Context, *subscription.DeadLetters, subscription.DeadLetterFilter, letterChange) (subscription.DeadLetterResult, error),
 ) (result subscription.DeadLetterResult, err error) {
+	var asked letterChange
+	if err := decode(r, &asked, notHere...); err != nil {
+		return result, err
+	}
 	f := asked.Filter
 	f.From, f.Until = bounded(f.From), bounded(f.Until)
 	switch {
@@ -204,8 +189,8 @@ func (e *Engine) changeLetters(ctx context.Context, asked letterChange,
 	if err != nil {
 		return result, err
 	}
-	err = d.inInbox(ctx, func(ctx context.Context, s *subscription.DeadLetters) error {
-		result, err = do(ctx, s, f)
+	err = d.inInbox(r.Context(), func(ctx context.Context, s *subscription.DeadLetters) error {
+		result, err = do(ctx, s, f, asked)
 		return e.interrupted(err, result.Marked, asked.DryRun)
 	})
 	return result, err

@@ -312,16 +312,21 @@ func related(ctx context.Context, of []*database, to *messageReport) []relatedMe
 	return all[:min(len(all), maxRelated)]
 }
 
-// messageChange is the body of what operators do to rows.
-type messageChange struct {
-	Provider string        `json:"provider"`
-	Filter   outbox.Filter `json:"filter"`
-	Rate     float64       `json:"rate"`
-	Limit    int64         `json:"limit"`
-	UpTo     int64         `json:"up_to"`
-	DryRun   bool          `json:"dry_run"`
-	Actor    string        `json:"actor"`
+// changeBody is the body of what operators do to rows or dead letters.
+type changeBody[F any] struct {
+	Provider string  `json:"provider"`
+	Filter   F       `json:"filter"`
+	Rate     float64 `json:"rate"`
+	Limit    int64   `json:"limit"`
+	UpTo     int64   `json:"up_to"`
+	DryRun   bool    `json:"dry_run"`
+	Actor    string  `json:"actor"`
 }
+
+type (
+	messageChange changeBody[outbox.Filter]
+	letterChange  = changeBody[subscription.DeadLetterFilter]
+)
 
 // changeable are the statuses in which a row can be changed.
 var changeable = map[outbox.Verb][]outbox.Status{
