@@ -31,7 +31,7 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 			return false, err
 		}
 		l.flights.Go(func() { f.fly(hard) })
-		if l.wake.rung() && l.claimed >= restRows {
+		if l.wake.rung() && l.claimed >= manyRows {
 			return true, nil // new rows may be of a higher class
 		}
 	}

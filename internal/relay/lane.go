@@ -23,13 +23,9 @@ const (
 	restartMax   = 30 * time.Second
 	// lookAnyway is how often a lane looks at all of its partitions, poked or not.
 	lookAnyway = time.Minute
-	// restTimes is for how many times as long as its last turn took the lane rests, if
-	// that left nothing and claimed less than restRows. Beside busy writers a turn takes
-	// long, and the longer the rest, the more is in the next: a claim of a hundred rows
-	// costs little more than one of two.
-	restTimes = 2
-	restRows  = 128
-	restMax   = 100 * time.Millisecond
+	// manyRows is after how many rows of a turn new ones are looked at, which may be of a
+	// higher class.
+	manyRows = 128
 )
 
 // lane publishes the rows for one target broker. One goroutine, its loop, reads and
@@ -75,6 +71,7 @@ type lane struct {
 	said    said
 	dueNot  time.Time // before this it doesn't ask again what is due
 	claimed int       // rows that were claimed in this turn
+	pace    pace
 	rested  time.Time // no turn before
 
 	flights sync.WaitGroup
@@ -140,10 +137,9 @@ func (l *lane) work(hard context.Context) (crash error) {
 			break
 		}
 		parts, all := l.wake.take()
-		begin := time.Now()
 		again, err := l.turn(hard, parts, all)
-		if n := l.claimed; !again && n > 0 && n < restRows {
-			l.rested = time.Now().Add(min(restTimes*time.Since(begin), restMax))
+		if l.claimed > 0 && l.keepsUp() {
+			l.rested = time.Now().Add(l.pace.rest())
 		}
 		l.claimed = 0
 		switch {
@@ -173,6 +169,13 @@ func (l *lane) turn(hard context.Context, parts []int, all bool) (again bool, er
 	}
 	l.database.Note(hard, claiming, err)
 	return again || more, err
+}
+
+// keepsUp says that nothing which was read waits for its claim.
+func (l *lane) keepsUp() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.track != nil && l.track.listed == 0
 }
 
 // pauseAfter is when to ask the database again that has refused something: soon, unless

@@ -115,6 +115,7 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 			return false, nil
 		}
 		more = true
+		begin := time.Now()
 		rows, err := within(hard, func(ctx context.Context) ([]QueueRow, error) {
 			return l.r.cfg.Store.Look(ctx, l.id, look.parts, look.limit)
 		})
@@ -128,6 +129,7 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 			}
 		}
 		behind := err == nil && l.track.behind()
+		l.pace.looked(time.Since(begin))
 		l.mu.Unlock()
 		if err != nil {
 			return false, err
