@@ -228,7 +228,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		}, []string{"rows_late_critical degraded outbox default to partner", "rows_many_critical degraded outbox default to partner"}, nil},
 		"a worker that crashed": {func(s sight) sight {
 			ago := time.Second
-			s.partner(func(l *laneSight) { l.crash, l.status.Crashes, l.status.LastError = &ago, 3, "nil map\ngoroutine 1" })
+			s.partner(func(l *laneSight) { l.crash, l.status.Crashes, l.status.LastCrash = &ago, 3, "nil map\ngoroutine 1" })
 			return s
 		}, []string{"worker_crashed degraded outbox default to partner"}, []string{"3 times since the start, and starts again (nil map)"}},
 		"a worker that crashed long ago": {func(s sight) sight {

@@ -27,7 +27,8 @@ type LaneStatus struct {
 	Stale              int64    // write-backs of rows that came too late and changed nothing
 	TakenOver          int64    // rows that another worker had claimed and not settled
 	OrderBreaks        int64    // rows that the broker stored although it had not stored an earlier one of their key
-	Crashes            int64    // workers, other parts of the lane, and calls of the broker, that panicked; they go on
+	Crashes            int64    // parts of the lane, and calls of the broker, that panicked; they go on
+	LastCrash          string   // what the last of them said; "": there was none
 	Latency            *Latency // of the last minute; nil: nothing was published
 	Latencies          Latencies
 	Silent             *Silence // other processes that hold partitions and are not heard of; nil: there are none

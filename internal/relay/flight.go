@@ -96,8 +96,7 @@ func (f *flight) note(c *call) {
 	}
 	l.mu.Unlock()
 	if c.panic != nil {
-		l.crashes.Add(1)
-		l.failed(c.panic)
+		l.crash(c.panic)
 		l.log.Error("a call of the broker crashed; its rows are tried again", "worker", l.r.name, "error", c.panic)
 	}
 	if c.hanging {

@@ -98,8 +98,7 @@ func (l *lane) run(hard context.Context) {
 		if err == nil {
 			break
 		}
-		l.failed(err)
-		l.crashes.Add(1)
+		l.crash(err)
 		l.log.Error("a worker crashed and starts again", "worker", l.r.name, "after", pause, "error", err)
 		l.doubts()
 		if !l.r.sleep(pause) {

@@ -23,6 +23,7 @@ type meters struct {
 	published rate
 	latency   latencies
 	lastError atomic.Pointer[string]
+	lastCrash atomic.Pointer[string]
 	silent    atomic.Pointer[outbox.Silence]
 	database  dberr.Outage
 }
@@ -51,6 +52,9 @@ func (l *lane) status() outbox.LaneStatus {
 	}
 	if e := l.lastError.Load(); e != nil {
 		s.LastError = *e
+	}
+	if e := l.lastCrash.Load(); e != nil {
+		s.LastCrash = *e
 	}
 	if s.Database = l.database.Worst(); s.Database != nil {
 		s.LastError = clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
@@ -92,9 +96,16 @@ func (l *lane) topicName(topic int64) string {
 // crashed notes that a part of the lane panicked. It goes on.
 func (l *lane) crashed(part string, v any) {
 	err := fmt.Errorf("outbox: %s: %v\n%s", part, v, debug.Stack())
-	l.failed(err)
-	l.crashes.Add(1)
+	l.crash(err)
 	l.log.Error("a part of the lane crashed and goes on", "part", part, "error", err)
+}
+
+// crash counts one, and notes its words for people to see.
+func (l *lane) crash(err error) {
+	text := clip(err.Error())
+	l.lastCrash.Store(&text)
+	l.crashes.Add(1)
+	l.failed(err)
 }
 
 // failed notes an error for people to see.
