@@ -31,6 +31,9 @@ const (
 	// purgeLimit is when PostgreSQL ends a statement of it that takes longer all the
 	// same.
 	purgeLimit = 200 * time.Millisecond
+	// purgeMost is the limit on a server that is too slow for a single row of the log,
+	// which stands for all that one claim published.
+	purgeMost = time.Minute
 )
 
 // actionPurge is the record's word for it.
@@ -156,6 +159,7 @@ type purging struct {
 	status   outbox.Status
 	older    time.Duration // since it was published or given up
 	end      time.Time     // no step begins later
+	limit    time.Duration // of a statement
 	operator *cleaning     // who asks for it; nil: nobody, it is housekeeping
 }
 
@@ -181,6 +185,7 @@ type place struct {
 // doesn't.
 func (s *Store) walk(ctx context.Context, p purging) (removed int, err error) {
 	size := purgeLook
+	p.limit = purgeLimit
 	var after place
 	for time.Now().Before(p.end) {
 		begin := time.Now()
@@ -189,6 +194,8 @@ func (s *Store) walk(ctx context.Context, p purging) (removed int, err error) {
 		switch {
 		case ended(err) && size > 1:
 			size = max(size/2, 1)
+		case ended(err) && p.limit < purgeMost:
+			p.limit *= 2
 		case err != nil:
 			return removed, err
 		default:
@@ -227,7 +234,7 @@ func (s *Store) step(ctx context.Context, p purging, after place, size int) (fou
 	var action int64
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		if !s.sqlite() {
-			if _, err := tx.ExecContext(ctx, s.text("purge_settings"), purgeLimit.Milliseconds(), purgeLimit.Milliseconds()/2); err != nil {
+			if _, err := tx.ExecContext(ctx, s.text("purge_settings"), p.limit.Milliseconds(), purgeLimit.Milliseconds()/2); err != nil {
 				return err
 			}
 			// One at a time goes through the log.
@@ -286,8 +293,7 @@ func (s *Store) examine(ctx context.Context, db bun.IDB, p purging, after place,
 	return found, err
 }
 
-// remove deletes bodies, and what led to them, which is locked. What leaves the log
-// stays counted.
+// remove deletes bodies, and what led to them. What leaves the log stays counted.
 func (s *Store) remove(ctx context.Context, tx bun.Tx, status outbox.Status, ids []int64) (removed int, err error) {
 	bodies, others := "purge_abandoned_bodies", []string{"purge_abandoned"}
 	if status == outbox.Published {
