@@ -164,6 +164,8 @@ func TestMigrate_PlanOfAFile(t *testing.T) {
 		require.Equal(t, []string{
 			"INSERT INTO outbox_settings (name, value) VALUES ('partitions', '8') ON CONFLICT (name) DO NOTHING",
 			`INSERT INTO outbox_settings (name, value) VALUES ('targets:ordering', '{"broker":"default","external":["partner"]}') ON CONFLICT (name) DO NOTHING`,
+			"INSERT INTO outbox_lanes (target) VALUES ('default') ON CONFLICT (target) DO NOTHING",
+			"INSERT INTO outbox_lanes (target) VALUES ('partner') ON CONFLICT (target) DO NOTHING",
 		}, plans.Providers[p].Statements)
 	}
 

@@ -93,7 +93,8 @@ func signalsSayTheSame(t *testing.T, retention outbox.Retention) {
 		case strings.Contains(body, "never"):
 			return broker.Classify(broker.Permanent, errors.New("too large"))
 		case strings.Contains(body, "always"), strings.Contains(body, "once") && !again:
-			return broker.Classify(broker.Transient, errors.New("not now"))
+			// Of scope row: otherwise nobody pays for what may be an outage.
+			return broker.Scoped(broker.Transient, broker.ScopeRow, errors.New("not now"))
 		}
 		return nil
 	})
