@@ -47,7 +47,7 @@ type lane struct {
 	promised   atomic.Pointer[outbox.Promise] // nil: none, as to partners
 
 	last    atomic.Int64 // of the sequence, at the last poll
-	reached atomic.Int64 // seq up to which all was read
+	reached atomic.Int64 // seq up to which all partitions were looked at
 	unsure  atomic.Bool  // somebody has said that there may be something
 	due     atomic.Int64 // when a row is due, in Unix nanoseconds; 0: not known
 	looked  time.Time    // when all partitions were looked at, of the loop

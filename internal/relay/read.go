@@ -18,11 +18,19 @@ const (
 // fetches of keys that are wanted. Nothing of it overlaps a claim [TWOREADERS]: it is
 // one goroutine. more says that there is more to read.
 func (l *lane) read(hard context.Context, parts []int, all bool) (more bool, err error) {
-	now := time.Now()
+	if all {
+		if err := l.r.raise(hard); err != nil {
+			return false, err
+		}
+	}
+	now, horizon := time.Now(), l.r.horizon.at()
 	l.mu.Lock()
 	if all {
 		l.track.pokeAll()
 		l.looked = now
+		// What is below the horizon that was known before is seen by these looks. One
+		// that is known later says nothing of them.
+		l.reached.Store(horizon)
 	}
 	for _, part := range parts {
 		l.track.poke(part)
@@ -109,12 +117,8 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 		look, ok := l.track.beginLook(horizon)
 		l.mu.Unlock()
 		if !ok {
-			if !more {
-				l.reached.Store(horizon)
-			}
 			return false, nil
 		}
-		more = true
 		begin := time.Now()
 		rows, err := within(hard, func(ctx context.Context) ([]QueueRow, error) {
 			return l.r.cfg.Store.Look(ctx, l.id, look.parts, look.limit)

@@ -67,15 +67,6 @@ func TestWake_OneRowGoesAtOnce(t *testing.T) {
 	})
 }
 
-func TestPoll_FindsWhatNobodyPokedFor(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.start()
-		w.until(time.Minute, "idle", func() bool { return w.store.Owned(target) != nil && len(w.store.Members()) == 1 })
-		w.insert(nil, "a")
-		w.delivered(6 * time.Second)
-	})
-}
-
 // F-01, F-02: a row of a slow transaction appears below others that were looked at before.
 func TestLook_ARowThatAppearsBelowOthersIsFound(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -146,27 +137,5 @@ func TestHousekeeping_PurgesInItsTurn(t *testing.T) {
 		w.delivered(time.Second)
 		time.Sleep(61 * time.Minute) //nolint:forbidigo // in a bubble
 		require.Equal(t, 1, w.logs.count(`msg="expired rows were removed from the outbox"`))
-	})
-}
-
-// While nothing happens a process asks its database one thing now and then.
-func TestPoll_AnIdleProcessAsksLittle(t *testing.T) {
-	inWorld(t, func(w *world) {
-		p := w.start()
-		w.commit(p, 5, 5)
-		w.delivered(time.Minute)
-		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
-		steps := map[relaytest.Step]int{
-			relaytest.Poll: 13, relaytest.Renew: 7, relaytest.Look: 2, relaytest.Horizon: 2, relaytest.Due: 0, relaytest.Fetch: 0, relaytest.First: 0,
-			relaytest.Claim: 0, relaytest.Settle: 0, relaytest.Take: 0, relaytest.Reap: 0,
-		}
-		before := map[relaytest.Step]int{}
-		for step := range steps {
-			before[step] = p.store.Calls(step)
-		}
-		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
-		for step, most := range steps {
-			require.LessOrEqual(t, p.store.Calls(step)-before[step], most, string(step))
-		}
 	})
 }
