@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// S3-14, F-34, S2-10, D6: what members, deaths, late write-backs, operators and
+// S3-14, F-34, S2-10: what members, deaths, late write-backs, operators and
 // housekeeping may do to a database, held against a model after each step: only edges
 // of the life cycle are taken, attempts are those that were spent, and nothing that is
 // undelivered disappears.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
@@ -92,4 +93,43 @@ func (p *pausing) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	return nil
+}
+
+// S2-14: a lane whose adapter panics goes on, and publishes what it had.
+func TestProcessor_WorkerSurvivesAPanic(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Insert("a", "a", "b")
+		m := memory.New(memory.Config{})
+		cfg := quick()
+		cfg.Calls = 1
+		processor(t, b, cfg, to(&panicking{Broker: m, times: 2}))
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 3})
+		require.Len(t, m.Messages(orders), 3)
+	})
+}
+
+// So does one whose panic was the probe in an outage: the lane isn't left
+// waiting for it.
+func TestProcessor_WorkerSurvivesAPanicOfTheProbe(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Insert("a")
+		m := memory.New(memory.Config{})
+		m.FailNext(1, broker.Unavailable)
+		p := processor(t, b, quick(), to(&panicking{Broker: m, after: 1, times: 1}))
+		statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
+		eventually(t, func() bool { return p.Status()[target].InFlight == 0 }, "nothing is out")
+	})
+}
+
+type panicking struct {
+	broker.Broker
+	after, times int64 // after so many calls, so many panic
+	n            atomic.Int64
+}
+
+func (p *panicking) Publish(ctx context.Context, messages []broker.Message) error {
+	if n := p.n.Add(1); n > p.after && n <= p.after+p.times {
+		panic("adapter")
+	}
+	return p.Broker.Publish(ctx, messages)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,11 +202,13 @@ func TestProcessor_A32_NoTransactionDuringTheCall(t *testing.T) {
 	processor(t, b, cfg, to(m))
 	eventually(t, func() bool { return len(m.Calls()) == 1 }, "it is called")
 	require.Equal(t, outbox.Processing, entries(t, b)[0].Status)
-	for range 20 {
-		require.Zero(t, b.Count("SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_class AS c ON c.oid = relation"+
-			" WHERE relnamespace = current_schema()::regnamespace AND state LIKE 'idle in transaction%'"))
-		<-time.After(5 * time.Millisecond)
-	}
+	// What was open by now ends while the call is out: it is none of the call's.
+	var called string
+	require.NoError(t, b.DB.NewRaw("SELECT clock_timestamp()::text").Scan(t.Context(), &called))
+	eventually(t, func() bool {
+		return b.Count("SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_class AS c ON c.oid = relation"+
+			" WHERE relnamespace = current_schema()::regnamespace AND xact_start < ?::timestamptz", called) == 0
+	}, "no transaction is open")
 	release()
 	statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
 }
@@ -274,29 +275,6 @@ func TestProcessor_A35_SettlesWhenTheDatabaseIsBack(t *testing.T) {
 	})
 }
 
-// A stop settles what is out and releases everything: another process goes on
-// at once, not when leases have run out.
-func TestProcessor_StopReleases(t *testing.T) {
-	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		b.Insert("a")
-		m := memory.New(memory.Config{})
-		cfg := quick()
-		cfg.Lease = time.Hour
-		cfg.PublishTimeout = time.Minute
-		first := processor(t, b, cfg, to(m))
-		statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
-		require.NoError(t, first.Stop(t.Context()))
-		require.NoError(t, first.Stop(t.Context()))
-		for _, left := range []string{"outbox_claims", "outbox_members", "outbox_partitions WHERE owner IS NOT NULL"} {
-			require.Zero(t, b.Count("SELECT count(*) FROM "+left), left)
-		}
-		b.Insert("b")
-		processor(t, b, cfg, to(m))
-		statuses(t, b, map[outbox.Status]int{outbox.Published: 2})
-		require.Error(t, first.Start(t.Context()), "a processor starts once")
-	})
-}
-
 // S4-10, C-40: two processes share the partitions; when one stops, the other takes its part.
 func TestProcessor_ProcessesShareThePartitions(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
@@ -320,45 +298,6 @@ func TestProcessor_ProcessesShareThePartitions(t *testing.T) {
 
 func owned(r *relay.Relay) int { return r.Status()[target].Partitions }
 
-// S2-14: a lane whose adapter panics goes on, and publishes what it had.
-func TestProcessor_WorkerSurvivesAPanic(t *testing.T) {
-	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		b.Insert("a", "a", "b")
-		m := memory.New(memory.Config{})
-		cfg := quick()
-		cfg.Calls = 1
-		processor(t, b, cfg, to(&panicking{Broker: m, times: 2}))
-		statuses(t, b, map[outbox.Status]int{outbox.Published: 3})
-		require.Len(t, m.Messages(orders), 3)
-	})
-}
-
-// So does one whose panic was the probe in an outage: the lane isn't left
-// waiting for it.
-func TestProcessor_WorkerSurvivesAPanicOfTheProbe(t *testing.T) {
-	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		b.Insert("a")
-		m := memory.New(memory.Config{})
-		m.FailNext(1, broker.Unavailable)
-		p := processor(t, b, quick(), to(&panicking{Broker: m, after: 1, times: 1}))
-		statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
-		eventually(t, func() bool { return p.Status()[target].InFlight == 0 }, "nothing is out")
-	})
-}
-
-type panicking struct {
-	broker.Broker
-	after, times int64 // after so many calls, so many panic
-	n            atomic.Int64
-}
-
-func (p *panicking) Publish(ctx context.Context, messages []broker.Message) error {
-	if n := p.n.Add(1); n > p.after && n <= p.after+p.times {
-		panic("adapter")
-	}
-	return p.Broker.Publish(ctx, messages)
-}
-
 // C-56, S2-28: a poke wakes a lane that would have slept.
 func TestProcessor_WakesAtOnce(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
@@ -368,33 +307,6 @@ func TestProcessor_WakesAtOnce(t *testing.T) {
 		b.Insert("a")
 		p.Wake(append([]outbox.Poke{{Target: "elsewhere"}}, poke("a")...))
 		statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
-	})
-}
-
-// Delete on publish leaves no row.
-func TestProcessor_RetentionDelete(t *testing.T) {
-	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		b.Insert("a", "b")
-		m := memory.New(memory.Config{})
-		cfg := quick()
-		cfg.Retention.Delete = true
-		processor(t, b, cfg, to(m))
-		statuses(t, b, map[outbox.Status]int{})
-		require.Len(t, m.Messages(orders), 2)
-	})
-}
-
-// S3-18: housekeeping removes what has expired, on schedule.
-func TestProcessor_RetentionPublished(t *testing.T) {
-	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		b.Insert("a", "b")
-		m := memory.New(memory.Config{})
-		cfg := quick()
-		cfg.Lease, cfg.Retry.MaxAttempts = 3*time.Second, 1 // no retention is shorter than they allow
-		cfg.Retention = outbox.Retention{Published: 3 * time.Second, Every: 50 * time.Millisecond}
-		processor(t, b, cfg, to(m))
-		statuses(t, b, map[outbox.Status]int{})
-		require.Len(t, m.Messages(orders), 2)
 	})
 }
 

@@ -170,7 +170,7 @@ func (s *sim) run(steps int) (violated any) {
 	return nil
 }
 
-// ORDER, DECIDED and FORGET of model/track.pml hold whatever comes between a
+// A42, D6: ORDER, DECIDED and FORGET of model/track.pml hold whatever comes between a
 // read and what is made of it.
 func TestTrack_KeepsOrderAndForgetsNothing(t *testing.T) {
 	sent := 0

@@ -1,12 +1,15 @@
 package relay_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -33,5 +36,17 @@ func TestProcessor_N1_SaysWhomItWaitsFor(t *testing.T) {
 		statuses(t, b, map[outbox.Status]int{outbox.Published: 1})
 		eventually(t, func() bool { return p.Status()[target].Silent == nil }, "it is over")
 		require.Equal(t, 1, log.count("all partitions are held by other processes"))
+	})
+}
+
+// N1: a member's name says what others need to know whether it is alive.
+func TestProcessor_N1_ItsWorkersNamesTell(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		p := processor(t, b, quick(), to(memory.New(memory.Config{})))
+		eventually(t, func() bool { return owned(p) == outboxdbtest.Partitions }, "it has joined")
+		var name string
+		require.NoError(t, b.DB.NewRaw("SELECT name FROM outbox_members").Scan(t.Context(), &name))
+		require.Contains(t, name, fmt.Sprintf("-%d-", os.Getpid()))
+		require.Equal(t, liveness.Alive, liveness.Here().State(name))
 	})
 }
