@@ -8,7 +8,7 @@ const colours = 6;
 
 export function partitions(main, { signal }) {
   const failure = h('div');
-  const workers = table({
+  const processes = table({
     caption: 'Processes that hold partitions now.',
     empty: 'No process holds a partition: no engine runs for these databases.',
     key: (w) => w.name,
@@ -38,7 +38,7 @@ export function partitions(main, { signal }) {
       { title: 'Held keys', num: true, cell: (p) => count(p.held) },
     ],
   });
-  main.append(h('h1', null, 'Partitions and processes'), failure, h('section', { 'aria-label': 'Processes' }, h('h2', null, 'Processes'), workers.element),
+  main.append(h('h1', null, 'Partitions and processes'), failure, h('section', { 'aria-label': 'Processes' }, h('h2', null, 'Processes'), processes.element),
     h('section', { 'aria-label': 'Map' }, h('h2', null, 'Who owns what'), maps), h('section', { 'aria-label': 'Partitions with rows' }, h('h2', null, 'Where rows wait'), busy.element));
 
   function swatch(i) {
@@ -63,7 +63,7 @@ export function partitions(main, { signal }) {
         if (!w.until || p.until < w.until) w.until = p.until;
       }
     }
-    workers.update([...summary.values()]);
+    processes.update([...summary.values()]);
     busy.update(lanes.flatMap((l) => l.list.filter((p) => p.unfinished > 0 || p.held > 0).map((p) => ({ lane: l.name, ...p }))));
     const picture = JSON.stringify(lanes.map((l) => [l.name, l.list.map((p) => [p.partition, p.owner, p.live, p.unfinished, p.held])]));
     if (picture === drawn) return;
