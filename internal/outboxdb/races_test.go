@@ -132,7 +132,7 @@ func TestRace_ASettleDuringTheReapSettlesNothing(t *testing.T) {
 	require.Zero(t, b.Count("SELECT count(*) FROM outbox_log"))
 }
 
-// Race 5.
+// Race 5. S3-21: a reap waits for the settle that is under way.
 func TestRace_AReapDuringASettleAddsNoLoss(t *testing.T) {
 	b, m := raced(t)
 	require.Len(t, m.ClaimAll(), 2)
