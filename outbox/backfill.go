@@ -23,8 +23,6 @@ type Backfill struct {
 	// Progress is called after each transaction. waits says what is being waited
 	// for; "" if nothing is. May be nil.
 	Progress func(done Backfilled, waits string)
-
-	atOnce bool // don't wait for writers with an old list
 }
 
 // Wants says whether the target gets an event, by the name that it had when it was

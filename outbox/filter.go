@@ -45,8 +45,5 @@ func (f Filter) Empty() bool {
 	return len(f.Seqs)+len(f.Statuses) == 0 && reflect.DeepEqual(f, Filter{Seqs: f.Seqs, Statuses: f.Statuses})
 }
 
-// named says whether f names rows, so that the table is not searched for them.
-func (f Filter) named() bool { return len(f.Seqs) > 0 || f.MessageID != "" }
-
 // Storable says whether both databases take a text.
 func Storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
