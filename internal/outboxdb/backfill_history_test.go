@@ -243,6 +243,22 @@ func TestBackfill_AUnitIsOpenDuringTheFlip(t *testing.T) {
 	require.Equal(t, p.ids("default"), p.got())
 }
 
+// What is left is read when nobody can write any more: a unit that commits just before
+// that is found.
+func TestBackfill_TheRestIsReadUnderTheLock(t *testing.T) {
+	t.Parallel()
+	p := newBygone(outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t)))
+	p.happen(2, 1)
+	p.joins()
+	hook := &stopAt{words: "LOCK TABLE outbox_messages IN SHARE ROW EXCLUSIVE MODE", cancel: func() { p.happen(1, 1) }}
+	hook.n.Store(1)
+	hooked := p.As.WithQueryHook(hook)
+	_, err := outboxdb.New(hooked, hooked).BackfillAtOnce(t.Context(), toPartner)
+	require.NoError(t, err)
+	require.Len(t, p.got(), 3)
+	require.Equal(t, p.ids("default"), p.got())
+}
+
 // late begins a transaction that has drawn a seq.
 func (p *bygone) late() (tx bun.Tx, commit func()) {
 	p.T.Helper()
