@@ -64,6 +64,29 @@ func TestObservatory_RetryAndReplay(t *testing.T) {
 	b.well()
 }
 
+// While a broker is away, the page says which lane stands still, who doesn't reach the
+// broker, what it said and what helps; no row fails.
+func TestObservatory_AnOutageInPlainWords(t *testing.T) {
+	s := start(t)
+	s.away.Store(true)
+	s.place("order-1")
+	b := open(t)
+	b.open(s, "")
+	b.shows(".reasons", "broker partner doesn't answer (connection refused); rows wait, and lose no attempt; since")
+	b.shows(".reasons", "See that it runs, its address, and its rights.")
+	b.shows(`[data-card="failed"] dd`, "0")
+	b.picture("outage-overview")
+	b.press("2") // lanes
+	b.shows("tbody", "1 sick")
+	b.shows("tbody", "tries one row at a time")
+	b.shows("tbody", "connection refused")
+	b.picture("outage-lanes")
+	s.away.Store(false)
+	b.shows("#line", "healthy")
+	require.Len(t, s.published("order-1"), 1)
+	b.well()
+}
+
 // S2: without a token nothing is shown but that it is missing; the page asks for it,
 // and again after one that is wrong.
 func TestObservatory_S2_AsksForTheToken(t *testing.T) {
@@ -155,7 +178,7 @@ func TestObservatory_Keyboard(t *testing.T) {
 	s := start(t)
 	b := open(t)
 	b.open(s, "")
-	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and workers", "1": "Overview"} {
+	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "1": "Overview"} {
 		b.press(key)
 		b.shows("h1", title)
 	}

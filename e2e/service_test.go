@@ -42,6 +42,7 @@ type service struct {
 	orders  *repository.Repository[*ordering.Order]
 	partner *memory.Broker
 	ill     atomic.Bool
+	away    atomic.Bool  // the partner's broker
 	handled atomic.Int64 // of failingOrder
 	handler http.Handler
 	addr    string
@@ -56,6 +57,9 @@ func start(t *testing.T) *service {
 	s := &service{t: t, partner: memory.New(memory.Config{})}
 	s.ill.Store(true)
 	s.partner.FailWhere(func(m broker.Message) error {
+		if s.away.Load() {
+			return broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("connection refused"))
+		}
 		if s.ill.Load() && m.Key == refusedOrder {
 			return broker.Classify(broker.Permanent, errors.New("the partner refuses this message"))
 		}

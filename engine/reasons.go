@@ -149,7 +149,7 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 			}
 			all = append(all, reason{
 				Code: "breaker_open", State: degraded, Broker: target,
-				what:   "broker " + target + " doesn't answer" + because(text) + "; rows wait, unspent",
+				what:   "broker " + target + " doesn't answer" + because(text) + "; rows wait, and lose no attempt",
 				remedy: "They go by themselves when it does. See that it runs, its address, and its rights.",
 			})
 		}

@@ -15,8 +15,11 @@ const owners = (l) => (l.lease_owners?.length ? h('a', { href: '#/partitions', t
 // sick are the processes that don't reach the broker.
 const sick = (l) => {
   const some = (l.members ?? []).filter((m) => !m.healthy);
-  return some.length > 0 && [' ', h('span', { class: 'error', title: some.map((m) => `${m.name}: ${m.trouble || 'tries again'}`).join('\n') }, `${count(some.length)} sick`)];
+  return some.length > 0 && [' ', h('span', { class: 'badge', 'data-status': 'degraded', title: some.map((m) => `${m.name}: ${m.trouble || 'tries again'}`).join('\n') }, `${count(some.length)} sick`)];
 };
+
+// slow is what makes a lane slow on purpose.
+const slow = (l) => l.doing && h('div', { class: 'quiet' }, l.doing === 'probing' ? 'tries one row at a time' : l.doing);
 
 export function lanes(main, { signal }) {
   const publishing = table({
@@ -31,8 +34,7 @@ export function lanes(main, { signal }) {
       { title: 'In flight', num: true, cell: (l) => count(l.in_flight) },
       { title: 'Latency', num: true, same: (l) => JSON.stringify(l.latency_seconds), cell: (l) => latency(l.latency_seconds) },
       { title: 'Oldest', num: true, cell: (l) => (l.counts && l.oldest_pending_seconds === null ? 'none' : age(l.oldest_pending_seconds)) },
-      { title: 'Breaker', same: (l) => `${l.breaker}`, cell: (l) => (l.breaker ? badge(l.breaker) : '–') },
-      { title: 'Slow on purpose', same: (l) => `${l.doing}`, cell: (l) => l.doing || '–' },
+      { title: 'Breaker', same: (l) => `${l.breaker} ${l.doing}`, cell: (l) => [l.breaker ? badge(l.breaker) : '–', slow(l)] },
       { title: 'Owners', same: (l) => JSON.stringify([l.lease_owners, l.members]), cell: (l) => [owners(l), sick(l)] },
       { title: 'Last error', same: (l) => `${l.error}\n${l.last_error}`, cell: (l) => [l.error && text(l.error), ' ', l.last_error && text(l.last_error), !l.error && !l.last_error && '–'] },
     ],
