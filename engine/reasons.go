@@ -171,7 +171,7 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 	if l.crash != nil && *l.crash < recentCrash {
 		all = append(all, reason{
 			Code: "worker_crashed", State: degraded,
-			what:   fmt.Sprintf("a worker crashed, %d times since the start, and starts again%s", l.status.Crashes, because(&l.status.LastCrash)),
+			what:   fmt.Sprintf("a part of the lane crashed, %d times since the start, and starts again%s", l.status.Crashes, because(&l.status.LastCrash)),
 			remedy: "The log has its stack. Rows that crash whoever publishes them are abandoned after five times.",
 		})
 	}

@@ -29,7 +29,7 @@ type laneSight struct {
 	held   outbox.Held
 	status *outbox.LaneStatus // nil: this process does not publish for it
 	still  time.Duration      // since when nobody has published anything
-	crash  *time.Duration     // since a worker of this process crashed
+	crash  *time.Duration     // since a part of this process crashed
 }
 
 type subscriptionSight struct {

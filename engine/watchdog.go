@@ -25,7 +25,7 @@ const (
 	stillAfter = 5 * time.Minute
 	// settling is for what is so for a moment whenever something starts.
 	settling = 30 * time.Second
-	// recentCrash is for how long a crash shows. A worker that crashes again and again
+	// recentCrash is for how long a crash shows. A lane that crashes again and again
 	// starts more often than that.
 	recentCrash = time.Minute
 	// watchEvery is how often the watchdog looks if nobody else asks: what doesn't move

@@ -21,19 +21,19 @@ type Config struct {
 	Calls int
 	// BatchSize is how many rows one claim takes at most. Defaults to 500.
 	BatchSize int
-	// PollInterval is how long a worker that found nothing waits before it looks
+	// PollInterval is how long a lane that found nothing waits before it looks
 	// again, unless it is woken. Each further empty look doubles it. Defaults to 1 s.
 	PollInterval time.Duration
 	// MaxPollInterval ends the doubling. Defaults to 5 s.
 	MaxPollInterval time.Duration
-	// Lease is how long partitions stay with a worker that doesn't renew, which
+	// Lease is how long partitions stay with a member that doesn't renew, which
 	// it does every third of it. At least 1 s. Defaults to 30 s, or to twice the
 	// publish timeout if that is longer. On the host of a process that has died
 	// nobody waits for it.
 	Lease time.Duration
 	// PublishTimeout bounds one call of the broker, whatever timeouts the broker's
 	// adapter has. The lease must be longer, by a margin of a tenth of it, at most
-	// 5 s: a call that outlasts its lease meets the same rows in another worker's
+	// 5 s: a call that outlasts its lease meets the same rows in another member's
 	// hand. Defaults to half the lease, at most 30 s: 15 s.
 	PublishTimeout time.Duration
 	// OnAbandoned says what becomes of the rows behind an abandoned one of their
@@ -113,10 +113,10 @@ func (c Config) Check() error {
 	must(c.BatchSize > 0 && c.BatchSize <= 10000, "batch_size is %d: from 1 to 10000", c.BatchSize)
 	must(c.PollInterval > 0, "poll_interval is %v: above 0", c.PollInterval)
 	must(c.MaxPollInterval >= c.PollInterval, "max_poll_interval is %v: not below poll_interval, which is %v", c.MaxPollInterval, c.PollInterval)
-	must(c.Lease >= time.Second, "lease is %v: at least 1s, or workers lose what they are publishing", c.Lease)
+	must(c.Lease >= time.Second, "lease is %v: at least 1s, or members lose what they are publishing", c.Lease)
 	if usable := c.Lease - Margin(c.Lease); c.Lease >= time.Second {
 		must(c.PublishTimeout > 0 && c.PublishTimeout < usable, "publish_timeout is %v: above 0 and below %v, which is the lease, %v, less a margin, or a call outlasts its lease and"+
-			" another worker publishes its rows, too; lower it, or raise outbox.lease", c.PublishTimeout, usable, c.Lease)
+			" another member publishes its rows, too; lower it, or raise outbox.lease", c.PublishTimeout, usable, c.Lease)
 	}
 	must(c.OnAbandoned == Skip || c.OnAbandoned == Hold, "on_abandoned is %q: %q or %q", c.OnAbandoned, Skip, Hold)
 	must(c.Retry.MaxAttempts > 0 && c.Retry.MaxAttempts <= maxAttempts, "retry.max_attempts is %d: at least 1, at most %d", c.Retry.MaxAttempts, maxAttempts)
@@ -137,7 +137,7 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// retried is how long a row can be retried, with a worker that dies over it.
+// retried is how long a row can be retried, with a member that dies over it.
 func (c Config) retried() time.Duration {
 	lease := max(c.Lease, 0)
 	return min(c.Retry.Horizon(), math.MaxInt64-lease) + lease

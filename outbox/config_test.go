@@ -62,7 +62,7 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 		"lease": {
 			config{Lease: 999 * time.Millisecond},
 			config{Lease: time.Second},
-			"outbox.lease is 999ms: at least 1s, or workers lose what they are publishing",
+			"outbox.lease is 999ms: at least 1s, or members lose what they are publishing",
 		},
 		"a call as long as its lease": {
 			config{Lease: 10 * time.Second, PublishTimeout: 10 * time.Second},
@@ -72,7 +72,7 @@ func TestConfig_S2_08_RefusesWhatIsUnsafe(t *testing.T) {
 		"a call that leaves no margin": {
 			config{Lease: 10 * time.Second, PublishTimeout: 9 * time.Second},
 			config{Lease: 10 * time.Second, PublishTimeout: 9*time.Second - 1},
-			"or a call outlasts its lease and another worker publishes its rows, too; lower it, or raise outbox.lease",
+			"or a call outlasts its lease and another member publishes its rows, too; lower it, or raise outbox.lease",
 		},
 		"the margin is 5s at most": {
 			config{Lease: 5 * time.Minute, PublishTimeout: 295 * time.Second},

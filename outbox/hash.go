@@ -13,7 +13,7 @@ package outbox
 // in unsigned arithmetic modulo 2⁶⁴, and the unsigned remainder by partitions.
 // Without the finaliser the lowest bit would be the parity of the bytes' lowest
 // bits, and a power of two would see little else. It must never change: rows of
-// one key would be in two partitions, and two workers would publish them at once.
+// one key would be in two partitions, and two members would publish them at once.
 func PartitionOf(key string, partitions int) int {
 	return int(hash(key) % uint64(partitions))
 }

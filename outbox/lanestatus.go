@@ -25,7 +25,7 @@ type LaneStatus struct {
 	Retries            int64    // those of them that were not their row's first
 	RetryRate          float64  // the second as a fraction of the first
 	Stale              int64    // write-backs of rows that came too late and changed nothing
-	TakenOver          int64    // rows that another worker had claimed and not settled
+	TakenOver          int64    // rows that another member had claimed and not settled
 	OrderBreaks        int64    // rows that the broker stored although it had not stored an earlier one of their key
 	Crashes            int64    // parts of the lane, and calls of the broker, that panicked; they go on
 	LastCrash          string   // what the last of them said; "": there was none

@@ -25,7 +25,7 @@ type MessageRow struct {
 	// the first of these; nil: none.
 	Before int64
 	Head   *Entry
-	// Owner is the worker that holds its partition now, and OwnedUntil the end of that
+	// Owner is the member that holds its partition now, and OwnedUntil the end of that
 	// lease; "": nobody does. It is looked for only if the row is not finished.
 	Owner      string
 	OwnedUntil time.Time

@@ -7,7 +7,7 @@ import (
 
 const (
 	// LongestCall is for how long a call of the broker may be on its way, at most, after
-	// its worker has lost the row. A worker gives up long before; but a process that was
+	// its member has lost the row. A member gives up long before; but a process that was
 	// suspended in the middle sends the rest when it goes on, as long as the broker has
 	// kept its connection: ten minutes, with Kafka's defaults.
 	LongestCall = time.Hour

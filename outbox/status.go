@@ -8,7 +8,7 @@ type Status string
 // The statuses of a row.
 const (
 	Pending    Status = "pending"    // waits to be published
-	Processing Status = "processing" // a worker has claimed it
+	Processing Status = "processing" // a member has claimed it
 	Published  Status = "published"  // the broker has acknowledged it
 	Failed     Status = "failed"     // waits to be tried again
 	Abandoned  Status = "abandoned"  // is not tried again unless an operator says so

@@ -26,7 +26,7 @@ const maxPage = 10000
 var (
 	rowWords = map[outbox.Status]string{
 		outbox.Pending:    "waits to be published",
-		outbox.Processing: "a worker has it",
+		outbox.Processing: "a member has it",
 		outbox.Published:  "the broker has acknowledged it",
 		outbox.Failed:     "is tried again when it is due",
 		outbox.Abandoned:  "is not tried again unless an operator says so",
@@ -161,7 +161,7 @@ type shownRow struct {
 	Payload       json.RawMessage `json:"payload,omitempty"` // if it is JSON
 	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
 
-	Owner      string     `json:"owner"`       // worker that holds its partition; "": nobody, or the row is finished
+	Owner      string     `json:"owner"`       // member that holds its partition; "": nobody, or the row is finished
 	OwnedUntil *time.Time `json:"owned_until"` // end of its lease
 	OwnerState string     `json:"owner_state"` // "alive" or "dead", if it can be told from this host; otherwise "unknown", and "" without an owner
 }

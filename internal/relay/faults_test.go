@@ -106,7 +106,7 @@ func TestReap_N1_OfADeadProcessAtOnce(t *testing.T) {
 		w.delivered(time.Minute)
 		require.Less(t, time.Since(begin), 5*time.Second)
 		require.Equal(t, int64(1), c.Status()[target].TakenOver)
-		require.Equal(t, 1, w.logs.count("workers whose processes have ended on this host left their partitions at once"))
+		require.Equal(t, 1, w.logs.count("members whose processes have ended on this host left their partitions at once"))
 		require.Equal(t, 1, w.logs.count("rows were taken over"))
 	})
 }

@@ -97,7 +97,7 @@ func (f *flight) note(c *call) {
 	l.mu.Unlock()
 	if c.panic != nil {
 		l.crash(c.panic)
-		l.log.Error("a call of the broker crashed; its rows are tried again", "worker", l.r.name, "error", c.panic)
+		l.log.Error("a call of the broker crashed; its rows are tried again", "member", l.r.name, "error", c.panic)
 	}
 	if c.hanging {
 		l.health.unanswered(time.Now(), true, errHanging.Error())
@@ -253,7 +253,7 @@ func (f *flight) published(ctx context.Context, s Settlement, took time.Duration
 func (f *flight) late() {
 	l := f.l
 	l.stale.Add(int64(len(f.rows)))
-	l.log.Warn("rows were not written back: they are in another worker's hand since this one's lease ended", "rows", len(f.rows))
+	l.log.Warn("rows were not written back: they are in another member's hand since this one's lease ended", "rows", len(f.rows))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.track.handBack(f.c)

@@ -99,7 +99,7 @@ func (l *lane) run(hard context.Context) {
 			break
 		}
 		l.crash(err)
-		l.log.Error("a worker crashed and starts again", "worker", l.r.name, "after", pause, "error", err)
+		l.log.Error("a lane crashed and starts again", "member", l.r.name, "after", pause, "error", err)
 		l.doubts()
 		if !l.r.sleep(pause) {
 			break

@@ -162,11 +162,11 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
 		}
 		if reaped.Rows > 0 {
 			l.taken.Add(int64(reaped.Rows))
-			l.log.Warn("rows were taken over that another worker had claimed and not settled", "rows", reaped.Rows)
+			l.log.Warn("rows were taken over that another member had claimed and not settled", "rows", reaped.Rows)
 		}
 	}
 	if len(dead) > 0 {
-		l.log.Info("workers whose processes have ended on this host left their partitions at once", "workers", dead, "partitions", partitions)
+		l.log.Info("members whose processes have ended on this host left their partitions at once", "members", dead, "partitions", partitions)
 	}
 	return some
 }

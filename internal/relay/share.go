@@ -65,7 +65,7 @@ func (l *lane) take(hard context.Context, life *membership, v *view, n int) erro
 	if len(parts) == 0 {
 		return nil
 	}
-	l.log.Debug("partitions taken", "worker", l.r.name, "partitions", len(parts))
+	l.log.Debug("partitions taken", "member", l.r.name, "partitions", len(parts))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, part := range parts {
@@ -87,7 +87,7 @@ func (l *lane) release(hard context.Context, life *membership, surplus int) erro
 	ended := l.member.change(life)
 	if err := l.r.cfg.Store.Release(ctx, life.id, l.id, gone); err != nil {
 		ended(nil, nil)
-		l.log.Warn("partitions could not be released to other workers for sure; the lane joins anew", "worker", l.r.name, "error", err)
+		l.log.Warn("partitions could not be released to other members for sure; the lane joins anew", "member", l.r.name, "error", err)
 		l.doubts()
 		return err
 	}
