@@ -138,7 +138,7 @@ func (l *lane) work(hard context.Context) (crash error) {
 		parts, all := l.wake.take()
 		again, err := l.turn(hard, parts, all)
 		if l.claimed > 0 && l.keepsUp() {
-			l.rested = time.Now().Add(l.pace.rest())
+			l.rested = time.Now().Add(l.pace.rest(l.claimed))
 		}
 		l.claimed = 0
 		switch {

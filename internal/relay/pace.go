@@ -4,19 +4,19 @@ import "time"
 
 const (
 	paceMax    = 50 * time.Millisecond // of a rest
-	paceSlow   = 3                     // times the best look: the machine is busy
+	paceShare  = 4                     // rows for which a rest is as long as a look waits
 	paceWorst  = 16                    // times the best look: one that takes longer says no more
-	paceTimes  = 16                    // looks that a rest is as long as, when they are slow
 	paceWeight = 16                    // looks that the mean is about
 	paceDrift  = 1 << 14               // looks after which the best one is forgotten, about
 )
 
-// pace says for how long a lane that keeps up rests after a turn. On a machine that has
-// time it is not at all. Where busy writers make a look take several times as long as the
-// best one did, each turn takes from them what they would need, and is for few rows: the
-// longer the rest, the more rows are in the next turn, which costs little more for many
-// than for one. The same idea, of a queue that shows in the round trip, is TCP Vegas's
-// (Brakmo and Peterson, 1995). It is not safe for concurrent use.
+// pace says for how long a lane that keeps up rests after a turn. Each turn takes about
+// as much from the machine for one row as for many. Where busy writers make looks wait,
+// which shows in what they take longer than the best one did, few rows a turn are too
+// few: the more rows come and the longer looks wait, the longer the lane rests, and the
+// more rows the next turn has. A machine that has time is hardly waited for. The measure,
+// a queue that shows in the round trip, is TCP Vegas's (Brakmo and Peterson, 1995). It is
+// not safe for concurrent use.
 type pace struct {
 	best, mean time.Duration
 }
@@ -31,10 +31,8 @@ func (p *pace) looked(took time.Duration) {
 	p.best = min(took, p.best+max(p.best/paceDrift, 1))
 }
 
-// rest is for how long nothing is to be read or claimed.
-func (p *pace) rest() time.Duration {
-	if p.mean <= paceSlow*p.best {
-		return 0
-	}
-	return min(paceTimes*p.mean, paceMax)
+// rest is for how long nothing is to be read or claimed after a turn of so many rows.
+func (p *pace) rest(rows int) time.Duration {
+	waits := max(0, p.mean-p.best)
+	return min(time.Duration(rows)*waits/paceShare, paceMax)
 }

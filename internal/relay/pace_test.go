@@ -5,34 +5,30 @@ import (
 	"time"
 )
 
-func TestPace_RestsOnlyWhereTheMachineIsBusy(t *testing.T) {
+func TestPace_RestsWhereTheMachineIsBusy(t *testing.T) {
 	var p pace
 	looks := func(n int, took time.Duration) {
 		for range n {
 			p.looked(took)
 		}
 	}
-	if r := p.rest(); r != 0 {
-		t.Fatalf("it rests for %v before the first look", r)
+	between := func(when string, rows int, least, most time.Duration) {
+		t.Helper()
+		if r := p.rest(rows); r < least || r > most {
+			t.Errorf("%s it rests for %v after %d rows, not for %v to %v", when, r, rows, least, most)
+		}
 	}
+	between("before the first look", 100, 0, 0)
 	looks(100, time.Millisecond)
-	if looks(1, time.Minute); p.rest() != 0 {
-		t.Errorf("one slow look makes it rest for %v", p.rest())
-	}
+	between("while all looks are like the best", 100, 0, 0)
+	looks(1, time.Minute)
+	between("after one slow look", 1, 0, time.Millisecond)
 	looks(100, 2*time.Millisecond)
-	if r := p.rest(); r != 0 {
-		t.Errorf("it rests for %v though looks take about as long as the best", r)
-	}
+	between("while looks wait a little", 2, 0, time.Millisecond)
 	looks(200, 5*time.Millisecond)
-	if r := p.rest(); r < 20*time.Millisecond || r > paceMax {
-		t.Errorf("it rests for %v while looks take five times as long as the best", r)
-	}
-	looks(200, time.Second)
-	if r := p.rest(); r != paceMax {
-		t.Errorf("it rests for %v, not for %v at most", r, paceMax)
-	}
+	between("while looks wait", 1, 500*time.Microsecond, 2*time.Millisecond)
+	between("while looks wait", 20, 10*time.Millisecond, 40*time.Millisecond)
+	between("while looks wait", 10_000, paceMax, paceMax)
 	looks(1<<17, 5*time.Millisecond)
-	if r := p.rest(); r != 0 {
-		t.Errorf("a machine that is as slow as this for good isn't busy, and it rests for %v", r)
-	}
+	between("on a machine that is as slow as this for good", 100, 0, 0)
 }
