@@ -42,27 +42,19 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 func claimed(r result) (c relay.Claimed, err error) {
 	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
 	c.Partition = int(r.number(0))
-	for i, id := range []*string{&c.ID, &c.MessageID} {
-		if *id, err = r.uuid(6 + i); err != nil {
+	if c.MessageID, err = r.uuid(6); err != nil {
+		return c, err
+	}
+	c.StreamCategory, c.Topic, c.PartitionKey, c.MessageType, c.Payload = r.text(7), r.text(8), r.text(9), r.text(10), r.bytes(11)
+	c.ContentType, c.CloudEvent, c.CorrelationID, c.TenantID, c.Traceparent = r.text(12), r.text(13), r.text(14), r.text(15), r.text(16)
+	var now time.Time
+	for i, t := range []*time.Time{&c.OccurredAt, &c.CreatedAt, &now} {
+		if *t, err = r.time(17 + i); err != nil {
 			return c, err
 		}
 	}
-	for i, text := range []*string{
-		&c.TargetBroker, &c.Stream, &c.StreamCategory, &c.Topic, &c.PartitionKey, &c.MessageType, &c.AggregateType, &c.AggregateID,
-	} {
-		*text = r.text(8 + i)
-	}
-	c.AggregateVersion, c.Payload = r.number(16), r.bytes(17)
-	for i, text := range []*string{&c.ContentType, &c.CloudEvent, &c.CorrelationID, &c.CausationID, &c.TenantID, &c.Traceparent} {
-		*text = r.text(18 + i)
-	}
-	c.Priority = int(r.number(24))
-	if c.OccurredAt, err = r.time(25); err != nil {
-		return c, err
-	}
-	c.Waited = max(time.Duration(r.number(27))*time.Microsecond, 0)
-	c.CreatedAt, err = r.time(26)
-	return c, err
+	c.Waited = max(now.Sub(c.CreatedAt), 0)
+	return c, nil
 }
 
 // split are the columns of rows.

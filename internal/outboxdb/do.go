@@ -75,7 +75,7 @@ func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) er
 func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) error {
 	all := make([]pipeline.Statement, 0, len(runs)+1)
 	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits()}})
-	rows := make([][][][]byte, len(runs)) // of each statement
+	rows := make([][]result, len(runs)) // of each statement
 	for i, r := range runs {
 		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values))}
 		for v, value := range r.values {
@@ -83,7 +83,7 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 		}
 		if r.row != nil {
 			next.Row = func(columns [][]byte) error {
-				rows[i] = append(rows[i], copied(columns))
+				rows[i] = append(rows[i], fromPostgres(columns))
 				return nil
 			}
 		}
@@ -93,8 +93,8 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 		return err
 	}
 	for i, r := range runs {
-		for _, columns := range rows[i] {
-			if err := r.row(result{postgres: columns}); err != nil {
+		for _, row := range rows[i] {
+			if err := r.row(row); err != nil {
 				return err
 			}
 		}
@@ -103,7 +103,7 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 }
 
 // send runs a step's message. It fills rows, of each statement.
-func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, rows [][][][]byte) error {
+func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, rows [][]result) error {
 	if k, ok := s.db.Driver().(pipeline.Keeper); ok && m == keeps {
 		all[0] = pipeline.Statement{Query: beginKeep}
 		return k.Keep(ctx, all...)
@@ -120,23 +120,6 @@ func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, rows
 		})
 	}
 	return err
-}
-
-// copied is a row of which the driver uses the memory again, in one piece of its own.
-func copied(columns [][]byte) [][]byte {
-	size := 0
-	for _, c := range columns {
-		size += len(c)
-	}
-	all, row := make([]byte, 0, size), make([][]byte, len(columns))
-	for i, c := range columns {
-		if c != nil {
-			from := len(all)
-			all = append(all, c...)
-			row[i] = all[from:len(all):len(all)]
-		}
-	}
-	return row
 }
 
 // on gives do a connection that takes pipelines.

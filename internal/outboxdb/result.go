@@ -1,9 +1,9 @@
 package outboxdb
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,33 +14,61 @@ import (
 // result is a row of what either database answers. A NULL
 // is the zero value of what it is read as.
 type result struct {
-	postgres [][]byte // in PostgreSQL's binary form
+	postgres string  // all columns, in PostgreSQL's binary form
+	ends     []int32 // of each column in it; the complement for a NULL
 	sqlite   []any
+}
+
+// fromPostgres copies a row, of which the driver uses the memory again.
+func fromPostgres(columns [][]byte) result {
+	r := result{ends: make([]int32, len(columns))}
+	size := 0
+	for i, c := range columns {
+		size += len(c)
+		if r.ends[i] = int32(size); c == nil { //nolint:gosec // a message of the server is smaller
+			r.ends[i] = ^r.ends[i]
+		}
+	}
+	var all strings.Builder
+	all.Grow(size)
+	for _, c := range columns {
+		all.Write(c)
+	}
+	r.postgres = all.String()
+	return r
+}
+
+// column is one of PostgreSQL's.
+func (r result) column(i int) string {
+	begin := int32(0)
+	if i > 0 {
+		begin = max(r.ends[i-1], ^r.ends[i-1])
+	}
+	return r.postgres[begin:max(r.ends[i], ^r.ends[i])]
 }
 
 func (r result) null(i int) bool {
 	if r.sqlite != nil {
 		return r.sqlite[i] == nil
 	}
-	return r.postgres[i] == nil
+	return r.ends[i] < 0
 }
 
+// number is an integer of two, four or eight bytes, or a boolean of one.
 func (r result) number(i int) int64 {
 	if r.sqlite != nil {
 		n, _ := r.sqlite[i].(int64)
 		return n
 	}
-	switch b := r.postgres[i]; len(b) {
-	case 1:
-		return int64(b[0]) // a boolean
-	case 2:
-		return int64(int16(binary.BigEndian.Uint16(b)))
-	case 4:
-		return int64(int32(binary.BigEndian.Uint32(b)))
-	case 8:
-		return int64(binary.BigEndian.Uint64(b))
+	c, n := r.column(i), uint64(0)
+	for j := range len(c) {
+		n = n<<8 | uint64(c[j])
 	}
-	return 0
+	if len(c) == 2 || len(c) == 4 {
+		unused := 64 - 8*len(c)
+		return int64(n<<unused) >> unused
+	}
+	return int64(n)
 }
 
 func (r result) yes(i int) bool { return r.number(i) != 0 }
@@ -50,7 +78,7 @@ func (r result) text(i int) string {
 		s, _ := r.sqlite[i].(string)
 		return s
 	}
-	return string(r.postgres[i])
+	return r.column(i)
 }
 
 func (r result) bytes(i int) []byte {
@@ -58,14 +86,14 @@ func (r result) bytes(i int) []byte {
 		b, _ := r.sqlite[i].([]byte)
 		return b
 	}
-	return r.postgres[i]
+	return []byte(r.column(i))
 }
 
 func (r result) uuid(i int) (string, error) {
 	if r.sqlite != nil {
 		return r.text(i), nil
 	}
-	id, err := uuid.FromBytes(r.postgres[i])
+	id, err := uuid.FromBytes([]byte(r.column(i)))
 	return id.String(), err
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -239,21 +240,15 @@ func (t *track) probesBefore(a, b *keyTrack) bool {
 // claimed takes in what the claim has read, and returns what may be sent of it.
 // What is gone is left out; a row that waits by now ends its key's run.
 func (t *track) claimed(c *choice, rows []Claimed) []Claimed {
-	got := make(map[int64]*Claimed, len(rows))
-	for i := range rows {
-		got[rows[i].Seq] = &rows[i]
-	}
-	sends := map[int64]bool{}
 	c.rows = c.rows[:0]
 	keys := c.keys
 	c.keys = c.keys[:0]
 	for _, ch := range keys {
 		k, n := ch.of, len(ch.entries)
-		kept, waits := ch.take(got)
+		kept, waits := ch.take(rows)
 		t.count(k.part, len(kept)-n)
 		ch.entries, k.hand = kept, kept
 		for _, e := range kept {
-			sends[e.seq] = true
 			c.rows = append(c.rows, RowRef{k.part, e.seq})
 		}
 		if waits != 0 {
@@ -265,21 +260,31 @@ func (t *track) claimed(c *choice, rows []Claimed) []Claimed {
 		t.update(k)
 	}
 	c.finish()
-	return slices.DeleteFunc(rows, func(r Claimed) bool { return !sends[r.Seq] })
+	return slices.DeleteFunc(rows, func(r Claimed) bool {
+		_, sends := slices.BinarySearchFunc(c.rows, r.Seq, func(ref RowRef, seq int64) int { return cmp.Compare(ref.Seq, seq) })
+		return !sends
+	})
 }
 
 // take is what may be sent of the run, and the seq of a row that waits.
-func (ch *chosen) take(got map[int64]*Claimed) (kept []entry, waits int64) {
+func (ch *chosen) take(rows []Claimed) (kept []entry, waits int64) {
+	kept = make([]entry, 0, len(ch.entries))
 	for _, e := range ch.entries {
-		switch row := got[e.seq]; {
-		case row == nil:
-		case row.Waits:
+		switch at, there := bySeq(rows, e.seq); {
+		case !there:
+		case rows[at].Waits:
 			return kept, e.seq
 		default:
 			kept = append(kept, e)
 		}
 	}
 	return kept, 0
+}
+
+// bySeq finds a row of a claim, which has them in the order of seq.
+func bySeq(rows []Claimed, seq int64) (at int, there bool) {
+	at = sort.Search(len(rows), func(i int) bool { return rows[i].Seq >= seq })
+	return at, at < len(rows) && rows[at].Seq == seq
 }
 
 func (t *track) count(part, rows int) {

@@ -161,9 +161,11 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.forget = nil
 	l.mu.Lock()
 	f.rows = f.track.claimed(f.c, answer.Rows)
+	last := ""
 	for i := range f.rows {
-		topic := topicOf(&f.rows[i])
-		l.names[outbox.TopicHash(topic)] = topic
+		if topic := topicOf(&f.rows[i]); topic != last {
+			l.names[outbox.TopicHash(topic)], last = topic, topic
+		}
 	}
 	l.mu.Unlock()
 	l.inFlight.Add(int64(len(f.rows)))

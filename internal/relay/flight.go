@@ -227,13 +227,10 @@ func (f *flight) settled(ctx context.Context, o outcome, took time.Duration) {
 // and what users put into headers are nobody's business in a log.
 func (f *flight) published(ctx context.Context, s Settlement, took time.Duration) {
 	l := f.l
-	at := map[int64]*Claimed{}
-	for i := range f.rows {
-		at[f.rows[i].Seq] = &f.rows[i]
-	}
 	times := make([]time.Duration, 0, len(s.Published))
 	for _, ref := range s.Published {
-		times = append(times, at[ref.Seq].Waited+took)
+		at, _ := bySeq(f.rows, ref.Seq)
+		times = append(times, f.rows[at].Waited+took)
 	}
 	l.published.add(len(times))
 	l.latency.add(time.Now(), times)
@@ -241,7 +238,8 @@ func (f *flight) published(ctx context.Context, s Settlement, took time.Duration
 		return
 	}
 	for _, ref := range s.Published {
-		row, log := at[ref.Seq], l.log
+		at, _ := bySeq(f.rows, ref.Seq)
+		row, log := &f.rows[at], l.log
 		if id := tracing.TraceID(ctx, row.Traceparent); id != "" {
 			log = log.With("trace_id", id)
 		}

@@ -29,9 +29,9 @@ func messageOf(row *Claimed) (broker.Message, error) {
 	m.Headers["type"] = row.MessageType
 	m.Headers["time"] = row.OccurredAt.UTC().Format(timeLayout)
 	m.Headers["content-type"] = row.ContentType
-	for name, value := range map[string]string{"correlation-id": row.CorrelationID, "tenant-id": row.TenantID, "traceparent": row.Traceparent} {
-		if value != "" {
-			m.Headers[name] = value
+	for _, h := range [...]struct{ name, value string }{{"correlation-id", row.CorrelationID}, {"tenant-id", row.TenantID}, {"traceparent", row.Traceparent}} {
+		if h.value != "" {
+			m.Headers[h.name] = h.value
 		}
 	}
 	if row.CloudEvent == "" {

@@ -60,11 +60,12 @@ const (
 )
 
 func read(err error) reading {
+	if err == nil {
+		return stored
+	}
 	var panicking *panicError
 	class, scope := broker.ClassOf(err), broker.ScopeOf(err)
 	switch {
-	case err == nil:
-		return stored
 	case errors.Is(err, errUnsent), class == broker.Unavailable && scope == broker.ScopeRow: // one before it of its key failed
 		return unsent
 	case errors.Is(err, errCrash):
@@ -86,7 +87,7 @@ func read(err error) reading {
 // judged is a row with its answer. Of a key, what is said of rows behind the
 // first that wasn't acknowledged only repeats that one.
 type judged struct {
-	Claimed
+	*Claimed
 
 	key    int // in the choice
 	err    error
@@ -113,7 +114,7 @@ func (t *track) judge(now time.Time, v verdict, c *choice, rows []Claimed, errs 
 
 // match finds the keys of rows, and the first that fails of each.
 func (t *track) match(c *choice, rows []Claimed, errs map[int]error) []judged {
-	keys := map[int64]int{}
+	keys := make(map[int64]int, len(rows))
 	for i, ch := range c.keys {
 		for _, e := range ch.entries {
 			keys[e.seq] = i
@@ -121,9 +122,9 @@ func (t *track) match(c *choice, rows []Claimed, errs map[int]error) []judged {
 	}
 	broken := make([]bool, len(c.keys))
 	all := make([]judged, len(rows))
-	for i, row := range rows {
-		key := keys[row.Seq]
-		all[i] = judged{row, key, errs[i], read(errs[i]), broken[key]}
+	for i := range rows {
+		key := keys[rows[i].Seq]
+		all[i] = judged{&rows[i], key, errs[i], read(errs[i]), broken[key]}
 		broken[key] = broken[key] || errs[i] != nil
 	}
 	return all

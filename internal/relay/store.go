@@ -37,7 +37,8 @@ type PartLow struct {
 	Low  int64
 }
 
-// Claimed is a row with its body, as a claim reads it.
+// Claimed is a row with its body, as a claim reads it: of [outbox.Row] what its message
+// is made of, and its partition.
 type Claimed struct {
 	outbox.Row
 

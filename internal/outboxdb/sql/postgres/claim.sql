@@ -12,10 +12,8 @@ WITH v AS MATERIALIZED (
 	WHERE c.member = $1::bigint AND c.n = $2::bigint
 )
 SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at > clock_timestamp(), false),
-	b.id, b.message_id, (SELECT target FROM outbox_lanes WHERE id = $3::smallint), b.stream, b.stream_category, b.topic, b.partition_key, b.message_type,
-	b.aggregate_type, b.aggregate_id, b.aggregate_version, b.payload, b.content_type, b.cloud_event, b.correlation_id, b.causation_id,
-	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at,
-	(extract(epoch FROM clock_timestamp() - b.created_at) * 1000000)::bigint
+	b.message_id, b.stream_category, b.topic, b.partition_key, b.message_type, b.payload, b.content_type, b.cloud_event,
+	b.correlation_id, b.tenant_id, b.traceparent, b.occurred_at, b.created_at, clock_timestamp()
 FROM v
 JOIN outbox_queue AS q ON q.lane = v.lane AND q.part = v.part AND q.seq = v.seq
 JOIN outbox_messages AS b ON b.seq = v.seq;

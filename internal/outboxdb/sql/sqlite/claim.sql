@@ -2,10 +2,8 @@ INSERT INTO outbox_claims (member, n, seqs)
 SELECT member, ?2, ?3 FROM outbox_members WHERE member = ?1
 RETURNING member;
 SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), 0),
-	b.id, b.message_id, (SELECT target FROM outbox_lanes WHERE id = ?3), b.stream, b.stream_category, b.topic, b.partition_key, b.message_type,
-	b.aggregate_type, b.aggregate_id, b.aggregate_version, b.payload, b.content_type, b.cloud_event, b.correlation_id, b.causation_id,
-	b.tenant_id, b.traceparent, b.priority, b.occurred_at, b.created_at,
-	CAST((julianday('now') - julianday(b.created_at)) * 86400000 AS INTEGER) * 1000
+	b.message_id, b.stream_category, b.topic, b.partition_key, b.message_type, b.payload, b.content_type, b.cloud_event,
+	b.correlation_id, b.tenant_id, b.traceparent, b.occurred_at, b.created_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 FROM json_each(?4) AS p
 CROSS JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = json_extract(?5, '$[' || p.key || ']')
 CROSS JOIN outbox_messages AS b ON b.seq = q.seq;
