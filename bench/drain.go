@@ -108,7 +108,7 @@ func (w *world) drained(ctx context.Context) error {
 		case time.Since(begin) > patience:
 			return fmt.Errorf("not done within %v", patience)
 		}
-		pause(ctx, max(5*time.Millisecond, 10*time.Since(looked))) // who asks shares the cores
+		pause(ctx, max(5*time.Millisecond, 40*time.Since(looked))) // who asks shares the cores
 	}
 	return ctx.Err()
 }

@@ -124,9 +124,9 @@ func (w *world) claimedByTheDead() {
 	_, err = store.Take(ctx, members[0], lanes[0], n)
 	require.NoError(w.t, err)
 	rows := []relay.RowRef{}
-	w.each("SELECT part, seq FROM outbox_queue ORDER BY seq LIMIT 3", func(scan func(...any) error) error {
+	w.each("SELECT part, seq, key FROM outbox_queue ORDER BY seq LIMIT 3", func(scan func(...any) error) error {
 		var r relay.RowRef
-		err := scan(&r.Part, &r.Seq)
+		err := scan(&r.Part, &r.Seq, &r.Key)
 		rows = append(rows, r)
 		return err
 	})

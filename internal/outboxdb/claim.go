@@ -15,11 +15,11 @@ var claimStep = load("claim")
 // the rows, with their bodies.
 func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
 	rows := slices.SortedFunc(slices.Values(q.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
-	parts, seqs := split(rows)
+	parts, seqs, keys := split(rows)
 	c.Rows = make([]relay.Claimed, 0, len(rows))
 	runs := []statement{
 		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
-		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs}, row: func(r result) error {
+		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
 			row, err := claimed(r)
 			c.Rows = append(c.Rows, row)
 			return err
@@ -58,10 +58,10 @@ func claimed(r result) (c relay.Claimed, err error) {
 }
 
 // split are the columns of rows.
-func split(rows []relay.RowRef) (parts, seqs []int64) {
-	parts, seqs = make([]int64, len(rows)), make([]int64, len(rows))
+func split(rows []relay.RowRef) (parts, seqs, keys []int64) {
+	parts, seqs, keys = make([]int64, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
-		parts[i], seqs[i] = int64(r.Part), r.Seq
+		parts[i], seqs[i], keys[i] = int64(r.Part), r.Seq, r.Key
 	}
-	return parts, seqs
+	return parts, seqs, keys
 }

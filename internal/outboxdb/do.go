@@ -17,6 +17,21 @@ import (
 type step struct {
 	name             string
 	postgres, sqlite []string
+	rare             bool // PostgreSQL plans it each time
+}
+
+// rarely is a step that there is time to plan, by what is in the tables.
+func rarely(name string) step {
+	s := load(name)
+	s.rare = true
+	return s
+}
+
+func (s step) plans() string {
+	if s.rare {
+		return "force_custom_plan"
+	}
+	return "force_generic_plan"
 }
 
 func load(name string) step {
@@ -74,7 +89,7 @@ func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) er
 
 func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) error {
 	all := make([]pipeline.Statement, 0, len(runs)+1)
-	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits()}})
+	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits(), what.plans()}})
 	rows := make([][]result, len(runs)) // of each statement
 	for i, r := range runs {
 		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values))}

@@ -31,3 +31,13 @@ func Postgres(name string) []string { return load(name).postgres }
 
 // SQLite are those that SQLite gets.
 func SQLite(name string) []string { return load(name).sqlite }
+
+// Plans is how PostgreSQL plans a step's statements.
+func Plans(name string) string {
+	for _, s := range []step{lanesStep, makeStep, joinStep, takeStep, releaseStep, reapStep} {
+		if s.name == name {
+			return s.plans()
+		}
+	}
+	return load(name).plans()
+}

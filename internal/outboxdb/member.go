@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	lanesStep   = load("lanes")
-	makeStep    = load("lanes_make")
-	joinStep    = load("join")
+	lanesStep   = rarely("lanes")
+	makeStep    = rarely("lanes_make")
+	joinStep    = rarely("join")
 	renewStep   = load("renew")
-	takeStep    = load("take")
-	releaseStep = load("release")
-	reapStep    = load("reap")
+	takeStep    = rarely("take")
+	releaseStep = rarely("release")
+	reapStep    = rarely("reap")
 )
 
 // Lanes makes sure that targets have a number and their partitions. What is there is

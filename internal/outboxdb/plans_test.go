@@ -51,11 +51,11 @@ func lastingPlans(t *testing.T, counted string) {
 		{"fetch", 0, []string{"1", "8005", "0", "20"}},
 		{"due", 0, []string{"1", "'-infinity'", "0", "20"}},
 		{"claim", 0, []string{"1", "1", "'{5,13,21}'"}},
-		{"claim", 1, []string{"1", "1", "1", "'{4,4,4}'", "'{5,13,21}'"}},
-		{"settle_published", 0, []string{"1", "1", "1", "'{4,4,4}'", "'{5,13,21}'", "true"}},
+		{"claim", 1, []string{"1", "1", "1", "'{4,4,4}'", "'{5,13,21}'", "'{4,4,4}'"}},
+		{"settle_published", 0, []string{"1", "1", "1", "'{4,4,4}'", "'{5,13,21}'", "'{4,4,4}'", "true"}},
 		{"settle", 0, []string{
-			"1", "1", "1", "'{4}'", "'{5}'", "true", "'{4}'", "'{13}'", "'{1}'", "'{1000}'", "'{0}'", "'{unknown}'", "'{x}'",
-			"'{4}'", "'{21}'", "'{4}'", "'{29}'", "'{1}'", "'{0}'", "'{0}'", "'{permanent}'", "'{x}'",
+			"1", "1", "1", "'{4}'", "'{5}'", "'{4}'", "true", "'{4}'", "'{13}'", "'{4}'", "'{1}'", "'{1000}'", "'{0}'", "'{unknown}'", "'{x}'",
+			"'{4}'", "'{21}'", "'{4}'", "'{4}'", "'{29}'", "'{4}'", "'{1}'", "'{0}'", "'{0}'", "'{permanent}'", "'{x}'",
 		}},
 		{"reap", 2, []string{"1"}},
 		{"poll", 0, nil},
@@ -69,7 +69,7 @@ func lastingPlans(t *testing.T, counted string) {
 		tx, err := conn.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
-		_, err = tx.Tx.ExecContext(t.Context(), outboxdb.Postgres("begin")[0], nil)
+		_, err = tx.Tx.ExecContext(t.Context(), outboxdb.Postgres("begin")[0], nil, outboxdb.Plans(s.step))
 		require.NoError(t, err)
 		if s.step != "claim" || s.nth != 0 {
 			_, err = tx.Tx.ExecContext(t.Context(), "INSERT INTO outbox_claims (member, n, seqs) VALUES (1, 1, '{5,13,21,29}')")
@@ -89,7 +89,10 @@ func lastingPlans(t *testing.T, counted string) {
 	for n, s := range steps {
 		_, err := conn.Conn.ExecContext(t.Context(), fmt.Sprintf("PREPARE plan%d AS %s", n, outboxdb.Postgres(s.step)[s.nth]))
 		require.NoError(t, err, s.step)
-		run(explain, s, n)
+		// Nothing is compared that an index could have found, though that would be as cheap by now.
+		if plan := strings.Join(run(explain, s, n), "\n"); outboxdb.Plans(s.step) == "force_generic_plan" {
+			require.NotContains(t, plan, "Join Filter", s.step)
+		}
 	}
 	fill(b, 100_000)
 	for n, s := range steps {
@@ -130,7 +133,7 @@ func TestPlans_OnSQLiteByIndex(t *testing.T) {
 
 func planOnSQLite(t *testing.T, b *outboxdbtest.Bench, query string) (details []string) {
 	t.Helper()
-	rows, err := b.DB.DB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 22)...)
+	rows, err := b.DB.DB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 26)...)
 	require.NoError(t, err, query)
 	defer func() { require.NoError(t, rows.Close()) }()
 	for rows.Next() {

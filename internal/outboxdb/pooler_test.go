@@ -57,7 +57,7 @@ func publishAll(t *testing.T, b *outboxdbtest.Bench, m *outboxdbtest.Member) err
 		}
 		q := relay.ClaimRequest{Member: m.ID, Lane: m.Lane, N: n}
 		for _, r := range rows {
-			q.Rows = append(q.Rows, relay.RowRef{Part: r.Part, Seq: r.Seq})
+			q.Rows = append(q.Rows, relay.RowRef{Part: r.Part, Seq: r.Seq, Key: r.Key})
 		}
 		c, err := b.Claim(t.Context(), q)
 		if err != nil {
@@ -90,7 +90,7 @@ func TestBegin_Settings(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Tx.ExecContext(t.Context(), "SET LOCAL synchronous_commit = "+test.server)
 		require.NoError(t, err)
-		_, err = tx.Tx.ExecContext(t.Context(), outboxdb.Postgres("begin")[0], test.asked)
+		_, err = tx.Tx.ExecContext(t.Context(), outboxdb.Postgres("begin")[0], test.asked, "auto")
 		require.NoError(t, err)
 		var commits, lock, idle string
 		require.NoError(t, tx.NewRaw("SELECT current_setting('synchronous_commit'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')").

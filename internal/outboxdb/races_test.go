@@ -135,10 +135,11 @@ func TestRace_ASettleDuringTheReapSettlesNothing(t *testing.T) {
 // Race 5. S3-21: a reap waits for the settle that is under way.
 func TestRace_AReapDuringASettleAddsNoLoss(t *testing.T) {
 	b, m := raced(t)
-	require.Len(t, m.ClaimAll(), 2)
+	claimed := m.ClaimAll()
+	require.Len(t, claimed, 2)
 	s := open(t, b)
-	parts, seqs := fmt.Sprintf("{%[1]d,%[1]d}", outbox.PartitionOf("k", outboxdbtest.Partitions)), "{1,2}"
-	s.exec(outboxdb.Postgres("settle_published")[0], m.ID, 1, m.Lane, parts, seqs, false)
+	twice := func(n int64) string { return fmt.Sprintf("{%[1]d,%[1]d}", n) }
+	s.exec(outboxdb.Postgres("settle_published")[0], m.ID, 1, m.Lane, twice(int64(claimed[0].Partition)), "{1,2}", twice(claimed[0].KeyHash), false)
 	s.during(func() {
 		r, err := b.Reap(t.Context(), m.ID, true)
 		require.NoError(t, err)

@@ -138,7 +138,7 @@ func (m *member) settlement(c claim, outcomes ...outcome) relay.Settlement {
 		case o.status == outbox.Failed || o.held:
 			s.Failed = append(s.Failed, relay.Failure{RowRef: r.Ref(), Attempts: attempts, DueIn: o.after, Class: "transient", Error: o.err, Held: o.held})
 		case o.status == outbox.Abandoned:
-			s.Abandoned = append(s.Abandoned, relay.Abandonment{RowRef: r.Ref(), Key: r.KeyHash, Class: "permanent", Error: o.err, Attempts: attempts, Losses: r.Losses})
+			s.Abandoned = append(s.Abandoned, relay.Abandonment{RowRef: r.Ref(), Class: "permanent", Error: o.err, Attempts: attempts, Losses: r.Losses})
 		}
 	}
 	return s

@@ -31,7 +31,7 @@ func statuses(t *testing.T, b *outboxdbtest.Bench) map[int64]outbox.Status {
 	return all
 }
 
-func row(c relay.Claimed) relay.RowRef { return relay.RowRef{Part: c.Partition, Seq: c.Seq} }
+func row(c relay.Claimed) relay.RowRef { return c.Ref() }
 
 // settleEach settles one claim with rows of every outcome, by key.
 func settleEach(m *outboxdbtest.Member, claimed []relay.Claimed) {
@@ -45,7 +45,7 @@ func settleEach(m *outboxdbtest.Member, claimed []relay.Claimed) {
 		case "held":
 			w.Failed = append(w.Failed, relay.Failure{RowRef: row(c), Attempts: 5, Class: "unknown", Error: "no answer", Held: true})
 		case "abandoned":
-			w.Abandoned = append(w.Abandoned, relay.Abandonment{RowRef: row(c), Key: c.KeyHash, Class: "permanent", Error: "too large", Attempts: 1})
+			w.Abandoned = append(w.Abandoned, relay.Abandonment{RowRef: row(c), Class: "permanent", Error: "too large", Attempts: 1})
 		}
 	}
 	m.Settle(w)

@@ -197,7 +197,7 @@ func (w *world) lose(times int) string {
 	for n := range times {
 		members, err := w.store.Join(w.Context(), fmt.Sprint("lost-", n), ids, time.Second)
 		require.NoError(w, err)
-		_, err = w.store.Claim(w.Context(), relay.ClaimRequest{Member: members[0], Lane: ids[0], N: 1, Rows: []relay.RowRef{{Part: row.Part, Seq: seq}}})
+		_, err = w.store.Claim(w.Context(), relay.ClaimRequest{Member: members[0], Lane: ids[0], N: 1, Rows: []relay.RowRef{{Part: row.Part, Seq: seq, Key: row.Key}}})
 		require.NoError(w, err)
 		require.NoError(w, w.store.Leave(w.Context(), members))
 	}

@@ -150,7 +150,7 @@ func (t *track) hold(c *choice, k *keyTrack, n int) {
 		}
 		c.bytes += e.bytes
 		c.durable = c.durable || e.losses > 0
-		c.rows = append(c.rows, RowRef{k.part, e.seq})
+		c.rows = append(c.rows, RowRef{k.part, e.seq, k.key})
 	}
 	k.hand = taken
 	t.parts[k.part].hand += n
@@ -249,7 +249,7 @@ func (t *track) claimed(c *choice, rows []Claimed) []Claimed {
 		t.count(k.part, len(kept)-n)
 		ch.entries, k.hand = kept, kept
 		for _, e := range kept {
-			c.rows = append(c.rows, RowRef{k.part, e.seq})
+			c.rows = append(c.rows, RowRef{k.part, e.seq, k.key})
 		}
 		if waits != 0 {
 			t.block(k, waits)

@@ -98,7 +98,7 @@ func TestReap_N1_OfADeadProcessAtOnce(t *testing.T) {
 		require.Len(t, parts, 8)
 		w.insert(nil, "a")
 		row, _, _ := w.store.Queued(1)
-		_, err = w.store.Claim(w.Context(), relay.ClaimRequest{Member: members[0], Lane: ids[0], N: 1, Rows: []relay.RowRef{{Part: row.Part, Seq: 1}}})
+		_, err = w.store.Claim(w.Context(), relay.ClaimRequest{Member: members[0], Lane: ids[0], N: 1, Rows: []relay.RowRef{{Part: row.Part, Seq: 1, Key: row.Key}}})
 		require.NoError(t, err)
 
 		begin := time.Now()

@@ -138,7 +138,7 @@ func TestHousekeeping_S1_19_S2_47_AtTheStart(t *testing.T) {
 			m := b.Join("w1", time.Hour, outboxdbtest.Partitions)
 			rows := m.ClaimAll()
 			s := m.Settlement(rows[:2]...)
-			s.Abandoned = []relay.Abandonment{{RowRef: rows[2].Ref(), Key: rows[2].KeyHash, Class: "permanent", Error: "x", Attempts: 1}}
+			s.Abandoned = []relay.Abandonment{{RowRef: rows[2].Ref(), Class: "permanent", Error: "x", Attempts: 1}}
 			require.True(t, m.Settle(s))
 			expireAll(b)
 		}

@@ -116,7 +116,7 @@ func TestProcessor_F_04_GoesOnInARestoredDatabase(t *testing.T) {
 	c := w.ClaimAll()
 	settlement := w.Settlement(c[0])
 	settlement.Failed = []relay.Failure{{RowRef: c[2].Ref(), Attempts: 1, DueIn: 10 * time.Millisecond, Class: "transient", Error: "x"}}
-	settlement.Abandoned = []relay.Abandonment{{RowRef: c[3].Ref(), Key: c[3].KeyHash, Class: "permanent", Error: "x", Attempts: 1}}
+	settlement.Abandoned = []relay.Abandonment{{RowRef: c[3].Ref(), Class: "permanent", Error: "x", Attempts: 1}}
 	require.True(t, w.Settle(settlement))
 	require.Len(t, w.Claim(w.Look(10)[0]), 1)
 

@@ -278,7 +278,7 @@ func (o *outcome) pay(v verdict, row judged, f *fate) {
 		o.settlement.Failed[len(o.settlement.Failed)-1].Held = true
 	default: // those behind it go on
 		o.settlement.Abandoned = append(o.settlement.Abandoned, Abandonment{
-			RowRef: row.Ref(), Key: row.KeyHash, Class: row.class(), Error: row.err.Error(), Attempts: attempts, Losses: row.Losses,
+			RowRef: row.Ref(), Class: row.class(), Error: row.err.Error(), Attempts: attempts, Losses: row.Losses,
 			MaybeDelivered: row.means == crashed || broker.ClassOf(row.err) == broker.Unknown,
 		})
 	}

@@ -53,7 +53,7 @@ func seqsOf(refs []RowRef) (seqs []int64) {
 func TestJudge_OnlyTheFirstOfAKeyPays(t *testing.T) {
 	tr, c, o := judging{keys: []int64{7, 7, 7, 8}, attempts: 1}.judge(t, map[int]error{0: errRefused, 1: errRefused})
 	require.Equal(t, []int64{3, 4}, seqsOf(o.settlement.Published))
-	require.Equal(t, []Failure{{RowRef: RowRef{0, 1}, Attempts: 2, DueIn: 2 * time.Minute, Class: "transient", Error: "refused"}}, o.settlement.Failed)
+	require.Equal(t, []Failure{{RowRef: RowRef{0, 1, 7}, Attempts: 2, DueIn: 2 * time.Minute, Class: "transient", Error: "refused"}}, o.settlement.Failed)
 	require.Equal(t, 1, o.breaks)
 	require.Equal(t, 3, o.settlement.Retries)
 	require.Equal(t, errRefused, o.first)

@@ -25,10 +25,12 @@ type QueueRow struct {
 	Waits  bool // held, or due later: it can't go on now. What is due by now doesn't wait.
 }
 
-// RowRef names a queue row.
+// RowRef names a queue row. Seq alone would do; with the others there is no index of
+// which a database knows only a part.
 type RowRef struct {
 	Part int
 	Seq  int64
+	Key  int64
 }
 
 // PartLow is a partition and the seq that a look begins behind.
@@ -52,7 +54,7 @@ type Claimed struct {
 }
 
 // Ref names the row.
-func (c Claimed) Ref() RowRef { return RowRef{c.Partition, c.Seq} }
+func (c Claimed) Ref() RowRef { return RowRef{c.Partition, c.Seq, c.KeyHash} }
 
 // Store is what the relay needs of a database. Each method is a transaction of
 // its own, and none is bound to a connection.
@@ -181,7 +183,6 @@ type Failure struct {
 type Abandonment struct {
 	RowRef
 
-	Key            int64
 	Class          string
 	Error          string
 	Attempts       int

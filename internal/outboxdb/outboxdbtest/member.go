@@ -50,7 +50,7 @@ func (m *Member) Next(rows ...relay.QueueRow) relay.ClaimRequest {
 	m.n++
 	q := relay.ClaimRequest{Member: m.ID, Lane: m.Lane, N: m.n}
 	for _, r := range rows {
-		q.Rows = append(q.Rows, relay.RowRef{Part: r.Part, Seq: r.Seq})
+		q.Rows = append(q.Rows, relay.RowRef{Part: r.Part, Seq: r.Seq, Key: r.Key})
 	}
 	return q
 }

@@ -90,7 +90,7 @@ func (c *conforming) rows() []relay.QueueRow {
 
 func refs(rows []relay.QueueRow) (all []relay.RowRef) {
 	for _, row := range rows {
-		all = append(all, relay.RowRef{Part: row.Part, Seq: row.Seq})
+		all = append(all, relay.RowRef{Part: row.Part, Seq: row.Seq, Key: row.Key})
 	}
 	return all
 }
@@ -325,7 +325,7 @@ func (c *conforming) abandons() {
 	m := c.join(time.Minute, 8)
 	rows := c.rows()
 	c.claims(m, 1, rows[:1])
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Abandoned: []relay.Abandonment{{RowRef: refs(rows)[0], Key: rows[0].Key, Class: "permanent", Error: "too large", Attempts: 1}}}))
+	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Abandoned: []relay.Abandonment{{RowRef: refs(rows)[0], Class: "permanent", Error: "too large", Attempts: 1}}}))
 	left := c.rows()
 	require.Len(c, left, 1)
 	require.False(c, left[0].Waits)

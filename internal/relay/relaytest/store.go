@@ -251,7 +251,7 @@ func (s *Store) Skip(seq int64) error {
 		return errors.New("there is no such row")
 	}
 	for _, rows := range s.tokens {
-		if slices.Contains(rows, relay.RowRef{Part: q.Part, Seq: seq}) {
+		if slices.Contains(rows, relay.RowRef{Part: q.Part, Seq: seq, Key: q.Key}) {
 			return errors.New("it is in hand")
 		}
 	}

@@ -6,7 +6,7 @@ FROM json_each(?4) AS p
 CROSS JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = json_extract(?5, '$[' || p.key || ']')
 HAVING count(*) > 0;
 DELETE FROM outbox_messages
-WHERE ?6 AND seq <= COALESCE((SELECT min(CAST(value AS INTEGER)) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
+WHERE ?7 AND seq <= COALESCE((SELECT min(CAST(value AS INTEGER)) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
 	AND seq IN (
 		SELECT q.seq FROM json_each(?4) AS p
 		CROSS JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = p.value AND q.seq = json_extract(?5, '$[' || p.key || ']'));
