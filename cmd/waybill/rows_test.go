@@ -71,7 +71,7 @@ func bench(t *testing.T, p uow.Provider) (outboxBench, map[string]outbox.Row) {
 		{RowRef: c[1].Ref(), Attempts: 1, Class: "transient", Error: "no \x1b[31mleader", DueIn: time.Hour},
 		{RowRef: c[3].Ref(), Attempts: 1, Class: "unknown", Error: "timeout", Held: true},
 	}
-	settled.Abandoned = []relay.Abandonment{{RowRef: c[2].Ref(), Key: c[2].KeyHash, Attempts: 1, Class: "permanent", Error: "too large"}}
+	settled.Abandoned = []relay.Abandonment{{RowRef: c[2].Ref(), Attempts: 1, Class: "permanent", Error: "too large"}}
 	require.True(t, m.Settle(settled))
 	require.Len(t, m.Claim(queued[4]), 1)
 	return b, rows
