@@ -98,14 +98,27 @@ type Stateful interface {
 	State() State
 }
 
-// State is how a [Consumer] fares.
+// State is how a [Consumer] fares. It is well if it is Joined and has no LastError.
 type State struct {
 	// Joined: it is in its group, and gets what comes or stands by to take over.
 	Joined bool
 	Since  time.Time // When Joined became what it is.
-	// LastError is what keeps it from receiving. Nil while it is Joined.
+	// Partitions is how many parts of the topic are this consumer's, where the broker
+	// divides a topic among the members. 0: none, or it doesn't.
+	Partitions int
+	// LastError is what keeps it from joining or, while it is Joined, from receiving
+	// all or a part of what comes. Nil as soon as that is over. Its [Class] is
+	// [Permanent] where it needs somebody, such as one who gives a right.
 	LastError error
+	// Missed is how many messages this consumer can never get, because the broker
+	// removed them before the group had acknowledged them: positions in the topic,
+	// where those are what the broker knows. It doesn't fall. 0 also where the broker
+	// doesn't say.
+	Missed int64
 }
+
+// Well says whether a consumer gets everything that comes.
+func (s State) Well() bool { return s.Joined && s.LastError == nil }
 
 // Delivery is a message on loan.
 type Delivery struct {

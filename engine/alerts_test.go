@@ -159,12 +159,35 @@ var provoked = map[string]provoke{
 		b.sell(1)
 		return append(before, until(t, e, crashes, 1)...)
 	},
-	"WaybillSubscriptionDown critical": func(t *testing.T, b *bench) []samples {
+	"WaybillSubscriptionNotJoined critical": func(t *testing.T, b *bench) []samples {
 		b.main.SetOutage(true)
 		cfg := b.config()
 		cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error { return nil })}
 		e := b.start(cfg)
-		return until(t, e, `waybill_subscription_running{subscription="parcels"}`, 0)
+		return until(t, e, `waybill_subscription_joined{subscription="parcels"}`, 0)
+	},
+	"WaybillSubscriptionDown critical": func(t *testing.T, b *bench) []samples {
+		e, says := b.consumeFrom()
+		says(broker.State{Joined: true, Since: time.Now(), LastError: errors.New("one partition has no leader")})
+		return []samples{scraped(t, e, map[string]float64{
+			`waybill_subscription_running{subscription="parcels"}`: 0,
+			`waybill_subscription_joined{subscription="parcels"}`:  1,
+		})}
+	},
+	"WaybillSubscriptionMissed critical": func(t *testing.T, b *bench) []samples {
+		e, says := b.consumeFrom()
+		before := until(t, e, `waybill_subscription_missed_total{subscription="parcels"}`, 0)
+		says(broker.State{Joined: true, Since: time.Now(), Missed: 15})
+		return append(before, until(t, e, `waybill_subscription_missed_total{subscription="parcels"}`, 15)...)
+	},
+	"WaybillSubscriptionLagUnknown warning": func(t *testing.T, b *bench) []samples {
+		cfg := b.config()
+		cfg.Brokers["default"] = mute{b.main}
+		cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error { return nil })}
+		return []samples{scraped(t, b.start(cfg), map[string]float64{
+			`waybill_subscription_lag_known{subscription="parcels"}`: 0,
+			`waybill_subscription_joined{subscription="parcels"}`:    1,
+		})}
 	},
 	"WaybillSubscriptionBreakerOpen warning": func(t *testing.T, b *bench) []samples {
 		e := b.consume(func(context.Context, Sold) error { return errors.New("the depot doesn't answer") })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // subscriptionsReport is the answer of /api/subscriptions, by name.
@@ -16,6 +17,11 @@ type subscriptionsReport struct {
 type subscriptionReport struct {
 	Provider    string   `json:"provider"`
 	Running     bool     `json:"running"`
+	Joined      bool     `json:"joined"`
+	Since       *string  `json:"since"`
+	Partitions  int      `json:"partitions"`
+	Refusal     *string  `json:"refusal"`
+	Missed      int64    `json:"missed"`
 	Paused      bool     `json:"paused"`
 	Open        bool     `json:"open"`
 	InFlight    int64    `json:"in_flight"`
@@ -64,7 +70,15 @@ func (e *Engine) subscriptionState(ctx context.Context, s stream, as age) subscr
 	report := subscriptionReport{
 		Provider: s.provider, Running: status.Running, Paused: status.Paused, Open: status.Open, InFlight: status.InFlight,
 		Handled: status.Handled, Duplicates: status.Duplicates, Parked: status.Parked, Retries: status.Retries,
-		Postponed: status.Postponed,
+		Postponed: status.Postponed, Joined: status.Joined, Partitions: status.Partitions, Missed: status.Missed,
+	}
+	if !status.Since.IsZero() {
+		since := status.Since.UTC().Format(time.RFC3339)
+		report.Since = &since
+	}
+	if status.Refusal != nil {
+		text := status.Refusal.Error()
+		report.Refusal = &text
 	}
 	if status.Stalled != "" {
 		report.Stalled = &status.Stalled

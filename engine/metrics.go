@@ -166,6 +166,9 @@ var (
 
 	subscriptionMetrics = []metric[subscription.Status]{
 		consumer(gauge, "running", "1 while it is in its group, and its broker and database answer.", func(s subscription.Status) int64 { return int64(bit(s.Running)) }),
+		consumer(gauge, "joined", "1 while it is in its group, and gets what comes or stands by.", func(s subscription.Status) int64 { return int64(bit(s.Joined)) }),
+		consumer(gauge, "partitions", "Parts of the topic that this process has to itself; 0 also where the broker doesn't divide it.", func(s subscription.Status) int64 { return int64(s.Partitions) }),
+		consumer(counter, "missed_total", "Messages that the broker removed before they were consumed: they are never handled.", func(s subscription.Status) int64 { return s.Missed }),
 		consumer(gauge, "paused", "1 while an operator has paused it.", func(s subscription.Status) int64 { return int64(bit(s.Paused)) }),
 		consumer(gauge, "breaker_open", "1 while one message after the other fails, and they are tried one at a time.",
 			func(s subscription.Status) int64 { return int64(bit(s.Open)) }),
@@ -185,6 +188,7 @@ var (
 		consumer(counter, "beyond_horizon_total", "Messages handled that were sent before anything that the inbox still knows.",
 			func(s subscription.Status) int64 { return s.BeyondHorizon }),
 	}
+	lagKnown    = gauge("waybill_subscription_lag_known", "1 if this scrape has its lag in messages, 0 if that can't be known now; not there where the broker never says.", bit, "subscription")
 	lagMessages = gauge("waybill_subscription_lag_messages", "Messages at the broker, of this process's share, that are not handled yet.",
 		func(l subscription.Lag) float64 { return float64(l.Messages) }, "subscription")
 	lagAge = gauge("waybill_subscription_lag_seconds", "Time since the oldest message in hand was published; 0 if there is none.",
@@ -306,10 +310,12 @@ func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
 func (c *collector) lagOf(s stream, to chan<- prometheus.Metric) {
 	result, known := s.lag.get(c.lookouts.ctx)
 	if !known || result.err != nil {
+		lagKnown.send(to, false, s.name)
 		return
 	}
 	lagAge.send(to, result.value, s.name)
 	if result.value.Messages >= 0 { // the broker can say
+		lagKnown.send(to, true, s.name)
 		lagMessages.send(to, result.value, s.name)
 	}
 }

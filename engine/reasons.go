@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -70,6 +71,9 @@ func (s sight) reasons() []reason {
 				reasons = nil // that is why
 			}
 			reasons = append(reasons, withheld(*t))
+		}
+		if r := c.missed(); r != nil {
+			reasons = append(reasons, *r)
 		}
 		for _, r := range reasons {
 			r.Provider, r.Subscription = c.provider, name
@@ -310,11 +314,49 @@ func wait(rows int64) string {
 // brief is a time for people.
 func brief(d time.Duration) time.Duration { return d.Round(time.Second) }
 
+// cutOff is that the broker gives a subscription nothing, or not all.
+func (c subscriptionSight) cutOff() reason {
+	said := "it still tries to join"
+	if c.status.Refusal != nil {
+		said = c.status.Refusal.Error()
+	}
+	what := "its broker gives it nothing" + because(&said) + ": it is not in its group since "
+	if c.status.Joined {
+		what = "its broker gives it not all that comes" + because(&said) + ", and it is in its group since "
+	}
+	what += c.status.Since.UTC().Format(time.RFC3339)
+	if broker.ClassOf(c.status.Refusal) == broker.Permanent {
+		return reason{
+			Code: "subscription_refused", State: stuck, what: what,
+			remedy: "It is asked again and again, and goes on when it is allowed: give its user the rights to read the topic and to be in the group, or correct the settings. Messages wait at the broker, as long as that keeps them.",
+		}
+	}
+	return reason{
+		Code: "subscription_cut_off", State: degraded, lasting: cutOffFor, what: what,
+		remedy: "See that the broker runs, its address, and the network. Messages wait there, and it goes on by itself.",
+	}
+}
+
+// missed is that messages will never be handled, for as long as that is news.
+func (c subscriptionSight) missed() *reason {
+	if c.sinceMissed == nil || *c.sinceMissed >= recentLoss {
+		return nil
+	}
+	return &reason{
+		Code: "subscription_missed", State: degraded,
+		what: fmt.Sprintf("the broker removed %s before it had them, the last noticed at %s: they are never handled here",
+			number(c.status.Missed, "message"), c.status.MissedAt.UTC().Format(time.RFC3339)),
+		remedy: "Have the broker keep messages for longer than a subscription may be behind (retention.ms and retention.bytes of the topic on Kafka), and ask the sender to publish again what is needed: `waybill backfill`, where its events are kept.",
+	}
+}
+
 // reasons are those of one subscription.
 func (c subscriptionSight) reasons() []reason {
 	failure := &c.status.LastError
 	waits := c.lag != nil && c.lag.Messages > c.status.Waiting // what waits for its time isn't expected to move
 	switch {
+	case c.status.Refusal != nil, !c.status.Joined && !c.status.Since.IsZero():
+		return []reason{c.cutOff()}
 	case !c.status.Running:
 		return []reason{{
 			Code: "subscription_down", State: degraded, lasting: settling,

@@ -37,6 +37,8 @@ type subscriptionSight struct {
 	status   subscription.Status
 	lag      *subscription.Lag // nil: not known
 	still    time.Duration     // since when it has neither handled nor caught up anything
+	// sinceMissed is how long ago messages were missed; nil: none were.
+	sinceMissed *time.Duration
 }
 
 // lane is a target broker of a provider, or a subscription of one.
@@ -79,6 +81,10 @@ func (e *Engine) look(ctx context.Context) sight {
 			o := subscriptionSight{provider: stream.provider, status: stream.runner.Status()}
 			if lag, known := stream.lag.recent(ctx); known && lag.err == nil {
 				o.lag = &lag.value
+			}
+			if at := o.status.MissedAt; !at.IsZero() {
+				ago := time.Since(at)
+				o.sinceMissed = &ago
 			}
 			mu.Lock()
 			defer mu.Unlock()

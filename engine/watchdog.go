@@ -25,6 +25,11 @@ const (
 	stillAfter = 5 * time.Minute
 	// settling is for what is so for a moment whenever something starts.
 	settling = 30 * time.Second
+	// cutOffFor is how long a broker gives a subscription nothing before that counts:
+	// longer than a group takes to divide a topic anew.
+	cutOffFor = 5 * time.Second
+	// recentLoss is how long it is told that messages were missed.
+	recentLoss = 24 * time.Hour
 	// recentCrash is for how long a crash shows. A lane that crashes again and again
 	// starts more often than that.
 	recentCrash = time.Minute

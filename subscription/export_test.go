@@ -62,3 +62,6 @@ func (e *evictor) Room(n int) { e.marks.room = n }
 
 // Report writes down what senders have promised.
 func (r *Runner) Report(ctx context.Context) error { return r.evictor.report(ctx) }
+
+// Consuming says whether the time counts as uptime.
+func (r *Runner) Consuming() bool { return r.consuming() }

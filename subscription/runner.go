@@ -74,6 +74,7 @@ type Runner struct {
 	handled, duplicates, ignored, dropped atomic.Int64
 	parked, replayed, retries, postponed  atomic.Int64
 	inFlight, left                        atomic.Int64
+	standing                              standing
 	lastError                             atomic.Pointer[string]
 	brokerOutage, databaseOutage          outage
 	private                               sync.Map // Types of private events that the log has told of.
@@ -133,6 +134,7 @@ func (r *Runner) Start(ctx context.Context) error {
 		return fmt.Errorf("subscription %q: a runner runs once; make another with NewRunner", r.stream.Name)
 	}
 	r.started = true
+	r.standing.begin()
 	if r.assumed {
 		r.log.Info("what messages of this stream say of themselves is not believed, as its broker isn't the context's own: no tenant, priority, extensions, correlation or trace is taken over; Stream.Inbound.Trust names what is", "broker", r.stream.Broker)
 	}
@@ -180,99 +182,6 @@ func (r *Runner) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Status is what this process knows of its subscription.
-type Status struct {
-	Running    bool   // It has joined its group, and its broker and database answer.
-	LastError  string // The last thing that went wrong, also when it is over.
-	Handled    int64  // Messages that took effect, since the start.
-	Duplicates int64  // Deliveries of messages that had taken effect before.
-	Ignored    int64  // Messages without a handler.
-	Dropped    int64  // Messages whose handler wanted no effect.
-	Parked     int64  // Messages put into dead_letters, those behind a parked one among them.
-	Replayed   int64  // Dead letters that took effect.
-	Retries    int64  // Attempts that were not a message's first in this process.
-	InFlight   int64  // Deliveries received and not yet settled.
-	Waiting    int64  // Of these, those whose key waits: for another attempt, or for room in dead_letters.
-	Postponed  int64  // Messages put into dead_letters because too many wait; they go on by themselves.
-	Left       int64  // Handlers that went on when it had stopped, although their context was done.
-	Paused     bool   // By Pause.
-	Open       bool   // The breaker is: one message after the other failed, and they are tried one at a time.
-
-	// Stalled says why what waits can't be put into dead_letters, where that is so much
-	// that it keeps other messages from being taken; since StalledSince. "": it isn't.
-	Stalled      string
-	StalledSince time.Time
-
-	// Database is what the database doesn't let it do, over and over; nil: it lets it
-	// do everything.
-	Database *outbox.Trouble
-
-	// BeyondHorizon are the messages, of those handled, that were sent before anything
-	// that the inbox still knows: if one was handled before, it is not known any more.
-	BeyondHorizon int64
-}
-
-// Status returns the state of the subscription.
-func (r *Runner) Status() Status {
-	s := Status{
-		Running:    r.consuming(),
-		Handled:    r.handled.Load(),
-		Duplicates: r.duplicates.Load(),
-		Ignored:    r.ignored.Load(),
-		Parked:     r.parked.Load(),
-		Retries:    r.retries.Load(),
-		InFlight:   r.inFlight.Load(),
-		Dropped:    r.dropped.Load(),
-		Replayed:   r.replayed.Load(),
-		Postponed:  r.postponed.Load(),
-		Left:       r.left.Load(),
-
-		BeyondHorizon: r.evictor.passed.Load(),
-		Database:      r.aside.Worst(),
-	}
-	if t := r.refused.Load(); t != nil && dberr.Shows(*t) {
-		s.Database = t
-	}
-	s.Paused, _ = r.valve.paused()
-	s.Open = r.valve.tripped()
-	if session := r.session.Load(); session != nil {
-		s.Waiting, s.Stalled, s.StalledSince = session.waits()
-	}
-	if text := r.lastError.Load(); text != nil {
-		s.LastError = *text
-	}
-	return s
-}
-
-// Lag is how far a subscription is behind, as far as this process knows.
-type Lag struct {
-	// Messages are those that this process's share of the group has still to
-	// settle, or, where the broker doesn't divide a topic, all members together; -1
-	// if the broker can't say.
-	Messages int64
-	// Age is how long ago the oldest of those that this process holds was
-	// published; 0 if it holds none.
-	Age time.Duration
-}
-
-// Lag asks the broker. It fails while the runner isn't in its group.
-func (r *Runner) Lag(ctx context.Context) (l Lag, err error) {
-	s := r.session.Load()
-	if s == nil {
-		return l, fmt.Errorf("subscription %q: its lag is not known while it isn't in its group", r.stream.Name)
-	}
-	l.Messages = -1
-	if c, ok := s.consumer.(broker.Lagging); ok {
-		if l.Messages, err = c.Lag(ctx); err != nil {
-			return l, fmt.Errorf("subscription %q: %w", r.stream.Name, err)
-		}
-	}
-	if oldest := s.oldest(); !oldest.IsZero() {
-		l.Age = max(time.Since(oldest), 0)
-	}
-	return l, nil
-}
-
 // run joins the group, and joins it again whenever the broker has failed.
 func (r *Runner) run() {
 	for tries := 1; ; tries++ {
@@ -286,6 +195,7 @@ func (r *Runner) run() {
 		if r.intake.Err() != nil {
 			return
 		}
+		r.standing.fail(err)
 		r.brokerDown(err)
 		if !sleep(r.intake, delay(firstReconnect, lastReconnect, tries)) {
 			return
@@ -308,8 +218,11 @@ func (r *Runner) join() (broker.Consumer, error) {
 	return consumer, nil
 }
 
+// consuming says whether all that comes is handled. What doesn't come isn't: time in
+// which the broker lets it have nothing is no time in which a message would have come.
 func (r *Runner) consuming() bool {
-	return r.running.Load() && !r.brokerOutage.on() && !r.databaseOutage.on()
+	state, _ := r.standing.now()
+	return r.running.Load() && state.Well() && !r.brokerOutage.on() && !r.databaseOutage.on()
 }
 
 func (r *Runner) brokerDown(err error) {
@@ -319,7 +232,12 @@ func (r *Runner) brokerDown(err error) {
 	}
 }
 
+// brokerUp doesn't believe an answer while the consumer says that it gets nothing, or
+// not all.
 func (r *Runner) brokerUp() {
+	if state, _ := r.standing.now(); !state.Well() {
+		return
+	}
 	if d, over := r.brokerOutage.end(); over {
 		r.log.Info("the broker answers again", "broker", r.stream.Broker, "after", d)
 	}

@@ -114,6 +114,7 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	s.lanes.Go(s.postpone)
 	r.session.Store(s)
 	defer r.session.Store(nil)
+	r.standing.join(consumer)
 	r.running.Store(true)
 	well := time.AfterFunc(steady, r.brokerUp)
 	var watching sync.WaitGroup
@@ -121,6 +122,11 @@ func (r *Runner) serve(consumer broker.Consumer) error {
 	err := s.take(s.intake)
 	well.Stop()
 	r.running.Store(false)
+	if r.intake.Err() != nil {
+		r.standing.leave(nil) // as it was told to
+	} else {
+		r.standing.leave(err)
+	}
 	s.fail(err)
 	watching.Wait()
 

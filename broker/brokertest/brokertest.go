@@ -46,6 +46,8 @@ type Harness struct {
 	OneOut bool
 	// Lag says that consumers are [broker.Lagging].
 	Lag bool
+	// State says that consumers are [broker.Stateful].
+	State bool
 	// Published says that deliveries have the time of their publication.
 	Published bool
 	// Partition says that deliveries to the only member of a group have a partition.
@@ -77,6 +79,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Redelivery", s.redelivery)
 	t.Run("Groups", s.groups)
 	t.Run("Lag", s.lag)
+	t.Run("State", s.state)
 	t.Run("Restart", s.restart)
 }
 

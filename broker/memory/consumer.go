@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -104,8 +105,9 @@ type consumer struct {
 	conn   *Broker
 	topic  *topic
 	group  *group
-	closed bool // Guarded by store.mu.
-	shares bool // There is, or was, another member. Guarded by store.mu.
+	closed bool      // Guarded by store.mu.
+	shares bool      // There is, or was, another member. Guarded by store.mu.
+	since  time.Time // When it joined or left.
 }
 
 // partition is all of the topic for the only member of a group; several share it by
@@ -120,6 +122,7 @@ func (c *consumer) partition() string {
 var (
 	_ broker.Consumer = (*consumer)(nil)
 	_ broker.Lagging  = (*consumer)(nil)
+	_ broker.Stateful = (*consumer)(nil)
 )
 
 // Consume implements [broker.Broker].
@@ -135,7 +138,7 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		g = newGroup(t)
 		t.groups[group] = g
 	}
-	c := &consumer{conn: b, topic: t, group: g}
+	c := &consumer{conn: b, topic: t, group: g, since: time.Now()}
 	g.members[c] = struct{}{}
 	if len(g.members) > 1 {
 		for member := range g.members {
@@ -229,6 +232,22 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 	return int64(c.group.lag()), nil
 }
 
+// State implements [broker.Stateful]. While the broker is down, no consumer is in its
+// group.
+func (c *consumer) State() broker.State {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	s := broker.State{Since: c.since, LastError: errLeft}
+	if !c.closed {
+		s.LastError = c.conn.usable()
+		s.Joined = s.LastError == nil
+		if at := c.conn.faults.turned; at.After(s.Since) {
+			s.Since = at
+		}
+	}
+	return s
+}
+
 // Close implements [broker.Consumer].
 func (c *consumer) Close(context.Context) error {
 	c.conn.mu.Lock()
@@ -242,7 +261,7 @@ func (c *consumer) leave() {
 	if c.closed {
 		return
 	}
-	c.closed = true
+	c.closed, c.since = true, time.Now()
 	delete(c.conn.consumers, c)
 	delete(c.group.members, c)
 	c.group.takeBack(func(l *loan) bool { return l.member == c })

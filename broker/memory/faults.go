@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -12,6 +13,7 @@ import (
 // faults is what the broker was told to do wrong.
 type faults struct {
 	outage   bool
+	turned   time.Time       // When outage became what it is.
 	topics   map[string]bool // That are down.
 	failNext int
 	class    broker.Class
@@ -49,7 +51,9 @@ func (f *faults) afterStore() error {
 func (b *Broker) SetOutage(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.faults.outage = down
+	if b.faults.outage != down {
+		b.faults.outage, b.faults.turned = down, time.Now()
+	}
 	b.notify()
 }
 

@@ -43,6 +43,7 @@ func TestConformance(t *testing.T) {
 				AutoTopics: true,
 				Scopes:     true,
 				Lag:        true,
+				State:      true,
 				Published:  true,
 				Partition:  true,
 				Fail: map[broker.Class]func(*testing.T, broker.Broker, string){

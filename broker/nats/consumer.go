@@ -317,10 +317,15 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 func (c *consumer) State() broker.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if away := c.b.away(); away != nil && c.failed == nil {
+	away, back := c.b.away()
+	if away != nil && c.failed == nil {
 		return broker.State{Since: away.since, LastError: away.err}
 	}
-	return c.state
+	s := c.state
+	if s.Joined && back.After(s.Since) { // It was too short for the pump to notice.
+		s.Since = back
+	}
+	return s
 }
 
 // well notes that the server answers this member. The lock is held.
@@ -346,7 +351,7 @@ func (c *consumer) ail(err error) {
 	if c.state.Joined {
 		c.state = broker.State{Since: time.Now()}
 	}
-	c.state.LastError = err
+	c.state.LastError = classify(err)
 }
 
 // offer makes l available to Receive. The lock is held.

@@ -77,6 +77,7 @@ type Broker struct {
 	consumers   map[*consumer]struct{}
 	reconnected chan struct{} // Closed, and replaced, on every reconnect.
 	outage      *outage       // Not nil while there is no connection.
+	back        time.Time     // When the last outage was over.
 	closed      bool
 }
 
@@ -213,18 +214,18 @@ func (b *Broker) disconnected(err error) {
 	b.outage = &outage{time.Now(), noConnection(err, b.cfg)}
 }
 
-// away is nil while there is a connection.
-func (b *Broker) away() *outage {
+// away is nil while there is a connection; back is when the last outage was over.
+func (b *Broker) away() (now *outage, back time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.outage
+	return b.outage, b.back
 }
 
 // announce tells the consumers of a new connection.
 func (b *Broker) announce() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.outage = nil
+	b.outage, b.back = nil, time.Now()
 	close(b.reconnected)
 	b.reconnected = make(chan struct{})
 }

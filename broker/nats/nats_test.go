@@ -92,6 +92,7 @@ func TestConformance(t *testing.T) {
 		Scopes:    true,
 		Standby:   true,
 		Lag:       true,
+		State:     true,
 		Published: true,
 		Partition: true,
 	})

@@ -36,7 +36,7 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if err := ctx.Err(); err != nil {
 		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", err))
 	}
-	if away := b.away(); away != nil {
+	if away, _ := b.away(); away != nil {
 		// Before the first connection the client takes the server for one that knows
 		// no headers, which would be a refusal.
 		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, fmt.Errorf("nats: nothing was sent: %w", away.err))

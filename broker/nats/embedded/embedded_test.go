@@ -72,6 +72,7 @@ func TestConformance(t *testing.T) {
 		TooLarge:  9 << 20,
 		Standby:   true,
 		Lag:       true,
+		State:     true,
 		Published: true,
 		Partition: true,
 	})

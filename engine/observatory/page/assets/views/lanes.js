@@ -1,6 +1,6 @@
 // Lanes: who publishes what, and who consumes.
 import { badge, h, table } from '../dom.js';
-import { age, brief, count, plural, query, rate, short } from '../format.js';
+import { age, brief, clock, count, plural, query, rate, short } from '../format.js';
 import { lanes as all, listen, now } from '../live.js';
 
 const toMessages = (l, status, n) => (n > 0 ? h('a', { href: `#/messages${query({ provider: l.provider, target: l.target, status })}` }, count(n)) : count(n));
@@ -47,16 +47,17 @@ export function lanes(main, { signal }) {
     columns: [
       { title: 'Subscription', cell: (s) => s.name },
       { title: 'Database', cell: (s) => s.provider },
-      { title: 'State', same: (s) => `${s.running} ${s.paused} ${s.open}`, cell: (s) => (!s.running ? badge('stuck', 'not running') : s.paused ? badge('degraded', 'paused') : s.open ? badge('open', 'breaker open') : badge('closed', 'running')) },
+      { title: 'State', same: (s) => `${s.running} ${s.joined} ${s.since} ${s.paused} ${s.open}`, cell: (s) => (!s.joined ? [badge('stuck', 'not in its group'), s.since && [' since ', clock(s.since)]] : !s.running ? badge('stuck', 'not running') : s.paused ? badge('degraded', 'paused') : s.open ? badge('open', 'breaker open') : badge('closed', 'running')) },
       { title: 'Lag', num: true, cell: (s) => count(s.lag_messages) },
       { title: 'Behind by', num: true, cell: (s) => age(s.lag_seconds) },
       { title: 'In flight', num: true, cell: (s) => count(s.in_flight) },
       { title: 'Handled', num: true, cell: (s) => count(s.handled) },
       { title: 'Duplicates', num: true, cell: (s) => count(s.duplicates) },
       { title: 'Retries', num: true, cell: (s) => count(s.retries) },
+      { title: 'Missed', num: true, cell: (s) => count(s.missed) },
       { title: 'Parked', num: true, cell: (s) => count(s.parked) },
       { title: 'Dead letters', num: true, same: (s) => `${s.dead_letters}`, cell: (s) => (s.dead_letters > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.name })}` }, count(s.dead_letters)) : count(s.dead_letters)) },
-      { title: 'Last error', same: (s) => `${s.last_error}`, cell: (s) => (s.last_error ? text(s.last_error) : '–') },
+      { title: 'Last error', same: (s) => `${s.refusal}\n${s.last_error}`, cell: (s) => (s.refusal || s.last_error ? text(s.refusal || s.last_error) : '–') },
     ],
   });
   main.append(h('h1', null, 'Lanes'), h('section', { 'aria-label': 'Lanes' }, publishing.element),
