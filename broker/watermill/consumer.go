@@ -68,7 +68,10 @@ func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consu
 		_ = c.end()
 		return nil, broker.Classify(broker.Unavailable, ErrClosed)
 	}
-	return c, nil
+	if b.conf.Alive == nil {
+		return c, nil
+	}
+	return watch(c), nil //nolint:contextcheck // it is asked about for as long as it is open
 }
 
 func (b *Broker) add(c *consumer) bool {

@@ -68,6 +68,11 @@ type Config struct {
 	// out at a time. More than 1 goes without KeyOrder, unless the Pub/Sub divides a
 	// topic among them by key. Defaults to 1.
 	Subscriptions int
+	// Alive says whether the server is there and lets the program in; it is asked every
+	// few seconds for each consumer, which then is [broker.Stateful]. Watermill's
+	// subscribers don't say how they fare: without it, a consumer whose server is gone
+	// looks like one for which there is nothing. Defaults to nothing.
+	Alive func(ctx context.Context) error
 }
 
 // Broker is a Pub/Sub as a broker.

@@ -317,3 +317,15 @@ server: {addr: }
 	require.Equal(t, "l", w.providers[0].cfg.Label, "of a struct within the struct")
 	require.Equal(t, []string{"x?y"}, w.brokers[0].cfg.Addresses)
 }
+
+// A kind that the program doesn't have is an error that says what to name.
+func TestLoad_KindThatIsNotLinkedSaysWhatToImport(t *testing.T) {
+	for kind, words := range map[string]string{
+		"watermill-kafka": `Kinds.Brokers["watermill-kafka"], which is kafka.FromSettings of github.com/waybill-go/waybill/broker/watermill/kafka`,
+		"kafka":           `Kinds.Brokers["kafka"], which is kafka.FromSettings of github.com/waybill-go/waybill/broker/kafka`,
+		"nats":            `Kinds.Brokers["nats"], which is nats.FromSettings of github.com/waybill-go/waybill/broker/nats`,
+	} {
+		_, err := Load(t.Context(), write(t, "domain: ordering\nproviders: {default: {dialect: sqlite}}\nbrokers: {default: {kind: "+kind+"}}\n"), ordering, newWorld().Kinds)
+		require.ErrorContains(t, err, words)
+	}
+}

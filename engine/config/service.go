@@ -196,6 +196,21 @@ func (f *File) checkProviders(k Kinds) error {
 	return errors.Join(errs...)
 }
 
+// adapters are the kinds of brokers that there are, and what a program has to name.
+var adapters = map[string]string{
+	"kafka":           "kafka.FromSettings of github.com/waybill-go/waybill/broker/kafka",
+	"nats":            "nats.FromSettings of github.com/waybill-go/waybill/broker/nats",
+	"watermill-kafka": "kafka.FromSettings of github.com/waybill-go/waybill/broker/watermill/kafka, a module of its own",
+}
+
+// unlinked says what to do about a kind that the program doesn't have.
+func unlinked(kind string, known []string) string {
+	if opener, ok := adapters[kind]; ok {
+		return fmt.Sprintf("this program doesn't have it: give it config.Kinds.Brokers[%q], which is %s", kind, opener)
+	}
+	return nearest(kind, known)
+}
+
 func (f *File) checkBrokers(k Kinds) error {
 	var errs []error
 	if len(f.brokers) == 0 {
@@ -203,7 +218,7 @@ func (f *File) checkBrokers(k Kinds) error {
 	}
 	for _, b := range f.brokers {
 		if _, ok := k.Brokers[b.kind]; !ok {
-			errs = append(errs, fmt.Errorf("brokers.%s.kind is %q; %s", b.name, b.kind, nearest(b.kind, slices.Collect(maps.Keys(k.Brokers)))))
+			errs = append(errs, fmt.Errorf("brokers.%s.kind is %q; %s", b.name, b.kind, unlinked(b.kind, slices.Collect(maps.Keys(k.Brokers)))))
 		}
 	}
 	return errors.Join(errs...)

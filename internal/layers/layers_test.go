@@ -146,6 +146,19 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 	}
 }
 
+// Watermill's Kafka, and sarama with it, is for those who import broker/watermill/kafka,
+// which is a module of its own.
+func TestNobodyLinksWatermillsKafka(t *testing.T) {
+	for pkg, deps := range packages(t) {
+		if pkg == path.Join(module, "broker/kafka") || slices.Contains(deps, path.Join(module, "broker/kafka")) {
+			continue // It has a client of its own.
+		}
+		for _, dep := range deps {
+			require.False(t, within(dep, []string{"github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka"}), "%s links %s", pkg, dep)
+		}
+	}
+}
+
 func TestTheInnermostPackagesLinkNextToNothing(t *testing.T) {
 	all := packages(t)
 	for _, c := range []struct {
