@@ -207,9 +207,12 @@ func TestHealth_D5_A84_ABrokerThatRefuses(t *testing.T) {
 	cfg.Outbox.Retry.BaseDelay = time.Hour
 	e := b.start(cfg)
 	b.sell(2)
-	d := diagnosed(t, e, "rows_failed")
+	var d diagnosis
+	eventually(t, func() bool { // one of them fails first
+		d = diagnosed(t, e, "rows_failed")
+		return strings.Contains(d.Summary, "outbox default to partner: 2 rows failed (")
+	})
 	require.Equal(t, degraded, d.State)
-	require.Contains(t, d.Summary, "outbox default to partner: 2 rows failed (")
 	require.Contains(t, d.Summary, "quota used up")
 	var report outboxReport
 	require.Equal(t, 200, get(t, e, "/api/outbox", &report))
