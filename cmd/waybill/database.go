@@ -51,6 +51,7 @@ type databases struct {
 	retention  outbox.Retention
 	letters    subscription.DeadLetterRetention
 	server     engine.Server // the file's
+	brokers    []config.Broker
 }
 
 // open opens them. With create, a SQLite file that doesn't exist is made.
@@ -150,7 +151,7 @@ func (c *cli) openBy(ctx context.Context, kinds config.Kinds, openDSN func(dsn s
 	sends := outbox.TargetsOf(f.Broker, f.External)
 	return &databases{
 		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
-		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, letters: f.DeadLetters, server: f.Server,
+		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, letters: f.DeadLetters, server: f.Server, brokers: f.Brokers(),
 	}, nil
 }
 

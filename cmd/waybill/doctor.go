@@ -15,6 +15,11 @@ import (
 type doctorCmd struct {
 	Provider string   `placeholder:"NAME" help:"Only this database of the configuration file."`
 	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or somebody who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
+
+	Kafka     bool     `help:"Look at Kafka instead: print the rights that the contexts need there, as commands of kafka-acls."`
+	User      string   `default:"User:waybill" placeholder:"PRINCIPAL" help:"With --kafka: who gets the rights, as Kafka names it."`
+	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka: a further context beside the file's domain that publishes. May be repeated."`
+	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka: a category that is consumed, such as ordering::order. May be repeated."`
 }
 
 // unopened is a database that could not be opened.
@@ -34,6 +39,9 @@ type examined struct {
 }
 
 func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+	if d.Kafka {
+		return d.kafka(ctx, c, stdout)
+	}
 	roles, err := granteesOf(d.Role)
 	if err != nil {
 		return err

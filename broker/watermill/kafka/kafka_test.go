@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
-
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
+	"go.uber.org/goleak"
+
 	"github.com/waybill-go/waybill/broker/watermill/kafka"
 )
 
@@ -74,9 +74,10 @@ func TestOpen_NoServerIsAnOutage_B3(t *testing.T) {
 		require.NoError(t, b.Close(ctx))
 		cancel()
 	})
-	err = b.Publish(ctx, []broker.Message{{ID: "1", Topic: "topic", Key: "key"}})
-	require.Equal(t, broker.Unavailable, broker.ClassOf(err.(*broker.PublishError).Failed[0]))
-	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err.(*broker.PublishError).Failed[0]))
+	var failed *broker.PublishError
+	require.ErrorAs(t, b.Publish(ctx, []broker.Message{{ID: "1", Topic: "topic", Key: "key"}}), &failed)
+	require.Equal(t, broker.Unavailable, broker.ClassOf(failed.Failed[0]))
+	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(failed.Failed[0]))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(b.EnsureTopics(ctx, "topic")))
 	_, err = b.Consume(ctx, "topic", "group")
 	require.Error(t, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/waybill-go/waybill/broker"
 )
 
