@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
-
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -73,8 +71,8 @@ func far(d drainage, longer, lasts time.Duration) work {
 
 // behind is Kafka behind another address.
 func (w *world) behind(address string) kafka.Config {
-	return kafka.Config{Addresses: []string{w.kafka}, Tune: func(c *sarama.Config) {
-		c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, through{address}
+	return kafka.Config{Addresses: []string{w.kafka}, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}}
 }
 

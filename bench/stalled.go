@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -117,8 +116,3 @@ func (w *world) settled(ctx context.Context, rows int) error {
 	}
 	return fmt.Errorf("of %d rows %d are published", rows, have)
 }
-
-// through dials a relay, whatever the address.
-type through struct{ relay string }
-
-func (d through) Dial(network, _ string) (net.Conn, error) { return net.Dial(network, d.relay) }

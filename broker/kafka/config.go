@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 // Config says where Kafka is and how to use it. Settings that would lose or
@@ -19,11 +22,18 @@ type Config struct {
 	// Addresses are some of the cluster's servers, as host:port; the others are
 	// found through them. Required.
 	Addresses []string `yaml:"addresses"`
+	// TLS connects with TLS. The zero value: plain connections.
+	TLS TLS `yaml:"tls"`
+	// SASL logs in. The zero value: no login.
+	SASL SASL `yaml:"sasl"`
 	// Partitions of a topic that EnsureTopics creates. Defaults to 8.
 	Partitions int `yaml:"partitions"`
 	// ReplicationFactor of a topic that EnsureTopics creates. Defaults to the
 	// cluster's own default.
 	ReplicationFactor int `yaml:"replication_factor"`
+	// MinInSyncReplicas of a topic that EnsureTopics creates: so many replicas have
+	// a message before it counts as stored. Defaults to the cluster's own default.
+	MinInSyncReplicas int `yaml:"min_insync_replicas"`
 	// Compression of what is published: none, gzip, snappy, lz4 or zstd. Defaults
 	// to lz4.
 	Compression string `yaml:"compression"`
@@ -33,26 +43,31 @@ type Config struct {
 	// 1048588 by default. Defaults to 1114112, which is 1 MiB of body and 64 KiB for
 	// the rest.
 	MaxMessageBytes int `yaml:"max_message_bytes"`
+	// MaxBatchBytes is the largest batch that is consumed, decompressed. A larger
+	// one stops its partition, which the consumer's State says. Defaults to 64 MiB.
+	MaxBatchBytes int `yaml:"max_batch_bytes"`
 	// PublishTimeout bounds a call of Publish, beside its context. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
+	// SessionTimeout is after what silence a member of a group is given up. Kafka
+	// allows 6 s to 30 min, unless it is told otherwise. Defaults to 10 s.
+	SessionTimeout time.Duration `yaml:"session_timeout"`
+	// RebalanceTimeout is how long members have to join again when others come or
+	// go. A partition that is taken away waits for what is in hand for at most half of
+	// it, and 5 s. Defaults to 30 s.
+	RebalanceTimeout time.Duration `yaml:"rebalance_timeout"`
 	// Logger hears when consuming is interrupted and when it goes on. Defaults to
 	// slog.Default().
 	Logger *slog.Logger `yaml:"-"`
-	// Tune changes what the fields above don't reach, such as TLS, SASL or the
-	// protocol version. It is called last, and what it sets is checked again. Open calls
-	// it, and so does each Consume, as a consumer has a configuration of its own: what
-	// has a state, such as a strategy of balancing, is to be made anew each time.
-	// Producer.Retry.Max and Producer.Flush have no effect: a call of Publish is a
-	// batch, and is tried again until it is answered or PublishTimeout is over.
-	Tune func(*sarama.Config) `yaml:"-"`
+	// Dial connects, instead of a net.Dialer. TLS comes on top of it.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error) `yaml:"-"`
+	// Options reach what the fields above don't, such as Kerberos. Those that the
+	// guarantees rest on come after them; what none can come after is refused.
+	Options []kgo.Opt `yaml:"-"`
 }
 
-var codecs = map[string]sarama.CompressionCodec{
-	"none":   sarama.CompressionNone,
-	"gzip":   sarama.CompressionGZIP,
-	"snappy": sarama.CompressionSnappy,
-	"lz4":    sarama.CompressionLZ4,
-	"zstd":   sarama.CompressionZSTD,
+var codecs = map[string]kgo.CompressionCodec{
+	"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+	"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 }
 
 func (c Config) withDefaults() Config {
@@ -60,103 +75,125 @@ func (c Config) withDefaults() Config {
 	c.ReplicationFactor = cmp.Or(c.ReplicationFactor, -1)
 	c.Compression = cmp.Or(c.Compression, "lz4")
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 1<<20+64<<10)
+	c.MaxBatchBytes = cmp.Or(c.MaxBatchBytes, 64<<20)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 30*time.Second)
+	c.SessionTimeout = cmp.Or(c.SessionTimeout, 10*time.Second)
+	c.RebalanceTimeout = cmp.Or(c.RebalanceTimeout, 30*time.Second)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: answerIn}).DialContext
+	}
 	return c
 }
 
-// sarama is the client's configuration, or everything that is wrong with it.
-func (c Config) sarama() (*sarama.Config, error) {
+// check finds everything that is wrong with c.
+func (c Config) check() error {
 	var errs []error
-	wrong := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("kafka: "+format, args...))
+	must := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("kafka: "+format, args...))
+		}
 	}
-	if len(c.Addresses) == 0 {
-		wrong("addresses is missing: give host:port of at least one server")
-	}
+	must(len(c.Addresses) > 0, "addresses is missing: give host:port of at least one server")
 	for _, address := range c.Addresses {
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			wrong("addresses has %q: write it as host:port", address)
+		_, _, err := net.SplitHostPort(address)
+		must(err == nil, "addresses has %q: write it as host:port", address)
+	}
+	must(c.Partitions >= 1, "partitions is %d: use 1 or more", c.Partitions)
+	must(c.ReplicationFactor >= 1 || c.ReplicationFactor == -1, "replication_factor is %d: use 1 or more, or leave it out for the cluster's default", c.ReplicationFactor)
+	must(c.MinInSyncReplicas >= 0, "min_insync_replicas is %d: use 1 or more, or leave it out for the cluster's default", c.MinInSyncReplicas)
+	must(c.ReplicationFactor < 1 || c.MinInSyncReplicas <= c.ReplicationFactor, "min_insync_replicas is %d and replication_factor %d: no message could ever be stored; use fewer in-sync replicas than replicas, such as 2 of 3", c.MinInSyncReplicas, c.ReplicationFactor)
+	_, known := codecs[c.Compression]
+	must(known, "compression is %q: use one of %v", c.Compression, slices.Sorted(maps.Keys(codecs)))
+	must(c.MaxMessageBytes >= 1024, "max_message_bytes is %d: use 1024 or more", c.MaxMessageBytes)
+	must(c.MaxBatchBytes >= c.MaxMessageBytes, "max_batch_bytes is %d: use max_message_bytes, which is %d, or more", c.MaxBatchBytes, c.MaxMessageBytes)
+	must(c.PublishTimeout >= time.Second, "publish_timeout is %v: use 1s or more", c.PublishTimeout)
+	must(c.SessionTimeout >= 2*heartbeat, "session_timeout is %v: use %v or more, since a member is heard once a second", c.SessionTimeout, 2*heartbeat)
+	must(c.RebalanceTimeout >= time.Second, "rebalance_timeout is %v: use 1s or more", c.RebalanceTimeout)
+	if _, err := c.TLS.config(""); err != nil {
+		must(false, "tls.%w", err)
+	}
+	_, err := c.SASL.mechanism()
+	if err == nil {
+		_, err = c.SASL.password()
+	}
+	if err != nil {
+		must(false, "sasl.%w", err)
+	}
+	return errors.Join(errs...)
+}
+
+// usual are options of every client that [Config.Options] may change.
+func usual() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.ClientID("waybill"),
+		kgo.RequestTimeoutOverhead(answerIn),
+		kgo.MetadataMaxAge(time.Minute),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.FetchMaxBytes(8 << 20),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.DisableClientMetrics(),
+	}
+}
+
+// options are those of every client. What the guarantees rest on comes last, as
+// the last one counts.
+func (c Config) options(w *wire) []kgo.Opt {
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(kmsg.Produce.Int16(), 12) // Later ones don't name topics, see account.
+	opts := append(usual(), c.Options...)
+	opts = append(opts,
+		kgo.SeedBrokers(c.Addresses...),
+		kgo.Dialer(w.Dial),
+		kgo.WithHooks(w),
+		kgo.MaxVersions(versions),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.MaxDecompressBatchBytes(c.MaxBatchBytes),
+		kgo.RetryTimeout(10*time.Second),
+		kgo.MetadataMinAge(250*time.Millisecond),
+		kgo.RetryBackoffFn(func(fails int) time.Duration { return min(firstWait<<min(max(fails-1, 0), 10), maxWait) }),
+	)
+	if mechanism, _ := c.SASL.mechanism(); mechanism != nil { // Open has checked it.
+		opts = append(opts, kgo.SASL(mechanism))
+	}
+	return opts
+}
+
+// loose are options that can't be taken back by one that comes later.
+var loose = []struct {
+	name string
+	set  func(*kgo.Client) bool
+	why  string
+}{
+	{"DisableIdempotentWrite", on(kgo.DisableIdempotentWrite), "without it a retry stores a message twice or out of order"},
+	{"AllowIdempotentProduceCancellation", on(kgo.AllowIdempotentProduceCancellation), "what may be stored would be given up as if it weren't"},
+	{"StopProducerOnDataLossDetected", on(kgo.StopProducerOnDataLossDetected), "one partition's trouble would end all publishing"},
+	{"TransactionalID", named(kgo.TransactionalID), "transactions are not supported"},
+	{"ConsumerGroup", named(kgo.ConsumerGroup), "Consume joins groups"},
+	{"ConsumeRegex", on(kgo.ConsumeRegex), "a topic is its name"},
+	{"DisableAutoCommit", on(kgo.DisableAutoCommit), "it commits what was acknowledged, and only that"},
+	{"GreedyAutoCommit", on(kgo.GreedyAutoCommit), "what wasn't acknowledged would be committed"},
+}
+
+func on[O kgo.Opt](opt func() O) func(*kgo.Client) bool {
+	return func(c *kgo.Client) bool { return c.OptValue(opt) == true }
+}
+
+func named[O kgo.Opt](opt func(string) O) func(*kgo.Client) bool {
+	return func(c *kgo.Client) bool { return c.OptValue(opt) != "" }
+}
+
+// checkOptions finds what Options loosen.
+func checkOptions(client *kgo.Client) error {
+	var errs []error
+	for _, o := range loose {
+		if o.set(client) {
+			errs = append(errs, fmt.Errorf("kafka: Options have %s: %s; leave it out", o.name, o.why))
 		}
 	}
-	if c.Partitions < 1 {
-		wrong("partitions is %d: use 1 or more", c.Partitions)
+	if topics := client.OptValue(kgo.DefaultProduceTopicAlways); topics == true {
+		errs = append(errs, errors.New("kafka: Options have DefaultProduceTopicAlways: messages go to their own topic; leave it out"))
 	}
-	if c.ReplicationFactor < 1 && c.ReplicationFactor != -1 {
-		wrong("replication_factor is %d: use 1 or more, or leave it out for the cluster's default", c.ReplicationFactor)
-	}
-	codec, known := codecs[c.Compression]
-	if !known {
-		wrong("compression is %q: use one of %v", c.Compression, slices.Sorted(maps.Keys(codecs)))
-	}
-	if c.MaxMessageBytes < 1024 {
-		wrong("max_message_bytes is %d: use 1024 or more", c.MaxMessageBytes)
-	}
-	if c.PublishTimeout < time.Second {
-		wrong("publish_timeout is %v: use 1s or more", c.PublishTimeout)
-	}
-
-	s := sarama.NewConfig()
-	s.ClientID = "waybill"
-	s.ChannelBufferSize = 64
-	s.Net.MaxOpenRequests = 1
-	s.Net.DialTimeout = 3 * time.Second
-	s.Net.ReadTimeout = 15 * time.Second
-	s.Net.WriteTimeout = 15 * time.Second
-	s.Metadata.Full = false
-	s.Metadata.AllowAutoTopicCreation = false
-	s.Producer.RequiredAcks = sarama.WaitForAll
-	s.Producer.Idempotent = true
-	s.Producer.Partitioner = sarama.NewMurmur2Partitioner // As Java's.
-	s.Producer.Compression = codec
-	s.Producer.MaxMessageBytes = c.MaxMessageBytes
-	s.Consumer.MaxWaitTime = 250 * time.Millisecond
-	s.Consumer.Retry.Backoff = 500 * time.Millisecond
-	s.Consumer.Return.Errors = true
-	s.Consumer.Offsets.Initial = sarama.OffsetOldest
-	s.Consumer.Offsets.AutoCommit.Interval = 500 * time.Millisecond
-	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyCooperativeSticky()}
-	s.Consumer.Group.Heartbeat.Interval = time.Second // A member hears of a rebalance with its heartbeat.
-	s.Consumer.Group.Rebalance.Timeout = 30 * time.Second
-	s.Consumer.Group.Rebalance.Retry.Backoff = 500 * time.Millisecond
-	if c.Tune != nil {
-		c.Tune(s)
-	}
-
-	if s.Producer.RequiredAcks != sarama.WaitForAll {
-		wrong("Tune set Producer.RequiredAcks to %d: only WaitForAll keeps messages when a leader fails", s.Producer.RequiredAcks)
-	}
-	if !s.Producer.Idempotent {
-		wrong("Tune switched Producer.Idempotent off: without it a retry stores a message twice or out of order")
-	}
-	if s.Net.MaxOpenRequests != 1 {
-		wrong("Tune set Net.MaxOpenRequests to %d: with more than 1 a retry can overtake; several calls of Publish run side by side anyway", s.Net.MaxOpenRequests)
-	}
-	if s.Producer.Transaction.ID != "" {
-		wrong("Tune set Producer.Transaction.ID: transactions are not supported")
-	}
-	if len(s.Producer.Interceptors) > 0 {
-		wrong("Tune set Producer.Interceptors: they are not called; change the message before Publish")
-	}
-	if s.Producer.Partitioner != nil && !s.Producer.Partitioner("").RequiresConsistency() {
-		wrong("Tune set a Producer.Partitioner that doesn't go by the key: messages of one key would lose their order")
-	}
-	if s.Producer.MaxMessageBytes != c.MaxMessageBytes {
-		wrong("Tune set Producer.MaxMessageBytes: use MaxMessageBytes")
-	}
-	if s.Consumer.Offsets.Initial != sarama.OffsetOldest {
-		wrong("Tune set Consumer.Offsets.Initial: a new group that doesn't start at OffsetOldest misses what was published before it joined")
-	}
-	if !s.Consumer.Offsets.AutoCommit.Enable {
-		wrong("Tune switched Consumer.Offsets.AutoCommit off: it commits what was acknowledged, and only that")
-	}
-	if !s.Version.IsAtLeast(sarama.V2_4_0_0) {
-		wrong("Tune set Version to %v: Kafka 2.4 is the oldest that is supported", s.Version)
-	}
-	if len(errs) == 0 {
-		if err := s.Validate(); err != nil {
-			wrong("Tune: %w", err)
-		}
-	}
-	return s, errors.Join(errs...)
+	return errors.Join(errs...)
 }

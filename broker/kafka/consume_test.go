@@ -164,7 +164,7 @@ func TestConsume_BeforeTheTopicExists(t *testing.T) {
 func TestConsume_Down(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune, c.Logger = network.tune, slog.New(slog.DiscardHandler) })
+	b := open(t, func(c *kafka.Config) { c.Dial, c.Logger = network.Dial, slog.New(slog.DiscardHandler) })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
 	network.cut()

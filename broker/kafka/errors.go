@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"crypto/tls"
 	"errors"
+	"net"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -11,64 +13,81 @@ import (
 // ErrClosed is the error of a broker or a consumer that was closed.
 var ErrClosed = errors.New("kafka: closed")
 
+// errBehind is why a message is held back whose key's earlier message failed.
+var errBehind = broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("kafka: not sent: an earlier message of its key was not stored"))
+
 // refusal is what an error code of Kafka means for a batch. The zero value:
 // nothing was stored, a later call may do better, and whom it concerns isn't known.
 type refusal struct {
-	class     broker.Class
-	scope     broker.Scope
-	again     bool // Within the same call too.
-	unclear   bool // It may be stored all the same.
-	partly    bool // Because of some of its records.
-	stays     bool // Until somebody changes settings or rights.
-	forgotten bool // The producer's id, epoch or sequence is not what Kafka expects.
+	class   broker.Class
+	scope   broker.Scope
+	unclear bool // It may be stored all the same.
+	partly  bool // Because of some of its records.
+	stays   bool // Until somebody changes settings or rights.
 }
 
-var refusals = map[sarama.KError]refusal{
-	sarama.ErrMessageSizeTooLarge:    {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
-	sarama.ErrMessageSetSizeTooLarge: {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
-	sarama.ErrInvalidRecord:          {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
-	sarama.ErrInvalidTimestamp:       {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+// kgo tries again within the call what may pass, and what may be stored until that
+// is clear.
+var refusals = map[*kerr.Error]refusal{
+	kerr.MessageTooLarge:    {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	kerr.RecordListTooLarge: {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	kerr.InvalidRecord:      {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
+	kerr.InvalidTimestamp:   {class: broker.Permanent, scope: broker.ScopeRow, partly: true},
 
-	sarama.ErrInvalidTopic:                       {scope: broker.ScopeTopic, stays: true},
-	sarama.ErrTopicAuthorizationFailed:           {scope: broker.ScopeTopic, stays: true},
-	sarama.ErrUnsupportedForMessageFormat:        {scope: broker.ScopeTopic, stays: true},
-	sarama.ErrUnsupportedCompressionType:         {scope: broker.ScopeTopic, stays: true},
-	sarama.ErrPolicyViolation:                    {scope: broker.ScopeTopic, stays: true},
-	sarama.ErrClusterAuthorizationFailed:         {scope: broker.ScopeBroker, stays: true},
-	sarama.ErrTransactionalIDAuthorizationFailed: {scope: broker.ScopeBroker, stays: true},
-	sarama.ErrSASLAuthenticationFailed:           {scope: broker.ScopeBroker},
+	kerr.InvalidTopicException:              {scope: broker.ScopeTopic, stays: true},
+	kerr.TopicAuthorizationFailed:           {scope: broker.ScopeTopic, stays: true},
+	kerr.UnsupportedForMessageFormat:        {scope: broker.ScopeTopic, stays: true},
+	kerr.UnsupportedCompressionType:         {scope: broker.ScopeTopic, stays: true},
+	kerr.PolicyViolation:                    {scope: broker.ScopeTopic, stays: true},
+	kerr.InvalidPartitions:                  {scope: broker.ScopeTopic, stays: true},
+	kerr.InvalidReplicationFactor:           {scope: broker.ScopeTopic, stays: true},
+	kerr.InvalidConfig:                      {scope: broker.ScopeTopic, stays: true},
+	kerr.ClusterAuthorizationFailed:         {scope: broker.ScopeBroker, stays: true},
+	kerr.TransactionalIDAuthorizationFailed: {scope: broker.ScopeBroker, stays: true},
+	kerr.SaslAuthenticationFailed:           {scope: broker.ScopeBroker},
+	kerr.UnsupportedSaslMechanism:           {scope: broker.ScopeBroker},
 
-	sarama.ErrInvalidMessage:          {again: true}, // Corrupt on arrival.
-	sarama.ErrUnknownTopicOrPartition: {scope: broker.ScopeTopic, again: true},
-	sarama.ErrLeaderNotAvailable:      {scope: broker.ScopeTopic, again: true},
-	sarama.ErrReplicaNotAvailable:     {scope: broker.ScopeTopic, again: true},
-	sarama.ErrNotEnoughReplicas:       {scope: broker.ScopeTopic, again: true},
-	sarama.ErrFencedLeaderEpoch:       {scope: broker.ScopeTopic, again: true},
-	sarama.ErrUnknownLeaderEpoch:      {scope: broker.ScopeTopic, again: true},
-	sarama.ErrBrokerNotAvailable:      {scope: broker.ScopeBroker, again: true},
-	sarama.ErrThrottlingQuotaExceeded: {scope: broker.ScopeBroker, again: true},
+	kerr.UnknownTopicOrPartition:   {scope: broker.ScopeTopic},
+	kerr.UnknownTopicID:            {scope: broker.ScopeTopic},
+	kerr.LeaderNotAvailable:        {scope: broker.ScopeTopic},
+	kerr.ReplicaNotAvailable:       {scope: broker.ScopeTopic},
+	kerr.NotEnoughReplicas:         {scope: broker.ScopeTopic},
+	kerr.FencedLeaderEpoch:         {scope: broker.ScopeTopic},
+	kerr.UnknownLeaderEpoch:        {scope: broker.ScopeTopic},
+	kerr.BrokerNotAvailable:        {scope: broker.ScopeBroker},
+	kerr.ThrottlingQuotaExceeded:   {scope: broker.ScopeBroker},
+	kerr.CoordinatorLoadInProgress: {scope: broker.ScopeBroker},
 
 	// The leader may have appended the batch before it found out.
-	sarama.ErrNotLeaderForPartition:        {scope: broker.ScopeTopic, again: true, unclear: true},
-	sarama.ErrRequestTimedOut:              {scope: broker.ScopeTopic, again: true, unclear: true},
-	sarama.ErrNotEnoughReplicasAfterAppend: {scope: broker.ScopeTopic, again: true, unclear: true},
-	sarama.ErrKafkaStorageError:            {scope: broker.ScopeTopic, again: true, unclear: true},
-	sarama.ErrNetworkException:             {again: true, unclear: true},
-	sarama.ErrUnknown:                      {unclear: true},
+	kerr.NotLeaderForPartition:        {scope: broker.ScopeTopic, unclear: true},
+	kerr.RequestTimedOut:              {scope: broker.ScopeTopic, unclear: true},
+	kerr.NotEnoughReplicasAfterAppend: {scope: broker.ScopeTopic, unclear: true},
+	kerr.KafkaStorageError:            {scope: broker.ScopeTopic, unclear: true},
+	kerr.NetworkException:             {unclear: true},
+	kerr.UnknownServerError:           {unclear: true},
 
-	sarama.ErrOutOfOrderSequenceNumber: {forgotten: true},
-	sarama.ErrDuplicateSequenceNumber:  {forgotten: true},
-	sarama.ErrUnknownProducerID:        {forgotten: true},
-	sarama.ErrInvalidProducerEpoch:     {forgotten: true},
-	sarama.ErrInvalidProducerIDMapping: {forgotten: true},
-	sarama.ErrProducerFenced:           {forgotten: true},
+	// kgo begins a new epoch, or a new id, and sends again.
+	kerr.OutOfOrderSequenceNumber: {unclear: true},
+	kerr.UnknownProducerID:        {unclear: true},
+	kerr.InvalidProducerEpoch:     {unclear: true},
+	kerr.InvalidProducerIDMapping: {unclear: true},
+	kerr.ProducerFenced:           {unclear: true},
 }
 
-// scopeOf is the scope that err has, or that of its code.
-func scopeOf(err error) broker.Scope {
-	if scope := broker.ScopeOf(err); scope != broker.ScopeUnknown {
-		return scope
+// codeOf is what Kafka answered, or nil.
+func codeOf(err error) *kerr.Error {
+	code, _ := errors.AsType[*kerr.Error](err)
+	return code
+}
+
+// login says that a server refuses the login, or that we refuse the server.
+func login(err error) bool {
+	if code := codeOf(err); code == kerr.SaslAuthenticationFailed || code == kerr.UnsupportedSaslMechanism {
+		return true
 	}
-	code, _ := errors.AsType[sarama.KError](err)
-	return refusals[code].scope
+	if _, distrusted := errors.AsType[*tls.CertificateVerificationError](err); distrusted {
+		return true
+	}
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error" // What TLS says of a certificate that a server refuses.
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -14,22 +14,21 @@ import (
 // O1: what Kafka says of a topic or of itself is never said of a message, and only
 // what a message is can be permanent.
 func TestRefusals_SayWhomTheyConcern(t *testing.T) {
-	for scope, codes := range map[broker.Scope][]sarama.KError{
-		broker.ScopeRow: {sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge, sarama.ErrInvalidRecord},
+	for scope, codes := range map[broker.Scope][]*kerr.Error{
+		broker.ScopeRow: {kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord},
 		broker.ScopeTopic: {
-			sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicasAfterAppend, sarama.ErrUnknownTopicOrPartition,
-			sarama.ErrLeaderNotAvailable, sarama.ErrNotLeaderForPartition, sarama.ErrTopicAuthorizationFailed,
+			kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.UnknownTopicOrPartition,
+			kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.TopicAuthorizationFailed,
 		},
-		broker.ScopeBroker: {sarama.ErrClusterAuthorizationFailed, sarama.ErrSASLAuthenticationFailed},
+		broker.ScopeBroker: {kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed},
 	} {
 		for _, code := range codes {
-			require.Equal(t, scope, scopeOf(fmt.Errorf("more: %w", code)), "%v", code)
+			require.Equal(t, scope, refusals[codeOf(fmt.Errorf("more: %w", code))].scope, "%v", code)
 		}
 	}
 	for code, r := range refusals {
 		require.Equal(t, r.class == broker.Permanent, r.scope == broker.ScopeRow, "%v", code)
-		require.False(t, r.stays && r.again, "%v", code)
+		require.False(t, r.stays && r.unclear, "%v", code)
 	}
-	require.Equal(t, broker.ScopeUnknown, scopeOf(errors.New("no code")))
-	require.Equal(t, broker.ScopeTopic, scopeOf(leaderless(sarama.ErrClusterAuthorizationFailed)), "what is known of it before its code")
+	require.Equal(t, broker.ScopeUnknown, refusals[codeOf(errors.New("no code"))].scope)
 }

@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
@@ -25,36 +26,17 @@ import (
 func brisk(partitions int) func(*kafka.Config) {
 	return func(c *kafka.Config) {
 		c.Partitions = partitions
-		c.Tune = func(s *sarama.Config) {
-			s.Consumer.Group.Session.Timeout = 6 * time.Second
-			s.Consumer.Group.Rebalance.Timeout = 3 * time.Second
-		}
+		c.SessionTimeout = 6 * time.Second
+		c.RebalanceTimeout = 3 * time.Second
 	}
 }
 
-// A strategy of balancing knows one member of one group: consumers that shared one
-// would tell of each other's generations, and write to it at once.
-func TestConsume_EachHasItsOwnStrategy(t *testing.T) {
-	t.Parallel()
-	var strategies []sarama.BalanceStrategy
-	b := open(t, func(c *kafka.Config) {
-		c.Tune = func(s *sarama.Config) { strategies = append(strategies, s.Consumer.Group.Rebalance.GroupStrategies...) }
-	})
-	topic := topic(t, b)
-	for range 2 {
-		join(t, b, topic)
-	}
-	require.Len(t, strategies, 3, "of the broker and of each consumer")
-	require.NotSame(t, strategies[1], strategies[2])
-	require.NotSame(t, strategies[0], strategies[1])
-}
-
-func admin(t testing.TB) sarama.ClusterAdmin {
+func admin(t testing.TB) *kadm.Client {
 	t.Helper()
-	a, err := sarama.NewClusterAdmin([]string{server(t)}, sarama.NewConfig())
+	client, err := kgo.NewClient(kgo.SeedBrokers(server(t)))
 	require.NoError(t, err)
-	t.Cleanup(func() { a.Close() })
-	return a
+	t.Cleanup(client.Close)
+	return kadm.NewClient(client)
 }
 
 // members are the ids of a group's members, once there are n and the group has
@@ -64,11 +46,16 @@ func members(t testing.TB, topic string, n int) []string {
 	a := admin(t)
 	var ids []string
 	require.Eventually(t, func() bool {
-		groups, err := a.DescribeConsumerGroups([]string{"group." + topic})
-		if err != nil || groups[0].State != "Stable" {
+		groups, err := a.DescribeGroups(bounded(t), "group."+topic)
+		group := groups["group."+topic]
+		if err != nil || group.State != "Stable" {
 			return false
 		}
-		ids = slices.Sorted(maps.Keys(groups[0].Members))
+		ids = nil
+		for _, m := range group.Members {
+			ids = append(ids, m.MemberID)
+		}
+		slices.Sort(ids)
 		return len(ids) == n
 	}, wait, tick)
 	return ids
@@ -78,13 +65,12 @@ func members(t testing.TB, topic string, n int) []string {
 // none.
 func committed(t testing.TB, topic, group string) map[int32]int64 {
 	t.Helper()
-	a := admin(t)
-	response, err := a.ListConsumerGroupOffsets(group, nil)
+	offsets, err := admin(t).FetchOffsets(bounded(t), group)
 	require.NoError(t, err)
 	all := map[int32]int64{}
-	for partition, block := range response.Blocks[topic] {
-		if block.Offset >= 0 {
-			all[partition] = block.Offset
+	for partition, o := range offsets[topic] {
+		if o.At >= 0 {
+			all[partition] = o.At
 		}
 	}
 	return all
@@ -356,11 +342,10 @@ func TestCommit_C73_CompactedTopic(t *testing.T) {
 	b := open(t, nil)
 	name := "test." + uuid.NewString()
 	value := func(s string) *string { return &s }
-	require.NoError(t, admin(t).CreateTopic(name, &sarama.TopicDetail{
-		NumPartitions: 1, ReplicationFactor: -1, ConfigEntries: map[string]*string{
-			"cleanup.policy": value("compact"), "segment.ms": value("50"), "min.cleanable.dirty.ratio": value("0.001"),
-		},
-	}, false))
+	_, err := admin(t).CreateTopic(bounded(t), 1, -1, map[string]*string{
+		"cleanup.policy": value("compact"), "segment.ms": value("50"), "min.cleanable.dirty.ratio": value("0.001"),
+	}, name)
+	require.NoError(t, err)
 	// Kafka compacts what is not in the last segment, every 15 s.
 	n := 0
 	require.Eventually(t, func() bool {

@@ -14,12 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/IBM/sarama"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -32,21 +29,15 @@ var (
 const (
 	// lookIn is how long Open looks for a server.
 	lookIn = 3 * time.Second
-	// adminIn is how long a server may take to answer about topics.
-	adminIn = 10 * time.Second
-	// ensureIn is how long EnsureTopics waits for new topics to be ready.
-	ensureIn = 30 * time.Second
 	// idleProducers is how many producers are kept between calls.
 	idleProducers = 8
 )
 
 // Broker is a connection to a cluster. It outlives outages of any length.
 type Broker struct {
-	conf    Config
-	sarama  *sarama.Config
-	cluster *cluster
-	ctx     context.Context // Done when Close doesn't wait any longer.
-	cut     context.CancelFunc
+	conf Config
+	ctx  context.Context // Done when Close doesn't wait any longer.
+	cut  context.CancelFunc
 
 	mu        sync.Mutex
 	closed    bool
@@ -76,36 +67,35 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 }
 
 // Open checks conf, and looks for a server for 3 s at most: one that refuses the
-// login is an error. No server needs to be up, neither now nor later: while none
-// is, Publish says [broker.Unavailable], and consumers wait.
+// login is an error, and so is one whose certificate isn't trusted. No server needs
+// to be up, neither now nor later: while none is, Publish says
+// [broker.Unavailable], and consumers wait.
 func Open(ctx context.Context, conf Config) (*Broker, error) {
 	conf = conf.withDefaults()
-	sc, err := conf.sarama()
+	if err := conf.check(); err != nil {
+		return nil, err
+	}
+	p, err := conf.producer()
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{conf: conf, sarama: sc, cluster: newCluster(sc, conf.Addresses), consumers: map[*consumer]struct{}{}}
-	p := newProducer(b.cluster)
-	if err := look(ctx, p); err != nil {
+	if err := p.look(ctx); err != nil {
 		p.close()
 		return nil, err
 	}
+	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
-	b.idle = append(b.idle, p)
 	return b, nil
 }
 
-// look connects to a server. It fails if one refuses the login, or ctx is done:
-// servers that don't answer may do so later.
-func look(ctx context.Context, p *producer) error {
+// look connects to a server. It fails if there is one that can't be logged in to,
+// or ctx is done: servers that don't answer may do so later.
+func (p *producer) look(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, lookIn)
 	defer cancel()
-	err := p.any(bounded, func(context.Context, *link) error { return nil })
-	switch code, answered := errors.AsType[sarama.KError](err); {
-	case err == nil:
-		return nil
-	case answered && (code == sarama.ErrSASLAuthenticationFailed || code == sarama.ErrUnsupportedSASLMechanism):
-		return broker.Classify(broker.Permanent, fmt.Errorf("kafka: %s refuses the login: %w; correct user, password or mechanism", strings.Join(p.cluster.seeds, ", "), code))
+	err := p.client.Ping(bounded)
+	if login(err) {
+		return broker.Scoped(broker.Permanent, broker.ScopeBroker, fmt.Errorf("kafka: %s refuses the login, or isn't trusted: %w; correct user, password or mechanism under sasl, or the files under tls", strings.Join(p.wire.conf.Addresses, ", "), err))
 	}
 	return ctx.Err()
 }
@@ -149,24 +139,29 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	defer end()
 	ctx, cancel := context.WithTimeoutCause(ctx, b.conf.PublishTimeout, fmt.Errorf("kafka: not done within publish_timeout, %v", b.conf.PublishTimeout))
 	defer cancel()
-	c := newCall(b.sarama, messages)
-	if len(c.topics) > 0 {
-		p := b.take()
-		p.publish(ctx, c)
-		b.put(p)
+	p, err := b.take()
+	if err != nil {
+		return err
 	}
+	defer b.put(p)
+	c := newCall(b.conf.MaxMessageBytes, messages)
+	p.publish(ctx, c, c.all())
 	return c.err()
 }
 
-func (b *Broker) take() *producer {
+func (b *Broker) take() (*producer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.idle); n > 0 {
 		p := b.idle[n-1]
 		b.idle = b.idle[:n-1]
-		return p
+		if p.broken { // kgo may wait for connections of meanwhile.
+			p.broken = false
+			p.wire.cut()
+		}
+		return p, nil
 	}
-	return newProducer(b.cluster)
+	return b.conf.producer()
 }
 
 func (b *Broker) put(p *producer) {
@@ -179,97 +174,6 @@ func (b *Broker) put(p *producer) {
 	if !keep {
 		p.close()
 	}
-}
-
-// EnsureTopics creates what is missing, with the configured number of
-// partitions, and waits until every partition has a leader, at most 30 s.
-func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
-	if len(topics) == 0 {
-		return nil
-	}
-	for _, topic := range topics {
-		if err := checkTopic(topic); err != nil {
-			return broker.Classify(broker.Permanent, fmt.Errorf("kafka: %w", err))
-		}
-	}
-	ctx, end, err := b.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	ctx, cancel := context.WithTimeoutCause(ctx, ensureIn, fmt.Errorf("not ready within %v", ensureIn))
-	defer cancel()
-	cutter := newCutter(b.sarama)
-	defer cutter.cut()
-	defer context.AfterFunc(ctx, cutter.cut)()
-	conf := cutter.config(b.sarama)
-	conf.Metadata.Full = true // Without it sarama doesn't find the controller.
-	conf.Metadata.Retry.Max = 1
-	conf.Net.ReadTimeout = adminIn
-	if err := b.ensure(ctx, conf, topics); err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
-		}
-		return fmt.Errorf("kafka: topics: %w", err)
-	}
-	return nil
-}
-
-func (b *Broker) ensure(ctx context.Context, conf *sarama.Config, topics []string) error {
-	admin, err := sarama.NewClusterAdmin(b.conf.Addresses, conf)
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	largest := strconv.Itoa(b.conf.MaxMessageBytes)
-	detail := &sarama.TopicDetail{
-		NumPartitions: int32(b.conf.Partitions), ReplicationFactor: int16(b.conf.ReplicationFactor),
-		ConfigEntries: map[string]*string{"max.message.bytes": &largest},
-	}
-	created := map[string]bool{}
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		known, err := admin.DescribeTopics(topics)
-		if err != nil {
-			return err
-		}
-		ready := true
-		for _, topic := range known {
-			switch {
-			case topic.Err == sarama.ErrUnknownTopicOrPartition:
-				ready = false
-				if created[topic.Name] {
-					break
-				}
-				// Another process may be faster.
-				if err := admin.CreateTopic(topic.Name, detail, false); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-					return topicError(topic.Name, err)
-				}
-				created[topic.Name] = true
-			case topic.Err == sarama.ErrLeaderNotAvailable:
-				ready = false
-			case topic.Err != sarama.ErrNoError:
-				return topicError(topic.Name, topic.Err)
-			}
-			for _, p := range topic.Partitions {
-				ready = ready && p.Leader >= 0
-			}
-		}
-		if ready {
-			return nil
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
-}
-
-// topicError says whose fault it is that there is no such topic.
-func topicError(topic string, err error) error {
-	err = fmt.Errorf("%s: %w", topic, err)
-	if code, ok := errors.AsType[sarama.KError](err); ok && refusals[code].stays {
-		return broker.Scoped(broker.Permanent, refusals[code].scope, err)
-	}
-	return err
 }
 
 // Close waits for calls under way, closes what consumers are still open, and

@@ -8,10 +8,12 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
 
@@ -27,7 +29,7 @@ func TestBroker(t *testing.T) {
 	net := newNetwork()
 	brokertest.Run(t, brokertest.Harness{
 		Open: func(t *testing.T) broker.Broker {
-			b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Tune: net.tune})
+			b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Dial: net.Dial})
 			require.NoError(t, err)
 			return b
 		},
@@ -40,38 +42,61 @@ func TestBroker(t *testing.T) {
 		Lag:       true,
 		Published: true,
 		Partition: true,
+		State:     true,
 	})
 }
 
 func TestOpen_AllMistakesAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := kafka.Open(bounded(t), kafka.Config{
-		Addresses: []string{"no-port"}, Partitions: -1, ReplicationFactor: -2, Compression: "zip",
-		MaxMessageBytes: 1, PublishTimeout: 1,
-		Tune: func(c *sarama.Config) {
-			c.Producer.RequiredAcks = sarama.WaitForLocal
-			c.Producer.Idempotent = false
-			c.Net.MaxOpenRequests = 5
-			c.Producer.Transaction.ID = "x"
-			c.Producer.Interceptors = make([]sarama.ProducerInterceptor, 1)
-			c.Producer.Partitioner = sarama.NewRandomPartitioner
-			c.Producer.MaxMessageBytes = 5
-			c.Consumer.Offsets.Initial = sarama.OffsetNewest
-			c.Consumer.Offsets.AutoCommit.Enable = false
-			c.Version = sarama.V1_0_0_0
-		},
+		Addresses: []string{"no-port"}, Partitions: -1, ReplicationFactor: -2, MinInSyncReplicas: -1, Compression: "zip",
+		MaxMessageBytes: 1, MaxBatchBytes: -1, PublishTimeout: 1, SessionTimeout: 1, RebalanceTimeout: 1,
+		TLS: kafka.TLS{CA: "/no/such/file"}, SASL: kafka.SASL{Mechanism: "x", User: "u", Password: "hush"},
 	})
 	for _, what := range []string{
-		"no-port", "partitions is -1", "replication_factor is -2", `compression is "zip"`, "max_message_bytes is 1",
-		"publish_timeout", "RequiredAcks", "Idempotent", "MaxOpenRequests", "Transaction", "Interceptors", "Partitioner",
-		"use MaxMessageBytes", "Offsets.Initial", "AutoCommit", "Version",
+		"no-port", "partitions is -1", "replication_factor is -2", "min_insync_replicas is -1", `compression is "zip"`, "max_message_bytes is 1",
+		"max_batch_bytes is -1", "publish_timeout", "session_timeout", "rebalance_timeout", "tls.ca: ", `sasl.mechanism is "x"`,
 	} {
 		require.ErrorContains(t, err, what)
 	}
+	require.NotContains(t, err.Error(), "hush")
 	_, err = kafka.Open(bounded(t), kafka.Config{})
 	require.ErrorContains(t, err, "addresses is missing")
-	_, err = kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Tune: func(c *sarama.Config) { c.Consumer.Fetch.Min = -1 }})
-	require.ErrorContains(t, err, "Consumer.Fetch.Min")
+}
+
+// What the guarantees rest on can't be loosened: most options are followed by ours,
+// and those that none can follow are refused.
+func TestOpen_OptionsLoosenNothing(t *testing.T) {
+	t.Parallel()
+	_, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Options: []kgo.Opt{
+		kgo.DisableIdempotentWrite(), kgo.AllowIdempotentProduceCancellation(), kgo.StopProducerOnDataLossDetected(),
+		kgo.DisableAutoCommit(), kgo.DefaultProduceTopicAlways(), kgo.DefaultProduceTopic("x"), kgo.ConsumerGroup("x"), kgo.ConsumeTopics("x"),
+	}})
+	for _, what := range []string{
+		"DisableIdempotentWrite", "AllowIdempotentProduceCancellation", "StopProducerOnDataLossDetected", "DisableAutoCommit",
+		"DefaultProduceTopicAlways", "ConsumerGroup",
+	} {
+		require.ErrorContains(t, err, "Options have "+what)
+	}
+	for name, bad := range map[string]kgo.Opt{"TransactionalID": kgo.TransactionalID("x"), "ConsumeRegex": kgo.ConsumeRegex()} {
+		_, err = kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Options: []kgo.Opt{bad}})
+		require.ErrorContains(t, err, name)
+	}
+	c := fake(t)
+	b := openFake(t, c, func(c *kafka.Config) {
+		c.Options = []kgo.Opt{
+			kgo.RequiredAcks(kgo.LeaderAck()), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()), kgo.ProducerLinger(30 * time.Second),
+			kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()), kgo.ClientID("mine"),
+		}
+	})
+	acks := make(chan int16, 1)
+	c.ControlKey(kmsg.Produce.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		acks <- r.(*kmsg.ProduceRequest).Acks
+		return nil, nil, false
+	})
+	require.NoError(t, b.Publish(bounded(t), run("topic", "key", 0, 3)))
+	require.Equal(t, int16(-1), <-acks)
+	require.Len(t, receive(t, join(t, b, "topic"), 3), 3, "a new group starts at the oldest message")
 }
 
 // B11: nobody there, or somebody who never answers: that is an outage, also when
@@ -107,28 +132,6 @@ func TestOpen_B11_NoServerIsAnOutage(t *testing.T) {
 			require.NoError(t, b.Publish(bounded(t), []broker.Message{message(name, "key", "body")}))
 			require.Len(t, stored(t, name), 1)
 		})
-	}
-}
-
-// B11: what a server says is wrong is no outage.
-func TestOpen_B11_ALoginThatIsRefused(t *testing.T) {
-	t.Parallel()
-	for _, answers := range []map[string]sarama.MockResponse{
-		{"SaslHandshakeRequest": sarama.NewMockSaslHandshakeResponse(t).SetError(sarama.ErrUnsupportedSASLMechanism)},
-		{
-			"SaslHandshakeRequest":    sarama.NewMockSaslHandshakeResponse(t).SetEnabledMechanisms([]string{sarama.SASLTypePlaintext}),
-			"SaslAuthenticateRequest": sarama.NewMockSaslAuthenticateResponse(t).SetError(sarama.ErrSASLAuthenticationFailed),
-		},
-	} {
-		s := script(t, 1)
-		s.servers[0].SetHandlerByMap(answers)
-		_, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{s.servers[0].Addr()}, Tune: func(c *sarama.Config) {
-			c.ApiVersionsRequest = false
-			c.Net.SASL.Enable, c.Net.SASL.User, c.Net.SASL.Password = true, "orders", "wrong"
-		}})
-		require.ErrorContains(t, err, "refuses the login")
-		require.ErrorContains(t, err, s.servers[0].Addr())
-		require.Equal(t, broker.Permanent, broker.ClassOf(err))
 	}
 }
 
@@ -181,8 +184,6 @@ func TestFromSettings_F_29_OnlyAllAcks(t *testing.T) {
 	b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf("{addresses: [%q], acks: all}", server(t))))
 	require.NoError(t, err)
 	require.NoError(t, b.Close(bounded(t)))
-	_, err = kafka.Open(bounded(t), kafka.Config{Addresses: []string{"127.0.0.1:1"}, Tune: func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal }})
-	require.ErrorContains(t, err, "Tune set Producer.RequiredAcks to 1: only WaitForAll keeps messages when a leader fails")
 }
 
 func TestEnsureTopics(t *testing.T) {
@@ -205,12 +206,9 @@ func TestEnsureTopics(t *testing.T) {
 
 func partitions(t *testing.T, topic string) int {
 	t.Helper()
-	client, err := sarama.NewClient([]string{server(t)}, sarama.NewConfig())
+	all, err := admin(t).ListTopics(bounded(t), topic)
 	require.NoError(t, err)
-	defer client.Close()
-	all, err := client.Partitions(topic)
-	require.NoError(t, err)
-	return len(all)
+	return len(all[topic].Partitions)
 }
 
 func TestClose(t *testing.T) {
@@ -234,7 +232,7 @@ func TestClose(t *testing.T) {
 func TestClose_EndsCalls(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Tune: network.tune})
+	b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Dial: network.Dial})
 	require.NoError(t, err)
 	name := topic(t, b)
 	sent := make(chan struct{})

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/broker"
@@ -24,9 +27,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, member(context.Background(), topic))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m,
-		// sarama's metrics start one goroutine for the whole process, which never ends.
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	goleak.VerifyTestMain(m)
 }
 
 const (
@@ -61,6 +62,11 @@ func open(t testing.TB, change func(*kafka.Config)) *kafka.Broker {
 	if change != nil {
 		change(&conf)
 	}
+	return openAs(t, conf)
+}
+
+func openAs(t testing.TB, conf kafka.Config) *kafka.Broker {
+	t.Helper()
 	b, err := kafka.Open(bounded(t), conf)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close(bounded(t))) })
@@ -91,40 +97,47 @@ func run(topic, key string, first, n int) []broker.Message {
 	return all
 }
 
-// stored reads all of a topic with sarama alone, in the order of each partition.
-func stored(t testing.TB, topic string) []*sarama.ConsumerMessage {
+// stored reads all of a topic, in the order of each partition.
+func stored(t testing.TB, topic string) []*kgo.Record {
 	t.Helper()
-	conf := sarama.NewConfig()
-	client, err := sarama.NewClient([]string{server(t)}, conf)
+	return readAll(t, admin(t), topic, server(t))
+}
+
+// readAll waits for what there is, messages and marks, up to the end of now.
+func readAll(t testing.TB, admin *kadm.Client, topic string, servers ...string) (all []*kgo.Record) {
+	t.Helper()
+	ends, err := admin.ListEndOffsets(bounded(t), topic)
+	require.NoError(t, err)
+	left := map[int32]int64{}
+	for id, end := range ends[topic] {
+		if end.Offset > 0 {
+			left[id] = end.Offset
+		}
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(servers...), kgo.ConsumeTopics(topic), kgo.KeepControlRecords())
 	require.NoError(t, err)
 	defer client.Close()
-	consumer, err := sarama.NewConsumerFromClient(client)
-	require.NoError(t, err)
-	defer consumer.Close()
-	partitions, err := client.Partitions(topic)
-	require.NoError(t, err)
-	var all []*sarama.ConsumerMessage
-	for _, p := range partitions {
-		end, err := client.GetOffset(topic, p, sarama.OffsetNewest)
-		require.NoError(t, err)
-		if end == 0 {
-			continue
-		}
-		pc, err := consumer.ConsumePartition(topic, p, 0)
-		require.NoError(t, err)
-		for m := range pc.Messages() {
-			all = append(all, m)
-			if m.Offset == end-1 {
-				break
+	byPartition := map[int32][]*kgo.Record{}
+	for len(left) > 0 {
+		fetches := client.PollFetches(bounded(t))
+		require.NoError(t, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			if r.Offset+1 == left[r.Partition] {
+				delete(left, r.Partition)
 			}
-		}
-		require.NoError(t, pc.Close())
+			if !r.Attrs.IsControl() {
+				byPartition[r.Partition] = append(byPartition[r.Partition], r)
+			}
+		})
+	}
+	for _, id := range slices.Sorted(maps.Keys(byPartition)) {
+		all = append(all, byPartition[id]...)
 	}
 	return all
 }
 
 // bodies are those of key, in order.
-func bodies(messages []*sarama.ConsumerMessage, key string) []string {
+func bodies(messages []*kgo.Record, key string) []string {
 	var all []string
 	for _, m := range messages {
 		if string(m.Key) == key {
@@ -144,22 +157,18 @@ func failures(t testing.TB, err error) map[int]error {
 // network stands between a client and Kafka. It is the client's dialer, because
 // Kafka tells clients its own addresses, past any proxy.
 type network struct {
-	mu    sync.Mutex
-	down  bool
-	grace int // So many connections are refused before down ends.
-	conns map[*netConn]struct{}
-	onOut func(request []byte) (forward bool, err error) // Per request that is written.
-	onIn  func() error                                   // Per read.
+	mu       sync.Mutex
+	down     bool
+	redirect bool
+	grace    int // So many connections are refused before down ends.
+	conns    map[*netConn]struct{}
+	onOut    func(request []byte) (forward bool, err error) // Per request that is written.
+	onIn     func() error                                   // Per read.
 }
 
 func newNetwork() *network { return &network{conns: map[*netConn]struct{}{}} }
 
-func (n *network) tune(c *sarama.Config) {
-	c.Net.Proxy.Enable = true
-	c.Net.Proxy.Dialer = n
-}
-
-func (n *network) Dial(network, addr string) (net.Conn, error) {
+func (n *network) Dial(_ context.Context, network, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
@@ -177,6 +186,13 @@ func (n *network) Dial(network, addr string) (net.Conn, error) {
 	return c, nil
 }
 
+// to is n with other addresses.
+func (n *network) to(other func(addr string) string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return n.Dial(ctx, network, other(addr))
+	}
+}
+
 // cut ends all connections and refuses new ones until up.
 func (n *network) cut() {
 	n.mu.Lock()
@@ -186,6 +202,20 @@ func (n *network) cut() {
 		c.Conn.Close()
 	}
 	clear(n.conns)
+}
+
+// refuse ends all connections; who asks isDown refuses new ones.
+func (n *network) refuse() {
+	n.cut()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down, n.redirect = false, true
+}
+
+func (n *network) isDown() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.redirect
 }
 
 func (n *network) up() {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
@@ -76,13 +75,9 @@ func TestPublish_RefusedBeforeSending(t *testing.T) {
 // limited is a topic of one partition that takes batches of at most n bytes.
 func limited(t *testing.T, n int) string {
 	t.Helper()
-	admin, err := sarama.NewClusterAdmin([]string{server(t)}, sarama.NewConfig())
-	require.NoError(t, err)
-	defer admin.Close()
 	name, limit := "test."+uuid.NewString(), fmt.Sprint(n)
-	require.NoError(t, admin.CreateTopic(name, &sarama.TopicDetail{
-		NumPartitions: 1, ReplicationFactor: -1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
-	}, false))
+	_, err := admin(t).CreateTopic(bounded(t), 1, -1, map[string]*string{"max.message.bytes": &limit}, name)
+	require.NoError(t, err)
 	return name
 }
 
@@ -158,7 +153,7 @@ func produces(request []byte) bool {
 func TestPublish_BrokenConnections(t *testing.T) {
 	t.Parallel()
 	net := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = net.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = net.Dial })
 	name := topic(t, b)
 	var requests, answers atomic.Int64
 	broken := errors.New("broken")
@@ -213,7 +208,7 @@ func TestPublish_BrokenConnections(t *testing.T) {
 func TestPublish_DoubtEndsWithTheNextCall(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)), "the partition knows the producer")
 
@@ -257,7 +252,7 @@ func TestPublish_DoubtEndsWithTheNextCall(t *testing.T) {
 func TestPublish_DoubtIsNoDuplicate(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
 	ctx, cancel := context.WithCancel(bounded(t))
@@ -284,10 +279,10 @@ func TestPublish_DoubtIsNoDuplicate(t *testing.T) {
 func TestPublish_RestedConnection(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
-	<-time.After(1100 * time.Millisecond) // It rests after a second.
+	<-time.After(5500 * time.Millisecond) // It rests after 5 s.
 	network.on(func([]byte) (bool, error) { return false, nil }, nil)
 	failed := failures(t, b.Publish(bounded(t), run(name, "key", 1, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
@@ -297,7 +292,7 @@ func TestPublish_RestedConnection(t *testing.T) {
 func TestPublish_OverBefore(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
 	network.on(func(request []byte) (bool, error) {
@@ -316,7 +311,7 @@ func TestPublish_SilentServer(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
 	b := open(t, func(c *kafka.Config) {
-		c.Tune = network.tune
+		c.Dial = network.Dial
 		c.PublishTimeout = 2 * time.Second
 	})
 	name := topic(t, b)
@@ -337,7 +332,7 @@ func TestPublish_SilentServer(t *testing.T) {
 func TestPublish_Down(t *testing.T) {
 	t.Parallel()
 	network := newNetwork()
-	b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	network.cut()
 	for range 3 {
@@ -360,7 +355,7 @@ func TestPublish_UnavailableIsNotStored(t *testing.T) {
 	t.Parallel()
 	for refused := 1; refused <= 4; refused++ {
 		network := newNetwork()
-		b := open(t, func(c *kafka.Config) { c.Tune = network.tune })
+		b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 		name := topic(t, b)
 		require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
 		network.cut()

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
-	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/google/uuid"
@@ -18,14 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/watermill"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// sarama's metrics start one goroutine for the whole process, which never ends.
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	goleak.VerifyTestMain(m)
 }
 
 func bounded(t testing.TB) context.Context {
@@ -93,65 +87,6 @@ func TestGoChannel(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing comes again after it was acknowledged")
 	_, err = c.Receive(ctx, 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "nor with a context that was done before")
-}
-
-// kafka is a stock Watermill publisher and stock subscribers on the real Kafka.
-func kafka(t *testing.T) watermill.Config {
-	t.Helper()
-	addr := os.Getenv("WAYBILL_KAFKA")
-	require.NotEmpty(t, addr, `WAYBILL_KAFKA is not set: run scripts/test, or eval "$(scripts/services up)"`)
-	produce := wmkafka.DefaultSaramaSyncPublisherConfig()
-	produce.Producer.RequiredAcks = sarama.WaitForAll
-	produce.Producer.Idempotent = true
-	produce.Net.MaxOpenRequests = 1
-	produce.Metadata.AllowAutoTopicCreation = false
-	publisher, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-		Brokers: []string{addr}, OverwriteSaramaConfig: produce,
-		Marshaler: wmkafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string, error) {
-			return m.Metadata[watermill.KeyHeader], nil
-		}),
-	}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, publisher.Close()) })
-	consume := wmkafka.DefaultSaramaSubscriberConfig()
-	consume.Consumer.Offsets.Initial = sarama.OffsetOldest
-	consume.Consumer.Group.Heartbeat.Interval = time.Second
-	return watermill.Config{
-		Publisher: publisher,
-		Subscriber: func(group string) (message.Subscriber, error) {
-			return wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
-				Brokers: []string{addr}, ConsumerGroup: group, OverwriteSaramaConfig: consume,
-			}, nil)
-		},
-		EnsureTopics: func(_ context.Context, topics ...string) error {
-			admin, err := sarama.NewClusterAdmin([]string{addr}, sarama.NewConfig())
-			if err != nil {
-				return err
-			}
-			defer admin.Close()
-			for _, topic := range topics {
-				err := admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: -1}, false)
-				if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-					return fmt.Errorf("%s: %w", topic, err)
-				}
-			}
-			return nil
-		},
-		Capabilities: broker.Capabilities{KeyOrder: true, Groups: true, Redelivery: true, Durable: true},
-	}
-}
-
-// The stock subscriber hands out one message of a partition at a time.
-func TestBroker_Kafka(t *testing.T) {
-	conf := kafka(t)
-	brokertest.Run(t, brokertest.Harness{
-		Open: func(t *testing.T) broker.Broker {
-			b, err := watermill.New(conf)
-			require.NoError(t, err)
-			return b
-		},
-		OneOut: true,
-	})
 }
 
 func publish(t *testing.T, b broker.Broker, topic string, from, n int) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -12,10 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rights"
@@ -98,14 +100,16 @@ func (s *site) execute(query string) {
 }
 
 func (s *site) deleteTopics() {
-	admin, err := sarama.NewClusterAdmin([]string{s.kafka}, sarama.NewConfig())
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka))
 	require.NoError(s.t, err)
-	defer admin.Close()
-	topics, err := admin.ListTopics()
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	topics, err := admin.ListTopics(context.Background())
 	require.NoError(s.t, err)
-	for topic := range topics {
+	for _, topic := range topics.Names() {
 		if strings.HasPrefix(topic, s.prefix) {
-			require.NoError(s.t, admin.DeleteTopic(topic))
+			_, err := admin.DeleteTopic(context.Background(), topic)
+			require.NoError(s.t, err)
 		}
 	}
 }

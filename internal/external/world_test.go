@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
@@ -35,9 +36,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// sarama's metrics start one goroutine for the whole process, which never ends.
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	goleak.VerifyTestMain(m)
 }
 
 type (
@@ -210,37 +209,31 @@ func (m wire) String() string {
 // fromKafka reads the only message of a topic.
 func (w *world) fromKafka(topic string) (only wire) {
 	w.t.Helper()
-	client, err := sarama.NewClient([]string{environment(w.t, "WAYBILL_KAFKA")}, sarama.NewConfig())
-	require.NoError(w.t, err)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	client := w.client(kgo.ConsumeTopics(w.prefix + topic))
 	defer client.Close()
-	consumer, err := sarama.NewConsumerFromClient(client)
-	require.NoError(w.t, err)
-	defer consumer.Close()
-	partitions, err := client.Partitions(w.prefix + topic)
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, w.prefix+topic)
 	require.NoError(w.t, err)
 	n := 0
-	for _, p := range partitions {
-		end, err := client.GetOffset(w.prefix+topic, p, sarama.OffsetNewest)
-		require.NoError(w.t, err)
-		if n += int(end); end == 0 {
-			continue
-		}
-		reader, err := consumer.ConsumePartition(w.prefix+topic, p, 0)
-		require.NoError(w.t, err)
-		select {
-		case m := <-reader.Messages():
-			only = wire{key: string(m.Key), headers: map[string]string{}, body: m.Value}
-			for _, h := range m.Headers {
-				require.NotContains(w.t, only.headers, string(h.Key), "twice")
-				only.headers[string(h.Key)] = string(h.Value)
-			}
-		case <-time.After(patience):
-			require.Fail(w.t, "Kafka doesn't hand out what it has", topic)
-		}
-		require.NoError(w.t, reader.Close())
-	}
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
 	require.Equal(w.t, 1, n, topic)
+	fetches := client.PollFetches(ctx)
+	require.NoError(w.t, fetches.Err(), topic)
+	m := fetches.Records()[0]
+	only = wire{key: string(m.Key), headers: map[string]string{}, body: m.Value}
+	for _, h := range m.Headers {
+		require.NotContains(w.t, only.headers, h.Key, "twice")
+		only.headers[h.Key] = string(h.Value)
+	}
 	return only
+}
+
+func (w *world) client(opts ...kgo.Opt) *kgo.Client {
+	w.t.Helper()
+	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(environment(w.t, "WAYBILL_KAFKA")))...)
+	require.NoError(w.t, err)
+	return client
 }
 
 // fromNATS reads the only message of a subject.
@@ -280,14 +273,15 @@ func (w *world) allFromNATS(subject string, n int) (all []wire) {
 }
 
 func (w *world) deleteTopics() {
-	admin, err := sarama.NewClusterAdmin([]string{environment(w.t, "WAYBILL_KAFKA")}, sarama.NewConfig())
+	client := w.client()
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	topics, err := admin.ListTopics(context.Background())
 	require.NoError(w.t, err)
-	defer admin.Close()
-	topics, err := admin.ListTopics()
-	require.NoError(w.t, err)
-	for topic := range topics {
+	for _, topic := range topics.Names() {
 		if strings.HasPrefix(topic, w.prefix) {
-			require.NoError(w.t, admin.DeleteTopic(topic))
+			_, err := admin.DeleteTopic(context.Background(), topic)
+			require.NoError(w.t, err)
 		}
 	}
 }

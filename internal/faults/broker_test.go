@@ -135,7 +135,7 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 			why := func(i int) string {
 				return strings.Join(w.strings("SELECT failure_class || ', ' || attempts || ': ' || last_error FROM outbox WHERE message_id = $1", large[accountID(i)]), "")
 			}
-			require.Regexp(t, "^permanent, 1: kafka: topic .* too large", why(3))
+			require.Regexp(t, "^permanent, 1: kafka: topic .* larger than", why(3))
 			require.Regexp(t, "^permanent, 1: kafka: message .* the limit is 60000", why(7))
 			require.Equal(t, waiting, w.count("outbox WHERE status = 'pending' AND attempts = 0"))
 		})

@@ -41,8 +41,6 @@ func TestMain(m *testing.M) {
 	}
 	scratch = dir
 	goleak.VerifyTestMain(m,
-		// sarama's metrics start one goroutine for the whole process, which never ends.
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 		goleak.Cleanup(func(code int) {
 			ownKafka.end()
 			_ = os.RemoveAll(scratch)

@@ -19,8 +19,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/IBM/sarama"
-
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/domain"
@@ -241,7 +239,7 @@ func (n *node) listen() {
 func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	k, err := kafka.Open(ctx, kafka.Config{
 		Addresses: []string{n.cfg.Kafka}, Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
-		Tune: through(n.cfg.Detour),
+		Dial: through(n.cfg.Detour),
 	})
 	if err != nil {
 		return err
@@ -327,23 +325,17 @@ func (c *forgetfulConsumer) Ack(ctx context.Context, deliveries ...broker.Delive
 
 // partners is their Kafka, all of whose servers are reached at one address.
 func (n *node) partners(ctx context.Context) (*kafka.Broker, error) {
-	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Tune: through(n.cfg.Partners)})
+	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Dial: through(n.cfg.Partners)})
 }
 
 // through has all servers of a Kafka be reached at one address, unless it is none.
-func through(address string) func(*sarama.Config) {
-	return func(c *sarama.Config) {
-		if address != "" {
-			c.Net.Proxy.Enable, c.Net.Proxy.Dialer = true, detour(address)
-		}
+func through(address string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if address == "" {
+		return nil
 	}
-}
-
-// detour dials one address, whatever it is told.
-type detour string
-
-func (d detour) Dial(network, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(context.Background(), network, string(d))
+	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
 }
 
 // effects notes each event in the unit of work of its inbox row, by what its note

@@ -1,14 +1,17 @@
 package faults
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 // kinds are the topics of branches.
@@ -42,28 +45,25 @@ func (w *world) branchWriter(n, writers int, pause time.Duration) *process {
 // forbid has nobody write to a topic, until permit.
 func (w *world) forbid(topic string) {
 	w.t.Helper()
-	admin := w.admin()
-	defer admin.Close()
-	acl := func(o sarama.AclOperation, p sarama.AclPermissionType) *sarama.Acl {
-		return &sarama.Acl{Principal: "User:*", Host: "*", Operation: o, PermissionType: p}
+	admin, name := w.admin(), w.prefix+topic
+	// A topic with any rule allows nothing but what is allowed.
+	for _, rule := range []*kadm.ACLBuilder{
+		kadm.NewACLs().Deny("User:*").DenyHosts("*").Operations(kadm.OpWrite),
+		kadm.NewACLs().Allow("User:*").AllowHosts("*").Operations(kadm.OpAll),
+	} {
+		made, err := admin.CreateACLs(context.Background(), rule.Topics(name).ResourcePatternType(kadm.ACLPatternLiteral))
+		require.NoError(w.t, err)
+		for _, m := range made {
+			require.NoError(w.t, m.Err)
+		}
 	}
-	require.NoError(w.t, admin.CreateACLs([]*sarama.ResourceAcls{{
-		Resource: sarama.Resource{ResourceType: sarama.AclResourceTopic, ResourceName: w.prefix + topic, ResourcePatternType: sarama.AclPatternLiteral},
-		// A topic with any rule allows nothing but what is allowed.
-		Acls: []*sarama.Acl{acl(sarama.AclOperationWrite, sarama.AclPermissionDeny), acl(sarama.AclOperationAll, sarama.AclPermissionAllow)},
-	}}))
 	eventually(w.t, func() bool { return w.tryToTell(topic) != nil }, "nobody may write to %s", topic)
 }
 
 func (w *world) permit(topic string) {
 	w.t.Helper()
-	admin := w.admin()
-	defer admin.Close()
-	name := w.prefix + topic
-	_, err := admin.DeleteACL(sarama.AclFilter{
-		ResourceType: sarama.AclResourceTopic, ResourceName: &name, ResourcePatternTypeFilter: sarama.AclPatternLiteral,
-		Operation: sarama.AclOperationAny, PermissionType: sarama.AclPermissionAny,
-	}, false)
+	_, err := w.admin().DeleteACLs(context.Background(), kadm.NewACLs().Topics(w.prefix+topic).ResourcePatternType(kadm.ACLPatternLiteral).
+		Allow().AllowHosts().Deny().DenyHosts().Operations())
 	require.NoError(w.t, err)
 }
 
@@ -74,9 +74,8 @@ func (w *world) remove(topic string) {
 	name := w.prefix + topic
 	w.gone = append(w.gone, w.inKafka(name)...)
 	w.lives[name]++
-	admin := w.admin()
-	defer admin.Close()
-	require.NoError(w.t, admin.DeleteTopic(name))
+	_, err := w.admin().DeleteTopic(context.Background(), name)
+	require.NoError(w.t, err)
 	w.permit(topic)
 }
 
@@ -84,10 +83,9 @@ func (w *world) remove(topic string) {
 func (w *world) create(topic string) {
 	w.t.Helper()
 	admin := w.admin()
-	defer admin.Close()
 	eventually(w.t, func() bool {
-		err := admin.CreateTopic(w.prefix+topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
-		return err == nil || strings.Contains(err.Error(), sarama.ErrTopicAlreadyExists.Error())
+		_, err := admin.CreateTopic(context.Background(), partitions, 1, nil, w.prefix+topic)
+		return err == nil || errors.Is(err, kerr.TopicAlreadyExists)
 	}, "%s is made", topic)
 }
 

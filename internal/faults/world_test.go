@@ -8,13 +8,10 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
@@ -333,134 +330,6 @@ func (w *world) each(query string, row func(scan func(...any) error) error) {
 		require.NoError(w.t, row(rows.Scan))
 	}
 	require.NoError(w.t, rows.Err())
-}
-
-// delivered is all that Kafka has, read by sarama alone, in the order of each
-// partition.
-func (w *world) delivered() []delivery {
-	w.t.Helper()
-	return append(slices.Clone(w.gone), w.inKafka(w.prefix)...)
-}
-
-// inKafka is what topics have, by how their names begin.
-func (w *world) inKafka(prefix string) (all []delivery) {
-	w.t.Helper()
-	client, err := sarama.NewClient([]string{w.kafka}, patient())
-	require.NoError(w.t, err)
-	defer client.Close()
-	topics, err := client.Topics()
-	require.NoError(w.t, err)
-	consumer, err := sarama.NewConsumerFromClient(client)
-	require.NoError(w.t, err)
-	defer consumer.Close()
-	for _, topic := range topics {
-		if !strings.HasPrefix(topic, prefix) {
-			continue
-		}
-		partitions, err := client.Partitions(topic)
-		require.NoError(w.t, err)
-		for _, p := range partitions {
-			end, err := client.GetOffset(topic, p, sarama.OffsetNewest)
-			require.NoError(w.t, err)
-			all = append(all, w.partition(consumer, topic, p, end)...)
-		}
-	}
-	return all
-}
-
-func (w *world) partition(consumer sarama.Consumer, topic string, partition int32, end int64) (all []delivery) {
-	w.t.Helper()
-	if end == 0 {
-		return nil
-	}
-	pc, err := consumer.ConsumePartition(topic, partition, 0)
-	require.NoError(w.t, err)
-	defer pc.Close()
-	for late := time.After(patience); ; {
-		select {
-		case m := <-pc.Messages():
-			d := delivery{topic: topic, life: w.lives[topic], partition: partition, offset: m.Offset, key: string(m.Key), body: m.Value}
-			for _, h := range m.Headers {
-				if string(h.Key) == "id" {
-					d.id = string(h.Value)
-				}
-			}
-			if !w.told[d.id] {
-				all = append(all, d)
-			}
-			if m.Offset == end-1 {
-				return all
-			}
-		case <-late:
-			require.Fail(w.t, "Kafka doesn't hand out what it has", "%s, partition %d, up to %d", topic, partition, end)
-		}
-	}
-}
-
-func (w *world) admin() sarama.ClusterAdmin {
-	w.t.Helper()
-	admin, err := sarama.NewClusterAdmin([]string{w.kafka}, patient())
-	require.NoError(w.t, err)
-	return admin
-}
-
-// patient waits for a busy Kafka.
-func patient() *sarama.Config {
-	c := sarama.NewConfig()
-	c.Admin.Timeout, c.Net.ReadTimeout, c.Metadata.Retry.Max = patience, patience, 20
-	c.Producer.Timeout, c.Producer.Return.Successes = patience, true
-	return c
-}
-
-// tell publishes what no outbox has, of a type that nobody knows.
-func (w *world) tell() {
-	w.t.Helper()
-	require.NoError(w.t, w.tryToTell(accountTopic))
-}
-
-func (w *world) tryToTell(topic string) error {
-	w.t.Helper()
-	config := patient()
-	config.Producer.Retry.Max, config.Producer.RequiredAcks = 0, sarama.WaitForAll
-	producer, err := sarama.NewSyncProducer([]string{w.kafka}, config)
-	require.NoError(w.t, err)
-	defer producer.Close()
-	id := uuid.NewString()
-	w.told[id] = true
-	_, _, err = producer.SendMessage(&sarama.ProducerMessage{
-		Topic:   w.prefix + topic,
-		Headers: []sarama.RecordHeader{{Key: []byte("id"), Value: []byte(id)}},
-		Value:   sarama.StringEncoder(fmt.Sprintf(`{"data": {}, "metadata": {"headers": {"id": %q, "type": "nobodys.v1"}}}`, id)),
-	})
-	return err
-}
-
-// partitions is how many a topic has, as an engine makes it: who knows of fewer sends
-// keys elsewhere.
-const partitions = 8
-
-// createTopic creates a topic before an engine does, which on a busy machine
-// may count as an outage at first.
-func (w *world) createTopic(name string, maxMessageBytes int) {
-	w.t.Helper()
-	admin := w.admin()
-	defer admin.Close()
-	limit := strconv.Itoa(maxMessageBytes)
-	require.NoError(w.t, admin.CreateTopic(w.prefix+name, &sarama.TopicDetail{
-		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: map[string]*string{"max.message.bytes": &limit},
-	}, false))
-}
-
-func (w *world) deleteTopics() {
-	admin := w.admin()
-	defer admin.Close()
-	topics, err := admin.ListTopics()
-	require.NoError(w.t, err)
-	for topic := range topics {
-		if strings.HasPrefix(topic, w.prefix) {
-			require.NoError(w.t, admin.DeleteTopic(topic))
-		}
-	}
 }
 
 // moved is the number in an event's body.

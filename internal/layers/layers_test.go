@@ -130,7 +130,7 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"engine/config", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"uow/postgres", [][]string{{"modernc.org/sqlite"}, nats, kafka, watermill}},
 		{"uow/sqlite", [][]string{{"github.com/jackc/pgx"}, nats, kafka, watermill}},
-		{"broker/kafka", [][]string{nats, drivers}},
+		{"broker/kafka", [][]string{nats, drivers, watermill, {"github.com/IBM/sarama", "github.com/twmb/franz-go/pkg/kfake"}}},
 		{"broker/nats", [][]string{natsServer, kafka, watermill, drivers}},
 		{"broker/nats/embedded", [][]string{kafka, watermill, drivers}},
 		{"broker/watermill", [][]string{nats, kafka, drivers}},

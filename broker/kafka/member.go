@@ -1,0 +1,154 @@
+package kafka
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// drainIn is how long a partition that is taken away waits for the messages
+// that are being handled. Who gets it next waits with it. It is less if half of
+// RebalanceTimeout is.
+const drainIn = 5 * time.Second
+
+// assigned is called by kgo when the group has been joined.
+func (c *consumer) assigned(added []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.health.join() {
+		c.logger.Info("kafka: consuming goes on")
+	}
+	for _, id := range added {
+		c.partitions = append(c.partitions, &partition{consumer: c, id: id, next: -1, lost: make(chan struct{}), settled: make(chan struct{})})
+	}
+}
+
+// starts is called by kgo with what the group committed.
+func (c *consumer) starts(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, offset := range offsets[c.topic] {
+		if p := c.partition(id); p != nil {
+			p.next = max(p.next, offset.EpochOffset().Offset)
+		}
+	}
+	return offsets, nil
+}
+
+func (c *consumer) partition(id int32) *partition {
+	for _, p := range c.partitions {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// revoked gives partitions back: it waits a while for what is being handled, so
+// that it needn't be done twice, and tells the rest that it is lost.
+func (c *consumer) revoked(ctx context.Context, lost []int32, drain bool) {
+	c.mu.Lock()
+	var going []*partition
+	for _, id := range lost {
+		if p := c.partition(id); p != nil {
+			p.end()
+			going = append(going, p)
+		}
+	}
+	c.mu.Unlock()
+	if len(going) == 0 {
+		return
+	}
+	if drain {
+		c.drain(ctx, going)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range going {
+		p.gone = true
+		close(p.lost)
+		c.resume(p)
+		delete(c.health.stuck, p.id)
+	}
+	c.partitions = slices.DeleteFunc(c.partitions, func(p *partition) bool { return p.gone })
+}
+
+// drain waits until nothing of going is in hand, and commits.
+func (c *consumer) drain(ctx context.Context, going []*partition) {
+	timer := time.NewTimer(min(drainIn, c.broker.conf.RebalanceTimeout/2))
+	defer timer.Stop()
+	for _, p := range going {
+		select {
+		case <-p.settled:
+			continue
+		case <-timer.C:
+		case <-c.ctx.Done():
+		}
+		break
+	}
+	if c.ctx.Err() == nil { // Close has done it already.
+		ctx, cancel := context.WithTimeout(ctx, leaveIn)
+		defer cancel()
+		c.trouble(c.group.CommitMarkedOffsets(ctx))
+	}
+}
+
+// run polls until the consumer is closed. A full partition is paused.
+func (c *consumer) run() {
+	defer close(c.done)
+	for wait := firstWait; c.ctx.Err() == nil; {
+		fetches := c.client.PollFetches(c.ctx)
+		c.mu.Lock()
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) { c.fetched(f.FetchPartition) })
+		c.mu.Unlock()
+		c.client.AllowRebalance()
+		c.signal()
+		if fetches.NumRecords() > 0 {
+			wait = firstWait
+			continue
+		}
+		// kgo asks again at once after an error, such as of authorisation.
+		_ = sleep(c.ctx, wait)
+		wait = min(2*wait, maxWait)
+	}
+}
+
+// fetched takes in what came of a partition. A full one is paused.
+func (c *consumer) fetched(f kgo.FetchPartition) {
+	if f.Err != nil {
+		c.refused(f.Partition, f.Err)
+	}
+	p := c.partition(f.Partition)
+	if p == nil {
+		return
+	}
+	if missed := f.LogStartOffset - p.next; p.next >= 0 && missed > 0 {
+		c.health.missed += missed
+		c.logger.Error("kafka: Kafka removed messages before this group got them: the topic's retention is shorter than the group was behind", "partition", p.id, "from", p.next, "to", f.LogStartOffset)
+		p.next = f.LogStartOffset
+	}
+	if len(f.Records) > 0 {
+		delete(c.health.stuck, f.Partition)
+	}
+	for _, r := range f.Records {
+		p.add(r)
+	}
+	if p.full() && !p.paused {
+		p.paused = true
+		c.group.PauseFetchPartitions(map[string][]int32{c.topic: {p.id}})
+	}
+}
+
+// resume lets kgo fetch p again, which it would remember beyond this assignment.
+func (c *consumer) resume(p *partition) {
+	if p.paused {
+		p.paused = false
+		c.group.ResumeFetchPartitions(map[string][]int32{c.topic: {p.id}})
+	}
+}
+
+func (c *consumer) mark(id int32, at kgo.EpochOffset) {
+	c.group.MarkCommitOffsets(map[string]map[int32]kgo.EpochOffset{c.topic: {id: at}})
+}

@@ -1,0 +1,178 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	// patience is how long a call that hands nothing over goes on.
+	patience = 5 * time.Second
+	// outageIn is how long it goes on while no server can be reached.
+	outageIn = time.Second
+	// tries is how often what Kafka refuses for now is sent: for some 10 s. Of a
+	// topic that was just created, leaders may not know for a while.
+	tries = 13
+
+	firstWait = 50 * time.Millisecond
+	maxWait   = time.Second
+	answerIn  = 3 * time.Second
+)
+
+// producer is a kgo client that sends one call at a time. Its rounds have at most
+// one batch for a partition, and the next one begins when each record of the last one
+// is settled: so what Kafka accepts of a key is a leading run, whatever becomes of a
+// batch. What is sent again within a round is recognised by Kafka; kgo never gives up
+// what may be stored. If the call ends before that is clear, the connections are cut
+// and the records taken out of kgo, which then goes on with a new epoch: Kafka refuses
+// what may still be on its way.
+type producer struct {
+	client *kgo.Client
+	wire   *wire
+	broken bool // The last call was given up.
+}
+
+func (c Config) producer() (*producer, error) {
+	w := c.wire()
+	client, err := kgo.NewClient(append(c.options(w),
+		kgo.ManualFlushing(), // A round is sent when it is complete.
+		kgo.ProducerLinger(0),
+		kgo.MaxBufferedRecords(math.MaxInt32),
+		kgo.MaxBufferedBytes(0),
+		kgo.ProduceRequestTimeout(5*time.Second),
+		kgo.ProducerBatchMaxBytes(int32(c.MaxMessageBytes)),
+		kgo.ProducerBatchCompression(codecs[c.Compression]),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // As Java's.
+		kgo.RecordRetries(tries),
+		kgo.RecordDeliveryTimeout(0), // It would hide the cause.
+		kgo.UnknownTopicRetries(4),
+		kgo.ConnIdleTimeout(patience), // One that died unnoticed would put a call in doubt.
+	)...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: Options: %w", err)
+	}
+	if err := checkOptions(client); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &producer{client: client, wire: w}, nil
+}
+
+func (p *producer) close() {
+	p.wire.close()
+	p.client.Close()
+}
+
+// publish sends all of among until each is settled.
+func (p *producer) publish(ctx context.Context, c *call, among []int) {
+	for {
+		round := c.next(among)
+		if len(round) == 0 {
+			return
+		}
+		if ctx.Err() != nil {
+			c.abandon(broker.ScopeUnknown, context.Cause(ctx))
+			return
+		}
+		p.send(ctx, c, round)
+		// A batch that is refused because of some of it is sent in halves.
+		for _, group := range c.halves(round) {
+			p.publish(ctx, c, group)
+		}
+	}
+}
+
+// send sends a round and settles what comes of it.
+func (p *producer) send(ctx context.Context, c *call, round []int) {
+	bounded, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p.wire.begin(cancel)
+	for _, i := range round {
+		r := &c.records[i]
+		r.Timestamp = time.Time{}
+		p.client.Produce(context.WithoutCancel(ctx), &r.Record, func(_ *kgo.Record, err error) { r.err = err })
+	}
+	timer := time.AfterFunc(patience, func() {
+		if !p.wire.left() {
+			cancel(fmt.Errorf("kafka: no server takes it, given up after %v: %w", patience, p.wire.trouble()))
+		}
+	})
+	defer timer.Stop()
+	var why error
+	if p.client.Flush(bounded) != nil {
+		why = context.Cause(bounded)
+		p.abort(context.WithoutCancel(ctx))
+	}
+	a, trouble := p.wire.end()
+	e := ending{account: a, why: why, trouble: trouble, scope: broker.ScopeTopic}
+	switch {
+	case ctx.Err() != nil: // Who knows what would have come.
+		e.scope = broker.ScopeUnknown
+	case !a.heard, trouble == nil && a.id, login(trouble):
+		e.scope = broker.ScopeBroker
+	}
+	for _, i := range round {
+		p.settle(c, i, e)
+	}
+}
+
+// abort takes back all that isn't settled. Afterwards nothing of it is sent.
+func (p *producer) abort(ctx context.Context) {
+	p.broken = true
+	p.wire.close()
+	p.client.UnsafeAbortBufferedRecords()
+	_ = p.client.Flush(ctx) // Only the promises are left.
+	p.wire.open()
+}
+
+// ending is how a round ended.
+type ending struct {
+	account
+	why     error        // It was given up.
+	trouble error        // Of connecting.
+	scope   broker.Scope // Of what wasn't handed over.
+}
+
+// settle settles a message, unless its batch is to be sent in halves.
+func (p *producer) settle(c *call, i int, e ending) {
+	r := &c.records[i]
+	if r.err == nil {
+		r.state = stored
+		return
+	}
+	f, code := e.of(r.place()), codeOf(r.err)
+	if e.why != nil && errors.Is(r.err, kgo.ErrAborting) {
+		r.err = e.why
+	}
+	if code == nil && f.last != nil {
+		code = f.last
+		r.err = fmt.Errorf("%w; Kafka said last: %w", r.err, code)
+	}
+	if code == kerr.UnknownTopicOrPartition || code == kerr.UnknownTopicID {
+		p.client.PurgeTopicsFromProducing(r.Topic) // Or kgo would ask for it for ever.
+		r.err = fmt.Errorf("it doesn't exist: create it, or let EnsureTopics do so: %w", r.err)
+	}
+	r.err = fmt.Errorf("kafka: topic %s, partition %d: %w", r.Topic, r.Partition, r.err)
+	refused := refusals[code]
+	switch {
+	case f.doubt(), f.sent > 0 && code == nil:
+		c.fail(i, broker.Unknown, refused.scope, r.err)
+	case f.sent > 0 && refused.partly: // See halves.
+	case f.sent > 0, refused.scope == broker.ScopeTopic && code != kerr.LeaderNotAvailable:
+		c.fail(i, refused.class, refused.scope, r.err)
+	default: // Nothing was handed over.
+		if e.trouble != nil && !errors.Is(r.err, e.trouble) {
+			r.err = fmt.Errorf("%w: %w", r.err, e.trouble)
+		}
+		c.fail(i, broker.Unavailable, cmp.Or(refused.scope, e.scope), r.err)
+	}
+}
