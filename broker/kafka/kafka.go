@@ -49,17 +49,11 @@ type Broker struct {
 // FromSettings opens from a configuration file: kind "kafka" with the keys of
 // [Config], and acks, which can only be "all".
 func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
-	var settings struct {
-		Config `yaml:",inline"`
-		Acks   string `yaml:"acks"`
-	}
-	if err := s.Decode(&settings); err != nil {
+	conf, err := ConfigFrom(s)
+	if err != nil {
 		return nil, err
 	}
-	if settings.Acks != "" && settings.Acks != "all" {
-		return nil, fmt.Errorf("kafka: acks is %q: with less than all, an acknowledged message is lost when its leader fails; write acks: all, or leave it out", settings.Acks)
-	}
-	b, err := Open(ctx, settings.Config)
+	b, err := Open(ctx, conf)
 	if err != nil {
 		return nil, err
 	}

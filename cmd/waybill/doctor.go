@@ -16,7 +16,7 @@ type doctorCmd struct {
 	Provider string   `placeholder:"NAME" help:"Only this database of the configuration file."`
 	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or somebody who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
 
-	Kafka     bool     `help:"Look at Kafka instead: print the rights that the contexts need there, as commands of kafka-acls."`
+	Kafka     bool     `help:"Look at Kafka instead: print the rights that the contexts need there, as commands of kafka-acls, and what is wrong with their topics."`
 	User      string   `default:"User:waybill" placeholder:"PRINCIPAL" help:"With --kafka: who gets the rights, as Kafka names it."`
 	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka: a further context beside the file's domain that publishes. May be repeated."`
 	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka: a category that is consumed, such as ordering::order. May be repeated."`
@@ -74,7 +74,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 			n[f.Severity]++
 		}
 		if !c.JSON {
-			tellFindings(p.Name(), found, stdout)
+			tellFindings("Provider "+p.Name(), found, stdout)
 		}
 	}
 	switch {
@@ -121,8 +121,8 @@ func orUnopened(name string) func(uow.Provider, error) uow.Provider {
 }
 
 // tellFindings shows what is wrong first, each with its remedy.
-func tellFindings(provider string, found []doctor.Finding, stdout out) {
-	fmt.Fprintf(stdout, "Provider %s\n", provider)
+func tellFindings(part string, found []doctor.Finding, stdout out) {
+	fmt.Fprintln(stdout, part)
 	for _, severity := range []doctor.Severity{doctor.Critical, doctor.Warning, doctor.OK} {
 		for _, f := range found {
 			if f.Severity != severity {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
+	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/kafkacheck"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -17,6 +20,7 @@ import (
 type kafkaReport struct {
 	Grants   []kafkacheck.Grant `json:"grants"`
 	Commands []string           `json:"commands"`
+	Findings []doctor.Finding   `json:"findings"`
 }
 
 // kafka looks at the brokers of the file that are Kafka's.
@@ -28,6 +32,7 @@ func (d doctorCmd) kafka(ctx context.Context, c *cli, stdout out) (err error) {
 	defer func() { err = errors.Join(err, all.close()) }()
 	groups := all.groups(ctx)
 	report := map[string]kafkaReport{}
+	var worst []doctor.Finding
 	for _, b := range all.brokers {
 		if b.Kind != "kafka" && b.Kind != "watermill-kafka" {
 			continue
@@ -40,21 +45,50 @@ func (d doctorCmd) kafka(ctx context.Context, c *cli, stdout out) (err error) {
 		for _, g := range r.Grants {
 			r.Commands = append(r.Commands, g.Command(d.User, serverOf(b)))
 		}
+		r.Findings = findingsOf(ctx, b, needs)
 		report[b.Name] = r
+		worst = append(worst, r.Findings...)
 		if !c.JSON {
 			tellRights(b.Name, r, stdout)
+			tellFindings("Broker "+b.Name, r.Findings, stdout)
 		}
 	}
 	if len(report) == 0 {
 		return &usageError{errors.New("no broker of the configuration file is of kind kafka, or none is used: give --config with one that has")}
 	}
+	if doctor.Worst(worst) == doctor.Critical {
+		err = errors.New("something is critical")
+	}
 	if c.JSON {
-		return writeJSON(stdout, map[string]any{"brokers": report})
+		return errors.Join(err, writeJSON(stdout, map[string]any{"severity": doctor.Worst(worst), "brokers": report}))
 	}
 	if len(groups) == 0 || len(d.Reads) == 0 {
 		fmt.Fprintln(stdout, "\nWhat is consumed is not in the file: name categories with --reads; subscriptions are known to the database once they have run.")
 	}
-	return nil
+	return err
+}
+
+// findingsOf asks Kafka for its topics. One over Watermill has another client, and
+// settings of its own.
+func findingsOf(ctx context.Context, b config.Broker, n kafkacheck.Needs) []doctor.Finding {
+	conf := kafka.Config{Addresses: b.Addresses}
+	if b.Kind == "kafka" {
+		var err error
+		if conf, err = kafka.ConfigFrom(b.Settings); err != nil {
+			return []doctor.Finding{unusable(b.Hide(err))}
+		}
+	}
+	conf.Logger = slog.New(slog.DiscardHandler)
+	client, err := conf.Client()
+	if err != nil {
+		return []doctor.Finding{unusable(b.Hide(err))}
+	}
+	defer client.Close()
+	return kafkacheck.Look(ctx, client, n)
+}
+
+func unusable(err error) doctor.Finding {
+	return doctor.Finding{Check: "settings", Severity: doctor.Critical, What: err.Error(), Remedy: "correct them in the configuration"}
 }
 
 // needs are those of the contexts of a file at one of its brokers; used is whether

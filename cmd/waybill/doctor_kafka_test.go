@@ -1,12 +1,20 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/kafkacheck"
 )
 
 // kafkaFile is a configuration with a Kafka of one's own and a partner's.
@@ -18,7 +26,7 @@ func kafkaFile(t *testing.T, address string) string {
 providers: {default: {dialect: sqlite, path: `+filepath.Join(dir, "a.db")+`}}
 brokers:
   default: {kind: kafka, addresses: ["`+address+`"], topic_prefix: acme.}
-  partner: {kind: kafka, addresses: ["kafka.partner:9092"]}
+  partner: {kind: kafka, addresses: ["kafka.partner.invalid:9092"]}
   unused: {kind: nats, url: "nats://nats:4222"}
 outbox:
   external_brokers: [{broker: partner, topics: {"ordering::order": orders}}]
@@ -48,7 +56,7 @@ func TestDoctor_B3_PrintsTheRightsThatKafkaHasToGive(t *testing.T) {
 		begin + "--operation Read --operation Describe --operation DescribeConfigs --topic acme.shipping.shipment",
 		begin + "--operation Read --operation Describe --group acme.billing",
 	}, report.Brokers["default"].Commands)
-	const partner = "kafka-acls --bootstrap-server kafka.partner:9092 --add --allow-principal User:shop "
+	const partner = "kafka-acls --bootstrap-server kafka.partner.invalid:9092 --add --allow-principal User:shop "
 	require.Equal(t, []string{
 		partner + writes + "ordering. --resource-pattern-type prefixed",
 		partner + writes + "orders",
@@ -64,4 +72,40 @@ func TestDoctor_KafkaNeedsABrokerThatIsKafka(t *testing.T) {
 	r := waybill(t, "--dsn", filepath.Join(t.TempDir(), "a.db"), "doctor", "--kafka")
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.stderr, "no broker of the configuration file is of kind kafka")
+}
+
+// A Kafka that answers is asked for its topics; one that doesn't is critical, and the
+// rights are printed all the same.
+func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
+	address := os.Getenv("WAYBILL_KAFKA")
+	require.NotEmpty(t, address, `WAYBILL_KAFKA is not set: run scripts/test, or eval "$(scripts/services up)"`)
+	client, err := kafka.Config{Addresses: []string{address}}.Client()
+	require.NoError(t, err)
+	defer client.Close()
+	admin, topic := kadm.NewClient(client), "doctor."+uuid.NewString()
+	created, err := admin.CreateTopics(t.Context(), 2, 1, map[string]*string{"cleanup.policy": new("compact")}, topic)
+	require.NoError(t, err)
+	require.NoError(t, created.Error())
+	defer func() {
+		_, err := admin.DeleteTopics(context.Background(), topic)
+		require.NoError(t, err)
+	}()
+
+	client.ForceMetadataRefresh()
+	found := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: "doctor.", Topics: []string{strings.TrimPrefix(topic, "doctor."), "absent"}})
+	var all []string
+	for _, f := range found {
+		all = append(all, fmt.Sprintf("%s %s: %s", f.Severity, f.Where, f.What))
+	}
+	text := strings.Join(all, "\n")
+	require.Contains(t, text, "shows 1 topics of those that are needed")
+	require.Contains(t, text, "warning doctor.absent: it isn't there")
+	require.Contains(t, text, "warning "+topic+": it has one replica")
+	require.Contains(t, text, "critical "+topic+": cleanup.policy is compact")
+
+	r := waybill(t, "--config", kafkaFile(t, address), "doctor", "--kafka")
+	require.Contains(t, r.stdout, "ok        connection: it answers")
+	require.Contains(t, r.stdout, "critical  connection: it doesn't answer", "the partner's")
+	require.Contains(t, r.stdout, "--bootstrap-server kafka.partner.invalid:9092")
+	require.Equal(t, exitFailed, r.code)
 }

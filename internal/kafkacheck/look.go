@@ -1,0 +1,107 @@
+package kafkacheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill/internal/doctor"
+)
+
+// patience is how long a cluster may take for all that it is asked.
+const patience = 15 * time.Second
+
+// Look says what is wrong with the topics that n needs, as client sees them.
+func Look(ctx context.Context, client *kgo.Client, n Needs) []doctor.Finding {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %v", patience))
+	defer cancel()
+	admin := kadm.NewClient(client)
+	if err := client.Ping(ctx); err != nil {
+		return []doctor.Finding{unreached(ctx, err)}
+	}
+	known, err := admin.ListTopics(ctx)
+	if err != nil {
+		return []doctor.Finding{unreached(ctx, err)}
+	}
+	var names []string
+	for name, t := range known {
+		if n.has(name) && t.Err == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	all := append([]doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers, and shows %d topics of those that are needed", len(names))}}, n.missing(known)...)
+	settings := settingsOf(ctx, admin, names)
+	for _, name := range names {
+		all = append(all, topicOf(known[name], settings[name]).Judge()...)
+	}
+	return all
+}
+
+func unreached(ctx context.Context, err error) doctor.Finding {
+	if ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	return doctor.Finding{
+		Check: "connection", Severity: doctor.Critical, What: "it doesn't answer: " + err.Error(),
+		Remedy: "see that it runs, and correct addresses, tls or sasl in the configuration; the rights above can be given all the same",
+	}
+}
+
+// has says whether a topic is one of those that n needs.
+func (n Needs) has(topic string) bool {
+	name, ours := strings.CutPrefix(topic, n.Prefix)
+	return ours && (slices.Contains(n.Topics, name) || slices.Contains(n.Reads, name) ||
+		slices.ContainsFunc(n.Contexts, func(c string) bool { return strings.HasPrefix(name, c+".") }))
+}
+
+// missing are the topics that n names and that client doesn't see.
+func (n Needs) missing(known kadm.TopicDetails) (all []doctor.Finding) {
+	for _, name := range sorted(append(slices.Clone(n.Topics), n.Reads...)) {
+		if !known.Has(n.Prefix + name) {
+			all = append(all, doctor.Finding{
+				Check: "topic", Severity: doctor.Warning, Where: n.Prefix + name, What: "it isn't there, or may not be seen",
+				Remedy: "make it, or give the right Describe; with the right Create the engine makes it when it starts",
+			})
+		}
+	}
+	return all
+}
+
+// settingsOf are by topic; of one whose settings may not be read there are none.
+func settingsOf(ctx context.Context, admin *kadm.Client, topics []string) map[string]map[string]string {
+	all := map[string]map[string]string{}
+	if len(topics) == 0 {
+		return all
+	}
+	found, err := admin.DescribeTopicConfigs(ctx, topics...)
+	if err != nil {
+		return all
+	}
+	for _, r := range found {
+		if r.Err != nil {
+			continue
+		}
+		all[r.Name] = map[string]string{}
+		for _, c := range r.Configs {
+			all[r.Name][c.Key] = c.MaybeValue()
+		}
+	}
+	return all
+}
+
+func topicOf(d kadm.TopicDetail, settings map[string]string) Topic {
+	t := Topic{Name: d.Topic, Settings: settings}
+	t.MinInSync, _ = strconv.Atoi(settings["min.insync.replicas"])
+	for _, p := range d.Partitions.Sorted() {
+		t.Partitions = append(t.Partitions, Partition{ID: p.Partition, Leader: p.Leader >= 0, Replicas: len(p.Replicas), InSync: len(p.ISR)})
+	}
+	return t
+}
