@@ -150,9 +150,6 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 // which is a module of its own.
 func TestNobodyLinksWatermillsKafka(t *testing.T) {
 	for pkg, deps := range packages(t) {
-		if pkg == path.Join(module, "broker/kafka") || slices.Contains(deps, path.Join(module, "broker/kafka")) {
-			continue // It has a client of its own.
-		}
 		for _, dep := range deps {
 			require.False(t, within(dep, []string{"github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka"}), "%s links %s", pkg, dep)
 		}
