@@ -58,10 +58,22 @@ func claimed(r result) (c relay.Claimed, err error) {
 }
 
 // split are the columns of rows.
-func split(rows []relay.RowRef) (parts, seqs, keys []int64) {
-	parts, seqs, keys = make([]int64, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
+func split(rows []relay.RowRef) (parts pairs, seqs, keys []int64) {
+	parts, seqs, keys = make(pairs, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
-		parts[i], seqs[i], keys[i] = int64(r.Part), r.Seq, r.Key
+		parts[i], seqs[i], keys[i] = [2]int64{int64(r.Part), r.Seq}, r.Seq, r.Key
 	}
 	return parts, seqs, keys
+}
+
+// pairs are the partitions of rows, each with its seq for SQLite, which has to parse all of
+// a list to take one of it.
+type pairs [][2]int64
+
+func (p pairs) parts() []int64 {
+	parts := make([]int64, len(p))
+	for i, pair := range p {
+		parts[i] = pair[0]
+	}
+	return parts
 }

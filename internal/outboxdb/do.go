@@ -45,7 +45,7 @@ func statements(database, name string) []string {
 
 // statement is what one run of a step's statement is told, and who is told its rows.
 type statement struct {
-	values []any // string, int64, int, bool, []int64, []string, []bool, time.Time, time.Duration (in milliseconds), nil
+	values []any // string, int64, int, bool, []int64, []string, []bool, pairs, time.Time, time.Duration (in milliseconds), nil
 	row    func(r result) error
 	// must ends the step on SQLite if there was no row. On PostgreSQL the statements
 	// that follow have a condition of their own: all are sent before the first answers.
@@ -230,6 +230,8 @@ func toPostgres(v any) any {
 		return v.UTC().Format(time.RFC3339Nano)
 	case []int64:
 		return pipeline.Numbers(v)
+	case pairs:
+		return pipeline.Numbers(v.parts())
 	case []string:
 		return pipeline.Texts(v)
 	case []bool:
@@ -247,7 +249,7 @@ func toSQLite(v any) any {
 			return ""
 		}
 		return v.UTC().Format(dbtime.Layout)
-	case []int64, []string:
+	case []int64, []string, pairs:
 		return jsonOf(v)
 	case []bool:
 		return jsonOf(bits(v))

@@ -60,10 +60,10 @@ func bySeq(rows []relay.RowRef) []any {
 func failed(all []relay.Failure) []any {
 	all = slices.SortedFunc(slices.Values(all), func(a, b relay.Failure) int { return cmp.Compare(a.Seq, b.Seq) })
 	n := len(all)
-	parts, seqs, keys, attempts, dueIn := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	parts, seqs, keys, attempts, dueIn := make(pairs, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	held, classes, errors := make([]bool, n), make([]string, n), make([]string, n)
 	for i, f := range all {
-		parts[i], seqs[i], keys[i], attempts[i], dueIn[i] = int64(f.Part), f.Seq, f.Key, small(f.Attempts), milliseconds(f.DueIn)
+		parts[i], seqs[i], keys[i], attempts[i], dueIn[i] = [2]int64{int64(f.Part), f.Seq}, f.Seq, f.Key, small(f.Attempts), milliseconds(f.DueIn)
 		held[i], classes[i], errors[i] = f.Held, f.Class, clip(f.Error)
 	}
 	return []any{parts, seqs, keys, attempts, dueIn, held, classes, errors}
@@ -72,10 +72,10 @@ func failed(all []relay.Failure) []any {
 func abandoned(all []relay.Abandonment) []any {
 	all = slices.SortedFunc(slices.Values(all), func(a, b relay.Abandonment) int { return cmp.Compare(a.Seq, b.Seq) })
 	n := len(all)
-	parts, seqs, keys, attempts, losses := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	parts, seqs, keys, attempts, losses := make(pairs, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	maybe, classes, errors := make([]bool, n), make([]string, n), make([]string, n)
 	for i, a := range all {
-		parts[i], seqs[i], keys[i], attempts[i], losses[i] = int64(a.Part), a.Seq, a.Key, small(a.Attempts), small(a.Losses)
+		parts[i], seqs[i], keys[i], attempts[i], losses[i] = [2]int64{int64(a.Part), a.Seq}, a.Seq, a.Key, small(a.Attempts), small(a.Losses)
 		maybe[i], classes[i], errors[i] = a.MaybeDelivered, a.Class, clip(a.Error)
 	}
 	return []any{parts, seqs, keys, attempts, losses, maybe, classes, errors}

@@ -306,7 +306,13 @@ func TestProcessor_S4_14_EachCallIsSettledByItself(t *testing.T) {
 		b.Expire()
 		processor(t, b, cfg, to(m))
 		statuses(t, b, map[outbox.Status]int{outbox.Published: 4})
-		require.Equal(t, []string{rows[0].MessageID, rows[1].MessageID, rows[2].MessageID, rows[3].MessageID, rows[2].MessageID, rows[3].MessageID}, ids(m.Messages(orders)))
+		got, want := ids(m.Messages(orders)), []string{}
+		for _, row := range rows {
+			want = append(want, row.MessageID)
+		}
+		require.Len(t, got, 6)
+		require.ElementsMatch(t, want, got[:4])
+		require.Equal(t, got[2:4], got[4:], "those of the call that wasn't answered come again")
 	})
 }
 
