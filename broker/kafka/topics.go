@@ -94,9 +94,12 @@ func (b *Broker) create(ctx context.Context, admin *kadm.Client, topic string) e
 	if n := b.conf.MinInSyncReplicas; n > 0 {
 		configs["min.insync.replicas"] = text(n)
 	}
-	_, err := admin.CreateTopic(ctx, int32(b.conf.Partitions), int16(b.conf.ReplicationFactor), configs, topic)
+	made, err := admin.CreateTopic(ctx, int32(b.conf.Partitions), int16(b.conf.ReplicationFactor), configs, topic)
 	if errors.Is(err, kerr.TopicAlreadyExists) {
 		return nil
+	}
+	if err != nil && made.ErrMessage != "" {
+		err = fmt.Errorf("%w (%s)", err, made.ErrMessage) // It names what is in the way.
 	}
 	return err
 }
