@@ -97,7 +97,7 @@ func (w *world) produce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ProducerBatchCompression(kgo.SnappyCompression()), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func latencyByHand(perSecond int, lasts time.Duration) func(*tables) work {
 			if err := w.anew(ctx); err != nil {
 				return nil, err
 			}
-			client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.ProducerLinger(0))
+			client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.SnappyCompression()), kgo.ProducerLinger(0))
 			if err != nil {
 				return nil, err
 			}

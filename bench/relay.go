@@ -70,7 +70,7 @@ func (d drainage) byHand(t *tables) work {
 
 // relays publish what is there.
 func (d drainage) relays(ctx context.Context, w *world, t *tables) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(kgo.SnappyCompression()))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type Config struct {
 	// a message before it counts as stored. Defaults to the cluster's own default.
 	MinInSyncReplicas int `yaml:"min_insync_replicas"`
 	// Compression of what is published: none, gzip, snappy, lz4 or zstd. Defaults
-	// to lz4.
+	// to snappy: lz4 takes twice the time and megabytes for each reader.
 	Compression string `yaml:"compression"`
 	// MaxMessageBytes is the largest message that is sent: body, key, headers and
 	// some 100 bytes more, before compression. Topics that EnsureTopics creates
@@ -73,7 +73,7 @@ var codecs = map[string]kgo.CompressionCodec{
 func (c Config) withDefaults() Config {
 	c.Partitions = cmp.Or(c.Partitions, 8)
 	c.ReplicationFactor = cmp.Or(c.ReplicationFactor, -1)
-	c.Compression = cmp.Or(c.Compression, "lz4")
+	c.Compression = cmp.Or(c.Compression, "snappy")
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 1<<20+64<<10)
 	c.MaxBatchBytes = cmp.Or(c.MaxBatchBytes, 64<<20)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 30*time.Second)
