@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -76,7 +77,7 @@ func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
 func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status string, holds bool, cause error) (columns, values string, args []any, err error) {
 	headers := make(map[string]string, len(m.Headers))
 	for name, value := range m.Headers {
-		headers[clean(name)] = clean(value)
+		headers[dberr.Clean(name)] = dberr.Clean(value)
 	}
 	encoded, err := json.Marshal(headers)
 	if err != nil {
@@ -87,7 +88,7 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 	return "id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack, reason, attempts, first_at, last_at, status, holds",
 		"?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE((SELECT first_at FROM inbox_attempts WHERE subscription = ? AND message_id = ?), ?), ?, ?, ?",
 		[]any{
-			uuid.Must(uuid.NewV7()).String(), s.Name, clean(m.Topic), clean(m.key), m.keyID, m.id, bun.NullZero(clean(m.meta.Type)), m.Body, string(encoded),
+			uuid.Must(uuid.NewV7()).String(), s.Name, dberr.Clean(m.Topic), dberr.Clean(m.key), m.keyID, m.id, bun.NullZero(dberr.Clean(m.meta.Type)), m.Body, string(encoded),
 			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
 			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, holds,
 		}, nil
@@ -97,21 +98,21 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 // panic.
 func describe(err error) (text, typ, stack string) {
 	if p, ok := errors.AsType[*PanicError](err); ok {
-		stack = clean(string(p.Stack[:min(len(p.Stack), maxStack)]))
-		return truncate(clean(fmt.Sprintf("the handler panicked: %v", p.Value))), fmt.Sprintf("%T", p.Value), stack
+		stack = dberr.Clean(string(p.Stack[:min(len(p.Stack), maxStack)]))
+		return dberr.Clip(fmt.Sprintf("the handler panicked: %v", p.Value)), fmt.Sprintf("%T", p.Value), stack
 	}
 	root := err
 	for next := errors.Unwrap(root); next != nil; next = errors.Unwrap(root) {
 		root = next
 	}
-	return truncate(clean(err.Error())), fmt.Sprintf("%T", root), ""
+	return dberr.Clip(err.Error()), fmt.Sprintf("%T", root), ""
 }
 
 // brief is err, without the rest of a text that is longer than a row keeps: it may
 // quote a message.
 func brief(err error) error {
-	if text := err.Error(); len(text) > maxError {
-		return errors.New(truncate(clean(text)))
+	if text := err.Error(); len(text) > dberr.MaxText {
+		return errors.New(dberr.Clip(text))
 	}
 	return err
 }

@@ -7,23 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/uow"
 )
 
-const (
-	// maxID keeps an id inside what an index entry can hold.
-	maxID = 255
-	// maxError is how much of an error's text is kept, in characters.
-	maxError = 2048
-)
+// maxID keeps an id inside what an index entry can hold.
+const maxID = 255
 
 var (
 	// errSettled is what a unit of work fails with whose message has taken effect
@@ -159,7 +155,7 @@ func inboxID(id string, m broker.Message) string {
 
 // indexable is s, or its hash if s is not one that a database can hold in an index.
 func indexable(s string) string {
-	if len(s) <= maxID && clean(s) == s {
+	if len(s) <= maxID && dberr.Clean(s) == s {
 		return s
 	}
 	return digest([]byte(s))
@@ -172,18 +168,6 @@ func digest(parts ...[]byte) string {
 		sum.Write(p)
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
-}
-
-// clean is s without what PostgreSQL refuses in a text.
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-func truncate(s string) string {
-	if utf8.RuneCountInString(s) <= maxError {
-		return s
-	}
-	return string([]rune(s)[:maxError-1]) + "…"
 }
 
 // CountInbox returns how many messages each subscription of a database is done

@@ -8,6 +8,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -81,7 +82,7 @@ func (h incoming) fail(ctx context.Context, m *message, free bool, cause error) 
 	m.counted, m.begun = true, false
 	err = h.provider.DB().NewRaw("INSERT INTO inbox_attempts AS a (subscription, message_id, attempts, error) VALUES (?, ?, ?, ?)"+
 		" ON CONFLICT (subscription, message_id) DO UPDATE SET attempts = a.attempts + ?, run = NULL, last_at = ?, error = excluded.error RETURNING attempts",
-		h.stream.Name, m.id, first, truncate(clean(cause.Error())), more, h.now()).Scan(ctx, &attempts)
+		h.stream.Name, m.id, first, dberr.Clip(cause.Error()), more, h.now()).Scan(ctx, &attempts)
 	if err != nil {
 		return 0, fmt.Errorf("subscription: count a failed attempt: %w", err)
 	}

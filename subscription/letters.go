@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
@@ -215,7 +216,7 @@ func (h letters) fail(ctx context.Context, m *message, free bool, cause error) (
 		more--
 	}
 	err = h.provider.DB().NewRaw("UPDATE dead_letters SET attempts = attempts + ?, begun = FALSE, last_at = ?, error = ? WHERE id = ? AND run = ? AND "+goesOn+" RETURNING attempts - tried",
-		more, h.in(0), truncate(clean(cause.Error())), m.parked.id, h.run).Scan(ctx, &attempts)
+		more, h.in(0), dberr.Clip(cause.Error()), m.parked.id, h.run).Scan(ctx, &attempts)
 	if err != nil {
 		return 0, fmt.Errorf("subscription: count a failed attempt: %w", err)
 	}

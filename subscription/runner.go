@@ -278,7 +278,7 @@ func (r *Runner) asked(t dberr.Task, err error) {
 }
 
 func (r *Runner) note(err error) {
-	text := truncate(err.Error())
+	text := dberr.Clip(err.Error())
 	r.lastError.Store(&text)
 }
 

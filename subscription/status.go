@@ -92,7 +92,7 @@ func (r *Runner) Status() Status {
 		s.LastError = *text
 	}
 	if s.Refusal != nil {
-		s.LastError = truncate(s.Refusal.Error())
+		s.LastError = dberr.Clip(s.Refusal.Error())
 	}
 	return s
 }

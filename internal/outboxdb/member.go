@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/relay"
 )
 
@@ -76,7 +77,7 @@ func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 	renewals = slices.SortedFunc(slices.Values(renewals), func(a, b relay.Renewal) int { return cmp.Compare(a.Member, b.Member) })
 	members, healthy, troubles := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals))
 	for i, r := range renewals {
-		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, clip(r.Trouble)
+		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, dberr.Clip(r.Trouble)
 	}
 	var renewed []relay.Renewed
 	err := s.do(ctx, keeps, renewStep, statement{values: []any{members, healthy, troubles, lease}, row: func(r result) error {

@@ -5,10 +5,9 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/relay"
 )
 
@@ -64,7 +63,7 @@ func failed(all []relay.Failure) []any {
 	held, classes, errors := make([]bool, n), make([]string, n), make([]string, n)
 	for i, f := range all {
 		parts[i], seqs[i], keys[i], attempts[i], dueIn[i] = [2]int64{int64(f.Part), f.Seq}, f.Seq, f.Key, small(f.Attempts), milliseconds(f.DueIn)
-		held[i], classes[i], errors[i] = f.Held, f.Class, clip(f.Error)
+		held[i], classes[i], errors[i] = f.Held, f.Class, dberr.Clip(f.Error)
 	}
 	return []any{parts, seqs, keys, attempts, dueIn, held, classes, errors}
 }
@@ -76,7 +75,7 @@ func abandoned(all []relay.Abandonment) []any {
 	maybe, classes, errors := make([]bool, n), make([]string, n), make([]string, n)
 	for i, a := range all {
 		parts[i], seqs[i], keys[i], attempts[i], losses[i] = [2]int64{int64(a.Part), a.Seq}, a.Seq, a.Key, small(a.Attempts), small(a.Losses)
-		maybe[i], classes[i], errors[i] = a.MaybeDelivered, a.Class, clip(a.Error)
+		maybe[i], classes[i], errors[i] = a.MaybeDelivered, a.Class, dberr.Clip(a.Error)
 	}
 	return []any{parts, seqs, keys, attempts, losses, maybe, classes, errors}
 }
@@ -88,17 +87,4 @@ func small(n int) int64 { return int64(min(max(n, 0), math.MaxInt16)) }
 func milliseconds(d time.Duration) int64 {
 	const most = 100 * 365 * 24 * time.Hour
 	return min(max(d, 0), most).Milliseconds()
-}
-
-// mostError is how many characters of an error a row keeps.
-const mostError = 2048
-
-// clip makes an error fit its column: valid UTF-8, no NUL, which PostgreSQL can't
-// store, and not too long.
-func clip(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
-	if utf8.RuneCountInString(s) > mostError {
-		s = string([]rune(s)[:mostError-1]) + "…"
-	}
-	return s
 }

@@ -132,7 +132,7 @@ func (f *flight) judge(errs map[int]error) outcome {
 	switch {
 	case sent == 0 || hanging:
 	case open && o.first != nil:
-		l.health.unanswered(now, false, clip(o.first.Error()))
+		l.health.unanswered(now, false, dberr.Clip(o.first.Error()))
 	case !open && l.health.answered():
 		l.r.keeper.hurry()
 		l.r.hint()

@@ -3,8 +3,6 @@ package relay
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
@@ -41,15 +39,4 @@ func messageOf(row *Claimed) (broker.Message, error) {
 		return m, fmt.Errorf("outbox: column cloud_event of row %d is no JSON object of texts: %w; abandon the row, or mend the column", row.Seq, err)
 	}
 	return m, nil
-}
-
-// clip makes an error fit its column: at most 2048 characters, valid UTF-8, and no NUL,
-// which PostgreSQL can't store.
-func clip(s string) string {
-	const most = 2048
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
-	if utf8.RuneCountInString(s) > most {
-		s = string([]rune(s)[:most-1]) + "…"
-	}
-	return s
 }

@@ -57,7 +57,7 @@ func (l *lane) status() outbox.LaneStatus {
 		s.LastCrash = *e
 	}
 	if s.Database = l.database.Worst(); s.Database != nil {
-		s.LastError = clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
+		s.LastError = dberr.Clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
 	}
 	return s
 }
@@ -102,7 +102,7 @@ func (l *lane) crashed(part string, v any) {
 
 // crash counts one, and notes its words for people to see.
 func (l *lane) crash(err error) {
-	text := clip(err.Error())
+	text := dberr.Clip(err.Error())
 	l.lastCrash.Store(&text)
 	l.crashes.Add(1)
 	l.failed(err)
@@ -110,6 +110,6 @@ func (l *lane) crash(err error) {
 
 // failed notes an error for people to see.
 func (l *lane) failed(err error) {
-	text := clip(err.Error())
+	text := dberr.Clip(err.Error())
 	l.lastError.Store(&text)
 }
