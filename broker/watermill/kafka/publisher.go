@@ -13,6 +13,8 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
+var errClosed = broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("watermill-kafka: closed"))
+
 // publisher is watermill-kafka's, which can't be made while no server answers.
 type publisher struct {
 	conf Config
@@ -26,7 +28,7 @@ func (p *publisher) get() (*wmkafka.Publisher, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, broker.Scoped(broker.Unavailable, broker.ScopeBroker, errors.New("watermill-kafka: closed"))
+		return nil, errClosed
 	}
 	if p.made == nil {
 		made, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
@@ -67,6 +69,7 @@ type asker struct {
 
 	mu     sync.Mutex
 	client sarama.Client
+	closed bool
 }
 
 // ask calls do with a client, which is thrown away after an error: the next one may
@@ -74,6 +77,9 @@ type asker struct {
 func (a *asker) ask(do func(sarama.Client) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.closed { // Whoever asks was left behind by its caller.
+		return errClosed
+	}
 	if a.client == nil {
 		conf := sarama.NewConfig()
 		conf.Metadata.Retry.Max = 1
@@ -94,6 +100,7 @@ func (a *asker) ask(do func(sarama.Client) error) error {
 func (a *asker) close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.closed = true
 	if a.client == nil {
 		return nil
 	}
