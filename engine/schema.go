@@ -11,15 +11,16 @@ import (
 
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
-// Migrate brings the tables of outbox, repository and subscription up to date
-// in every provider of units. Units without an outbox need no tables of it. It
-// may run while other processes do, and while they work.
+// Migrate brings the tables of outbox, timers, repository and subscription up to date
+// in every provider of units. Units without an outbox need no tables of it, and none
+// of timers. It may run while other processes do, and while they work.
 //
 // It also writes down which brokers each context sends to, see
 // [outbox.Targets]. Other ones than a database has are an
@@ -49,7 +50,7 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 	if err != nil {
 		return plan, err
 	}
-	for _, set := range []migrate.Set{repository.Migrations(), subscription.Migrations()} {
+	for _, set := range []migrate.Set{timerdb.Migrations(), repository.Migrations(), subscription.Migrations()} {
 		steps, err := set.Missing(ctx, p.Reader())
 		if err != nil {
 			return plan, err
@@ -122,6 +123,9 @@ func (s schema) migrate(ctx context.Context) error {
 		if err := outboxdb.Migrate(ctx, db, s.partitions); err != nil {
 			return err
 		}
+		if err := timerdb.Migrations().Up(ctx, db); err != nil {
+			return err
+		}
 	}
 	if err := repository.Migrations().Up(ctx, db); err != nil {
 		return err
@@ -167,6 +171,9 @@ func (s schema) check(ctx context.Context, hold holdTargets) error {
 		}
 		if s.partitions != 0 && n != s.partitions {
 			return &outbox.PartitionsError{Have: n, Want: s.partitions}
+		}
+		if err := timerdb.Migrations().Check(ctx, db); err != nil {
+			return err
 		}
 	}
 	if err := repository.Migrations().Check(ctx, db); err != nil {

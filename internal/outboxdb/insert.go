@@ -67,7 +67,7 @@ func (rows insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	}
 	b = append(slices.Grow(b, size), begin...)
 	for i := range rows {
-		if err := checkText(&rows[i]); err != nil {
+		if err := CheckText(&rows[i]); err != nil {
 			return nil, err
 		}
 		if i > 0 {
@@ -184,7 +184,7 @@ func (rows insert) Prepared() (query string, values []any, err error) {
 	values = make([]any, 0, len(rows)*columns+1)
 	for i := range rows {
 		r := &rows[i]
-		if err := checkText(r); err != nil {
+		if err := CheckText(r); err != nil {
 			return "", nil, err
 		}
 		key, topic := hashes(r)
@@ -204,7 +204,14 @@ func textOrNil(s string) any {
 	return s
 }
 
-func checkText(r *outbox.Row) error {
+// KeyOf is the key of a row's queue row.
+func KeyOf(r *outbox.Row) int64 {
+	key, _ := hashes(r)
+	return key
+}
+
+// CheckText returns an error that names the text of a row that a database can't store.
+func CheckText(r *outbox.Row) error {
 	for _, f := range [...]struct{ name, value string }{
 		{"id", r.ID},
 		{"message_id", r.MessageID},

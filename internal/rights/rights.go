@@ -14,13 +14,14 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 )
 
 // Features are all that have tables.
 func Features() []migrate.Set {
-	return []migrate.Set{outboxdb.Migrations(), repository.Migrations(), subscription.Migrations()}
+	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), repository.Migrations(), subscription.Migrations()}
 }
 
 // On are the rights on everything that the migrations of features make.

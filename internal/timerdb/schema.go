@@ -1,0 +1,35 @@
+package timerdb
+
+import (
+	"embed"
+	"io/fs"
+
+	"github.com/waybill-go/waybill/internal/migrate"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Migrations are the table of timers.
+func Migrations() migrate.Set {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the folder is part of this build
+	}
+	return migrate.Set{Feature: "timers", Files: files, Rights: []migrate.Right{
+		// Units of work set and stop them, handlers delete what they have handled.
+		{Name: "timers", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
+	}}
+}
+
+//go:embed sql
+var sqlFiles embed.FS
+
+// text is the SQL of a step that is the same on either database.
+func text(step string) string {
+	b, err := sqlFiles.ReadFile("sql/both/" + step + ".sql")
+	if err != nil {
+		panic(err) // the file is part of this build
+	}
+	return string(b)
+}

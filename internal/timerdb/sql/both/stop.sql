@@ -1,0 +1,1 @@
+DELETE FROM timers WHERE owner = $1 AND name = $2
