@@ -72,7 +72,7 @@ func TestObservatory_AnOutageInPlainWords(t *testing.T) {
 	s.place("order-1")
 	b := open(t)
 	b.open(s, "")
-	b.shows(".reasons", "broker partner doesn't answer (connection refused); rows wait, and lose no attempt; since")
+	b.shows(".reasons", "broker partner takes nothing (connection refused); rows wait, and lose no attempt; since")
 	b.shows(".reasons", "See that it runs, its address, and its rights.")
 	b.shows(`[data-card="failed"] dd`, "0")
 	b.picture("outage-overview")

@@ -153,14 +153,14 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 			}
 			all = append(all, reason{
 				Code: "breaker_open", State: degraded, Broker: target,
-				what:   "broker " + target + " doesn't answer" + because(text) + "; rows wait, and lose no attempt",
-				remedy: "They go by themselves when it does. See that it runs, its address, and its rights.",
+				what:   "broker " + target + " takes nothing" + because(text) + "; rows wait, and lose no attempt",
+				remedy: "They go by themselves when it does. See that it runs, its address, its login and its rights.",
 			})
 		}
 		if len(s.OpenTopics) > 0 {
 			all = append(all, reason{
 				Code: "topics_down", State: degraded, Broker: target,
-				what:   fmt.Sprintf("topics %q don't answer while others of the broker do", s.OpenTopics),
+				what:   fmt.Sprintf("topics %q take nothing, though their broker answers", s.OpenTopics),
 				remedy: "A topic is missing, has no leader, or may not be written to; the log has the broker's words.",
 			})
 		}
@@ -328,7 +328,7 @@ func (c subscriptionSight) cutOff() reason {
 	if broker.ClassOf(c.status.Refusal) == broker.Permanent {
 		return reason{
 			Code: "subscription_refused", State: stuck, what: what,
-			remedy: "It is asked again and again, and goes on when it is allowed: give its user the rights to read the topic and to be in the group, or correct the settings. Messages wait at the broker, as long as that keeps them.",
+			remedy: "It is asked again and again, and goes on when it is allowed: give its user the rights to read the topic and to be in the group, or correct its login. Messages wait at the broker, as long as that keeps them.",
 		}
 	}
 	return reason{

@@ -128,7 +128,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(hours)
 			s.partner(func(l *laneSight) { l.status.Breaker, l.status.LastError = "half-open", "dial tcp: refused\nat once" })
 			return s
-		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner doesn't answer (dial tcp: refused); rows wait, and lose no attempt"}},
+		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner takes nothing (dial tcp: refused); rows wait, and lose no attempt"}},
 		"topics that can't be made": {func(s sight) sight {
 			s.parts.Brokers["partner"] = newComponent(false, words)
 			return s

@@ -2,19 +2,10 @@ package kafka_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -26,54 +17,8 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/kafkatest"
 )
-
-// authority is a certificate that signs itself and others, in files of dir.
-type authority struct {
-	dir  string
-	pair tls.Certificate
-}
-
-func newAuthority(t testing.TB) authority {
-	t.Helper()
-	a := authority{dir: t.TempDir()}
-	a.pair = a.certify(t, "ca", nil)
-	return a
-}
-
-// certify writes name.crt and name.key; by is nil for a certificate that signs itself.
-func (a authority) certify(t testing.TB, name string, by *tls.Certificate) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: serial, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"kafka.test"},
-		IsCA: by == nil, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	parent, signer := template, any(key)
-	if by != nil {
-		parent, err = x509.ParseCertificate(by.Certificate[0])
-		require.NoError(t, err)
-		signer = by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	a.write(t, name+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	a.write(t, name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-func (a authority) file(name string) string { return filepath.Join(a.dir, name) }
-
-func (a authority) write(t testing.TB, name string, content []byte) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(a.file(name), content, 0o600))
-}
 
 // serves says that b publishes and consumes.
 func serves(t testing.TB, b broker.Broker) {
@@ -91,14 +36,14 @@ func TestFromSettings_B8_S6_TLSAndSASL(t *testing.T) {
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
 		t.Run(mechanism, func(t *testing.T) {
 			t.Parallel()
-			a := newAuthority(t)
-			a.write(t, "password", []byte("secret\n"))
+			a := kafkatest.NewAuthority(t)
+			a.Write(t, "password", []byte("secret\n"))
 			names := map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"}
-			c := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{a.certify(t, "server", &a.pair)}}),
+			c := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{a.Certify(t, "server", &a.Pair)}}),
 				kfake.EnableSASL(), kfake.Superuser(names[mechanism], "waybill", "secret"))
-			for _, password := range []string{"password: secret", "password_file: " + a.file("password")} {
+			for _, password := range []string{"password: secret", "password_file: " + a.File("password")} {
 				b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf("{addresses: [%q], tls: {ca: %s}, sasl: {mechanism: %s, user: waybill, %s}}",
-					c.ListenAddrs()[0], a.file("ca.crt"), mechanism, password)))
+					c.ListenAddrs()[0], a.File("ca.crt"), mechanism, password)))
 				require.NoError(t, err)
 				serves(t, b)
 				require.NoError(t, b.Close(bounded(t)))
@@ -111,14 +56,14 @@ func TestFromSettings_B8_S6_TLSAndSASL(t *testing.T) {
 // server_name says whom we expect.
 func TestFromSettings_B8_S6_AServerThatIsNotTrusted(t *testing.T) {
 	t.Parallel()
-	a, stranger := newAuthority(t), newAuthority(t)
-	c := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{a.certify(t, "server", &a.pair)}}),
+	a, stranger := kafkatest.NewAuthority(t), kafkatest.NewAuthority(t)
+	c := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{a.Certify(t, "server", &a.Pair)}}),
 		kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "waybill", "secret"))
 	login := "sasl: {mechanism: scram-sha-512, user: waybill, password: secret}"
 	for what, keys := range map[string]string{
 		"only the system's authorities": "tls: {enabled: true}, " + login,
-		"another authority":             "tls: {ca: " + stranger.file("ca.crt") + "}, " + login,
-		"another name":                  "tls: {ca: " + a.file("ca.crt") + ", server_name: other.test}, " + login,
+		"another authority":             "tls: {ca: " + stranger.File("ca.crt") + "}, " + login,
+		"another name":                  "tls: {ca: " + a.File("ca.crt") + ", server_name: other.test}, " + login,
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -128,7 +73,7 @@ func TestFromSettings_B8_S6_AServerThatIsNotTrusted(t *testing.T) {
 			require.Equal(t, broker.Permanent, broker.ClassOf(err))
 		})
 	}
-	b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf("{addresses: [%q], tls: {ca: %s, server_name: kafka.test}, %s}", c.ListenAddrs()[0], a.file("ca.crt"), login)))
+	b, err := kafka.FromSettings(bounded(t), settings(fmt.Sprintf("{addresses: [%q], tls: {ca: %s, server_name: kafka.test}, %s}", c.ListenAddrs()[0], a.File("ca.crt"), login)))
 	require.NoError(t, err)
 	serves(t, b)
 	require.NoError(t, b.Close(bounded(t)))
@@ -161,31 +106,30 @@ func TestOpen_B11_B8_ALoginThatIsRefused(t *testing.T) {
 // was renewed in its file needs no restart.
 func TestTLS_S6_ARenewedCertificateIsRead(t *testing.T) {
 	t.Parallel()
-	a, stranger := newAuthority(t), newAuthority(t)
+	a, stranger := kafkatest.NewAuthority(t), kafkatest.NewAuthority(t)
 	pool := x509.NewCertPool()
-	root, err := x509.ParseCertificate(a.pair.Certificate[0])
+	root, err := x509.ParseCertificate(a.Pair.Certificate[0])
 	require.NoError(t, err)
 	pool.AddCert(root)
 	c := fake(t, kfake.TLS(&tls.Config{
-		Certificates: []tls.Certificate{a.certify(t, "server", &a.pair)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+		Certificates: []tls.Certificate{a.Certify(t, "server", &a.Pair)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 	}))
-	conf := kafka.TLS{CA: a.file("ca.crt"), Cert: a.file("client.crt"), Key: a.file("client.key")}
-	other := a
-	other.certify(t, "client", &stranger.pair)
+	conf := kafka.TLS{CA: a.File("ca.crt"), Cert: a.File("client.crt"), Key: a.File("client.key")}
+	a.Certify(t, "client", &stranger.Pair)
 	_, err = kafka.Open(bounded(t), kafka.Config{Addresses: c.ListenAddrs(), TLS: conf})
 	require.ErrorContains(t, err, "refuses the login")
 
-	a.certify(t, "client", &a.pair)
+	a.Certify(t, "client", &a.Pair)
 	network := newNetwork()
 	b := openFake(t, c, func(c *kafka.Config) { c.TLS, c.Dial = conf, network.Dial })
 	serves(t, b)
-	a.certify(t, "client", &stranger.pair)
+	a.Certify(t, "client", &stranger.Pair)
 	network.cut()
 	network.up()
 	failed := failures(t, b.Publish(bounded(t), run("topic", "key", 3, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
 	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(failed[0]), "%v", failed[0])
-	a.certify(t, "client", &a.pair)
+	a.Certify(t, "client", &a.Pair)
 	require.NoError(t, b.Publish(bounded(t), run("topic", "key", 3, 1)))
 }
 
@@ -193,12 +137,12 @@ func TestTLS_S6_ARenewedCertificateIsRead(t *testing.T) {
 // is right, nothing is lost or paid for.
 func TestSASL_S6_B7_AChangedPasswordIsRead(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	a.write(t, "password", []byte("old"))
+	a := kafkatest.NewAuthority(t)
+	a.Write(t, "password", []byte("old"))
 	c := fake(t, kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-256", "waybill", "old"), kfake.Superuser("PLAIN", "admin", "admin"))
 	network := newNetwork()
 	b := openFake(t, c, func(c *kafka.Config) {
-		c.SASL, c.Dial = kafka.SASL{Mechanism: "scram-sha-256", User: "waybill", PasswordFile: a.file("password")}, network.Dial
+		c.SASL, c.Dial = kafka.SASL{Mechanism: "scram-sha-256", User: "waybill", PasswordFile: a.File("password")}, network.Dial
 	})
 	serves(t, b)
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(plain.Plain(func(context.Context) (plain.Auth, error) {
@@ -213,20 +157,20 @@ func TestSASL_S6_B7_AChangedPasswordIsRead(t *testing.T) {
 	failed := failures(t, b.Publish(bounded(t), run("topic", "key", 3, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
 	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(failed[0]), "%v", failed[0])
-	a.write(t, "password", []byte("new\n"))
+	a.Write(t, "password", []byte("new\n"))
 	require.NoError(t, b.Publish(bounded(t), run("topic", "key", 3, 1)))
 }
 
 // What doesn't go together is refused before anything connects, with what to write.
 func TestFromSettings_WrongCombinations(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	a.write(t, "empty", nil)
+	a := kafkatest.NewAuthority(t)
+	a.Write(t, "empty", nil)
 	for keys, want := range map[string]string{
 		"tls: {cert: x}":                                                       "tls.cert and tls.key belong together",
 		"tls: {key: x}":                                                        "tls.cert and tls.key belong together",
 		"tls: {ca: /no/such}":                                                  "give a file of PEM certificates",
-		"tls: {ca: " + a.file("empty") + "}":                                   "has no certificate",
+		"tls: {ca: " + a.File("empty") + "}":                                   "has no certificate",
 		"tls: {cert: /no/such, key: /no/such}":                                 "give PEM files",
 		"sasl: {mechanism: plain, password: x}":                                "sasl.user is missing",
 		"sasl: {mechanism: plain, user: u}":                                    "sasl.password is missing",

@@ -153,6 +153,9 @@ func (p *producer) settle(c *call, i int, e ending) {
 	if e.why != nil && errors.Is(r.err, kgo.ErrAborting) {
 		r.err = e.why
 	}
+	if same := errors.Unwrap(e.trouble); same != nil && same.Error() == r.err.Error() {
+		r.err = e.trouble // It says to whom, too.
+	}
 	if code == nil && f.last != nil {
 		code = f.last
 		r.err = fmt.Errorf("%w; Kafka said last: %w", r.err, code)

@@ -105,15 +105,18 @@ func (c *consumer) refused(partition int32, err error) {
 		partition = -1
 	}
 	tooLarge, forever := errors.AsType[*kgo.ErrDecompressTooLarge](err)
-	if forever {
+	switch {
+	case forever:
 		err = fmt.Errorf("kafka: topic %s, partition %d, offset %d: the batch has more than max_batch_bytes, %d: raise it, or set the group's offset of the partition to %d, which skips the batch: %w",
 			c.topic, tooLarge.Partition, tooLarge.Offset, c.broker.conf.MaxBatchBytes, tooLarge.NextOffset, err)
-	} else {
+	case partition < 0:
+		err = fmt.Errorf("kafka: topic %s: %w", c.topic, err)
+	default:
 		err = fmt.Errorf("kafka: topic %s, partition %d: %w", c.topic, partition, err)
 	}
 	before, known := h.stuck[partition]
 	if !known || !before.forever && time.Since(before.at) >= refusedFor {
-		c.logger.Error("kafka: a partition can't be read", "partition", partition, "error", err)
+		c.logger.Error("kafka: reading or committing is refused", "error", err)
 	}
 	h.stuck[partition] = stuck{err, time.Now(), forever}
 }

@@ -17,7 +17,7 @@ type doctorCmd struct {
 	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or somebody who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
 
 	Kafka     bool     `help:"Look at Kafka instead: print the rights that the contexts need there, as commands of kafka-acls, and what is wrong with their topics."`
-	User      string   `default:"User:waybill" placeholder:"PRINCIPAL" help:"With --kafka: who gets the rights, as Kafka names it."`
+	User      string   `placeholder:"PRINCIPAL" help:"With --kafka: who gets the rights, as Kafka names it. Defaults to who logs in under sasl, or else User:waybill."`
 	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka: a further context beside the file's domain that publishes. May be repeated."`
 	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka: a category that is consumed, such as ordering::order. May be repeated."`
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/engine/config"
@@ -41,11 +44,7 @@ func (d doctorCmd) kafka(ctx context.Context, c *cli, stdout out) (err error) {
 		if !used {
 			continue
 		}
-		r := kafkaReport{Grants: needs.Grants()}
-		for _, g := range r.Grants {
-			r.Commands = append(r.Commands, g.Command(d.User, serverOf(b)))
-		}
-		r.Findings = findingsOf(ctx, b, needs)
+		r := d.look(ctx, b, needs)
 		report[b.Name] = r
 		worst = append(worst, r.Findings...)
 		if !c.JSON {
@@ -68,23 +67,30 @@ func (d doctorCmd) kafka(ctx context.Context, c *cli, stdout out) (err error) {
 	return err
 }
 
-// findingsOf asks Kafka for its topics. One over Watermill has another client, and
-// settings of its own.
-func findingsOf(ctx context.Context, b config.Broker, n kafkacheck.Needs) []doctor.Finding {
-	conf := kafka.Config{Addresses: b.Addresses}
+// look asks Kafka for its topics. One over Watermill has another client, and settings of
+// its own.
+func (d doctorCmd) look(ctx context.Context, b config.Broker, n kafkacheck.Needs) kafkaReport {
+	conf, wrong := kafka.Config{Addresses: b.Addresses}, error(nil)
 	if b.Kind == "kafka" {
-		var err error
-		if conf, err = kafka.ConfigFrom(b.Settings); err != nil {
-			return []doctor.Finding{unusable(b.Hide(err))}
-		}
+		conf, wrong = kafka.ConfigFrom(b.Settings)
+	}
+	user := "User:" + cmp.Or(conf.SASL.User, "waybill")
+	r := kafkaReport{Grants: n.Grants()}
+	for _, g := range r.Grants {
+		r.Commands = append(r.Commands, g.Command(cmp.Or(d.User, user), serverOf(b)))
 	}
 	conf.Logger = slog.New(slog.DiscardHandler)
-	client, err := conf.Client()
-	if err != nil {
-		return []doctor.Finding{unusable(b.Hide(err))}
+	var client *kgo.Client
+	if wrong == nil {
+		client, wrong = conf.Client()
+	}
+	if wrong != nil {
+		r.Findings = []doctor.Finding{unusable(b.Hide(wrong))}
+		return r
 	}
 	defer client.Close()
-	return kafkacheck.Look(ctx, client, n)
+	r.Findings = kafkacheck.Look(ctx, client, n)
+	return r
 }
 
 func unusable(err error) doctor.Finding {

@@ -2,14 +2,17 @@ package kafkacheck
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/internal/doctor"
@@ -45,14 +48,27 @@ func Look(ctx context.Context, client *kgo.Client, n Needs) []doctor.Finding {
 	return all
 }
 
+// unreached says why nothing was heard, or nothing but a refusal.
 func unreached(ctx context.Context, err error) doctor.Finding {
-	if ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), err)
+	f := doctor.Finding{Check: "connection", Severity: doctor.Critical}
+	_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	alert, refused := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism):
+		f.What, f.Remedy = "it refuses the login", "correct user, password or mechanism under sasl in the configuration"
+	case distrusted:
+		f.What, f.Remedy = "it isn't trusted", "correct the files under tls in the configuration, or the name that the server's certificate is for with tls.server_name"
+	case refused && alert.Op == "remote error":
+		f.What, f.Remedy = "it refuses our certificate", "correct the files tls.cert and tls.key in the configuration"
+	default:
+		f.What, f.Remedy = "it doesn't answer", "see that it runs, and correct addresses, tls or sasl in the configuration"
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
 	}
-	return doctor.Finding{
-		Check: "connection", Severity: doctor.Critical, What: "it doesn't answer: " + err.Error(),
-		Remedy: "see that it runs, and correct addresses, tls or sasl in the configuration; the rights above can be given all the same",
-	}
+	f.What += ": " + err.Error()
+	f.Remedy += "; the rights above can be given all the same"
+	return f
 }
 
 // has says whether a topic is one of those that n needs.
@@ -62,8 +78,16 @@ func (n Needs) has(topic string) bool {
 		slices.ContainsFunc(n.Contexts, func(c string) bool { return strings.HasPrefix(name, c+".") }))
 }
 
-// missing are the topics that n names and that client doesn't see.
+// missing are the topics that n names, and the contexts, of which client sees nothing.
 func (n Needs) missing(known kadm.TopicDetails) (all []doctor.Finding) {
+	for _, c := range sorted(n.Contexts) {
+		if !slices.ContainsFunc(known.Names(), func(name string) bool { return strings.HasPrefix(name, n.Prefix+c+".") }) {
+			all = append(all, doctor.Finding{
+				Check: "topics", Severity: doctor.Warning, Where: n.Prefix + c + ".", What: "no topic of " + c + " is there, or none may be seen",
+				Remedy: "give the rights above; with Create among them the engine makes the topics when it starts",
+			})
+		}
+	}
 	for _, name := range sorted(append(slices.Clone(n.Topics), n.Reads...)) {
 		if !known.Has(n.Prefix + name) {
 			all = append(all, doctor.Finding{
