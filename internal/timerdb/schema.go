@@ -25,9 +25,12 @@ func Migrations() migrate.Set {
 //go:embed sql
 var sqlFiles embed.FS
 
-// text is the SQL of a step that is the same on either database.
+// text is the SQL of a step: that of both databases, or PostgreSQL's.
 func text(step string) string {
 	b, err := sqlFiles.ReadFile("sql/both/" + step + ".sql")
+	if err != nil {
+		b, err = sqlFiles.ReadFile("sql/postgres/" + step + ".sql")
+	}
 	if err != nil {
 		panic(err) // the file is part of this build
 	}

@@ -1,0 +1,28 @@
+package timerdb
+
+import (
+	"context"
+
+	"github.com/uptrace/bun"
+)
+
+// Text is the SQL of a step.
+func Text(step string) string { return text(step) }
+
+// Take is what a promotion would send, if something happened between its look and its
+// locks.
+func (s *Store) Take(ctx context.Context, limit int, between func()) (ids []string, err error) {
+	err = s.inTx(ctx, func(tx bun.Tx) error {
+		due, err := s.due(ctx, tx, limit)
+		if err != nil {
+			return err
+		}
+		between()
+		rows, err := s.lock(ctx, tx, due)
+		for _, r := range inOrder(due, rows) {
+			ids = append(ids, r.MessageID)
+		}
+		return err
+	})
+	return ids, err
+}

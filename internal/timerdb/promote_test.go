@@ -1,0 +1,198 @@
+package timerdb_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+
+	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+var past = time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func (w *world) store() *timerdb.Store { return timerdb.New(w.p.DB(), w.p.Reader()) }
+
+func (w *world) promote(limit int) timerdb.Promoted {
+	w.T.Helper()
+	p, err := w.store().Promote(w.T.Context(), limit)
+	require.NoError(w.T, err)
+	return p
+}
+
+// sent are the messages in the outbox, in the order in which they leave.
+func (w *world) sent() []string {
+	w.T.Helper()
+	ids := []string{}
+	require.NoError(w.T, w.DB.NewRaw("SELECT message_id FROM outbox WHERE status = 'pending' ORDER BY seq").Scan(w.T.Context(), &ids))
+	return ids
+}
+
+func idsOf(timers ...timerdb.Timer) []string {
+	ids := []string{}
+	for _, t := range timers {
+		ids = append(ids, t.Row.MessageID)
+	}
+	return ids
+}
+
+// What arrives is what was set, in the order of times, and nothing that isn't due.
+func TestPromote_SendsWhatIsDueInTheOrderOfTimes(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		last, first, second, later := timer("a", "1", past.Add(time.Hour)), timer("b", "1", past), timer("c", "1", past), timer("a", "2", time.Now().Add(time.Hour))
+		first.Row.Payload, first.Row.Priority, first.Row.CloudEvent, first.Row.Topic = []byte{0, 1, '\'', '?'}, 7, `{"a":"?"}`, "own"
+		w.commit(timerdb.Set(last), timerdb.Set(first), timerdb.Set(second), timerdb.Set(later))
+		done := w.promote(2)
+		require.Equal(t, 2, done.Sent)
+		require.ElementsMatch(t, []outbox.Poke{{Target: "default", Partition: first.Row.Partition}, {Target: "default", Partition: second.Row.Partition}}, done.Pokes)
+		require.Equal(t, idsOf(first, second), w.sent())
+		require.Equal(t, 1, w.promote(500).Sent)
+		require.Zero(t, w.promote(500).Sent)
+		require.Equal(t, idsOf(first, second, last), w.sent())
+		require.Equal(t, []kept{of(last, "sent"), of(later, "waiting"), of(first, "sent"), of(second, "sent")}, w.kept())
+
+		m, err := w.Bench.Store.Message(t.Context(), first.Row.MessageID)
+		require.NoError(t, err)
+		require.Equal(t, first.Row.Payload, m.Rows[0].Payload)
+		require.Equal(t, []any{7, "own", "b", first.Row.OccurredAt, 1}, []any{m.Rows[0].Priority, m.Rows[0].Topic, m.Rows[0].PartitionKey, m.Rows[0].OccurredAt, len(m.Rows)})
+	})
+}
+
+func TestNext_IsTheEarliestThatWaits(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		_, _, ok, err := w.store().Next(t.Context())
+		require.NoError(t, err)
+		require.False(t, ok)
+		now := time.Now()
+		w.commit(timerdb.Set(timer("a", "1", now.Add(time.Hour))), timerdb.Set(timer("a", "2", noon)))
+		at, in, ok, err := w.store().Next(t.Context())
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.WithinDuration(t, now.Add(time.Hour), at, time.Millisecond)
+		require.InDelta(t, time.Hour, in, float64(time.Minute))
+		w.commit(timerdb.Set(timer("a", "0", past)))
+		_, in, _, err = w.store().Next(t.Context())
+		require.NoError(t, err)
+		require.Negative(t, in)
+	})
+}
+
+// A message that is published is counted no more.
+func TestUnpublished_CountsMessagesThatAreInTheOutbox(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.InsertRows(outboxdbtest.Row("an event"))
+		for i := range 5 {
+			w.commit(timerdb.Set(timer(fmt.Sprint(i), "x", past)))
+		}
+		require.Equal(t, 4, w.promote(4).Sent)
+		count := func(limit int) int {
+			n, err := w.store().Unpublished(t.Context(), limit)
+			require.NoError(t, err)
+			return n
+		}
+		require.Equal(t, 4, count(50))
+		require.Equal(t, 3, count(3))
+		m := w.Join("one", time.Hour, 100)
+		rows := m.ClaimAll()
+		require.Len(t, rows, 5)
+		require.True(t, m.Settle(m.Settlement(rows[0], rows[1], rows[2])))
+		require.LessOrEqual(t, count(50), 2)
+	})
+}
+
+// A payload that is large travels alone: a batch is bounded by what it takes in memory.
+func TestPromote_StopsAtFourMegabytes(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		for i := range 3 {
+			large := timer(fmt.Sprint(i), "x", past)
+			large.Row.Payload = make([]byte, 3<<20)
+			w.commit(timerdb.Set(large))
+		}
+		require.Equal(t, 1, w.promote(500).Sent)
+		require.Equal(t, 1, w.promote(500).Sent)
+	})
+}
+
+// hold leaves a transaction open that has sent statements, until it is ended.
+func (w *world) hold(queries ...schema.QueryAppender) (rollback func()) {
+	w.T.Helper()
+	tx, err := w.DB.BeginTx(w.T.Context(), nil)
+	require.NoError(w.T, err)
+	for _, q := range queries {
+		_, err := tx.NewRaw("?", q).Exec(w.T.Context())
+		require.NoError(w.T, err)
+	}
+	ended := false
+	rollback = func() {
+		if !ended {
+			ended = true
+			require.NoError(w.T, tx.Rollback())
+		}
+	}
+	w.T.Cleanup(rollback)
+	return rollback
+}
+
+// WAITROWS, SKIPONLY: a row that somebody has locked is not waited for, and keeps those
+// of its key behind it, and no others.
+func TestPromote_ALockedRowIsPassedAndHoldsItsKey(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	first, behind, other := timer("loan-1", "1", past), timer("loan-1", "2", past.Add(time.Hour)), timer("loan-2", "1", past.Add(2*time.Hour))
+	w.commit(timerdb.Set(first), timerdb.Set(behind), timerdb.Set(other))
+	rollback := w.hold(timerdb.Stop("loan-1", "1"))
+	require.Equal(t, timerdb.Promoted{Sent: 1, Left: 2, Pokes: []outbox.Poke{{Target: "default", Partition: other.Row.Partition}}}, w.promote(500))
+	require.Equal(t, 2, w.promote(500).Left)
+	rollback()
+	require.Equal(t, 2, w.promote(500).Sent)
+	require.Equal(t, idsOf(other, first, behind), w.sent())
+}
+
+// NOADVISORY: only one process at a time promotes, and who is killed lets the next one.
+func TestPromote_OneAtATime(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	w.commit(timerdb.Set(timer("a", "x", past)))
+	other := openWorld(t, outboxdbtest.PostgreSQL(t)) // another schema of the database
+	other.commit(timerdb.Set(timer("a", "x", past)))
+	rollback := w.hold(bun.SafeQuery(timerdb.Text("lock")))
+	require.Equal(t, timerdb.Promoted{Busy: true}, w.promote(500))
+	require.Equal(t, 1, other.promote(500).Sent)
+	rollback()
+	require.Equal(t, 1, w.promote(500).Sent)
+}
+
+// NORECHECK: what was moved or stopped between the look and the lock stays.
+func TestPromote_ReadsAgainWhatItLocks(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	moved, stopped, later, stays := timer("a", "x", past), timer("b", "x", past), timer("c", "x", past), timer("d", "x", past)
+	w.commit(timerdb.Set(moved), timerdb.Set(stopped), timerdb.Set(later), timerdb.Set(stays))
+	taken, err := w.store().Take(t.Context(), 500, func() {
+		w.commit(timerdb.Set(timer("a", "x", past)), timerdb.Stop("b", "x"))
+		w.Exec("UPDATE timers SET available_at = ? WHERE owner = 'c'", noon)
+	})
+	require.NoError(t, err)
+	require.Equal(t, idsOf(stays), taken)
+}
+
+// TWOTX: what can't be inserted is not marked as sent.
+func TestPromote_AllOrNothing(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		taken := timer("a", "x", past)
+		w.InsertRows(taken.Row) // a message of this id is there
+		w.commit(timerdb.Set(taken), timerdb.Set(timer("b", "x", past)))
+		_, err := w.store().Promote(t.Context(), 500)
+		require.ErrorContains(t, err, "timers: send those that are due: ")
+		require.Equal(t, int64(2), w.Count("SELECT count(*) FROM timers WHERE status = 'waiting'"))
+		require.Len(t, w.sent(), 1)
+		w.Exec("UPDATE timers SET message = '7' WHERE owner = 'b'")
+		_, err = w.store().Promote(t.Context(), 500)
+		require.ErrorContains(t, err, "`waybill timers stop --id")
+	})
+}
