@@ -49,6 +49,8 @@ var provoked = map[string]provoke{
 		b.partner.FailNext(1, broker.Permanent)
 		return sold(t, b, b.config(), 1, "waybill_outbox_abandoned", 1)
 	},
+	"WaybillTimersLate critical": func(t *testing.T, b *bench) []samples { return lateFor(t, b, 11*time.Minute) },
+	"WaybillTimersLate warning":  func(t *testing.T, b *bench) []samples { return lateFor(t, b, 2*time.Minute) },
 	"WaybillOutboxNobodyPublishes critical": func(t *testing.T, b *bench) []samples {
 		cfg := b.config()
 		cfg.Units = []*uow.Manager{b.parcels} // which has no partner
@@ -246,6 +248,21 @@ func waitsFor(t *testing.T, b *bench, d time.Duration) []samples {
 	b.age(d)
 	// The row is pending, in hand or failed, by when the engine learns of the outage.
 	return atLeast(t, b.start(b.config()), "waybill_outbox_oldest_pending_seconds", d.Seconds())
+}
+
+// lateFor has a timer wait that was due so long ago, and that can't be sent.
+func lateFor(t *testing.T, b *bench, d time.Duration) []samples {
+	t.Helper()
+	b.setTimer(timer("late", time.Now().Add(-d)))
+	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE timers SET message = '7'")
+	require.NoError(t, err)
+	e := b.start(b.config())
+	var last samples
+	eventually(t, func() bool {
+		_, last = scrape(t, e)
+		return last[`waybill_timers_late_seconds{provider="default"}`] >= d.Seconds()
+	})
+	return []samples{last}
 }
 
 // atLeast scrapes until a sample of the partner has a value or more.

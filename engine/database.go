@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -31,6 +32,8 @@ type database struct {
 	private   []string     // events that their contexts don't publish, by wire name
 	processor *relay.Relay // nil: no context of it has an outbox, or it is observed
 	observed  bool         // nothing runs on it; it is only looked at
+	timers    *timerdb.Store
+	promoter  *timerdb.Promoter // of timers; nil where processor is
 	log       *slog.Logger
 
 	turns chan struct{} // of requests to the API
@@ -39,19 +42,20 @@ type database struct {
 	// for nothing: it answers only when it has started or stopped.
 	publishing atomic.Bool
 	listening  sync.WaitGroup
-	deaf       context.CancelFunc // ends listening
+	deaf       context.CancelFunc // ends listening, and the promoter
 
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
 	alive  *cached[error]
 	stats  *cached[found[map[string]outbox.Stats]]
 	held   *cached[found[map[string]outbox.Held]]
+	late   *cached[found[timerdb.Stats]]
 	dead   *cached[found[letters]]
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
 	return &database{
-		provider: p, store: outboxdb.New(p.DB(), p.Reader()),
+		provider: p, store: outboxdb.New(p.DB(), p.Reader()), timers: timerdb.New(p.DB(), p.Reader()),
 		schema: schema{provider: p}, log: log, turns: make(chan struct{}, maxTurns),
 	}
 }
@@ -91,6 +95,7 @@ func (d *database) start(ctx context.Context) error {
 	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.deaf = cancel
 	d.listening.Go(func() { d.listen(listening) })
+	d.listening.Go(func() { d.promoter.Run(listening) })
 	return nil
 }
 
@@ -135,6 +140,20 @@ func (d *database) wake(pokes []outbox.Poke) (elsewhere []outbox.Poke) {
 		return pokes
 	}
 	return d.processor.Wake(pokes)
+}
+
+// promoted tells of messages that the promoter has put into the outbox.
+func (d *database) promoted(pokes []outbox.Poke) {
+	if elsewhere := d.wake(pokes); len(elsewhere) > 0 {
+		d.provider.Signal(elsewhere)
+	}
+}
+
+// timerSet tells the promoter that a timer was committed which is due at a time.
+func (d *database) timerSet(at time.Time) {
+	if d.promoter != nil {
+		d.promoter.Set(at)
+	}
 }
 
 // listen hears of what other processes commit, until ctx is done. While it can't,
@@ -203,6 +222,11 @@ func (d *database) report(ctx context.Context) (f found[map[string]outbox.Stats]
 
 func (d *database) waitForOperators(ctx context.Context) (f found[map[string]outbox.Held]) {
 	f.value, f.err = d.store.Held(ctx)
+	return f
+}
+
+func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
+	f.value, f.err = d.timers.Stats(ctx)
 	return f
 }
 

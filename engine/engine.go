@@ -154,6 +154,7 @@ func (e *Engine) equip() {
 		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
 		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
 		d.held = newCached(d.waitForOperators, e.lookouts, statsTimeout, statsTimeout)
+		d.late = newCached(d.lateTimers, e.lookouts, statsTimeout, statsTimeout)
 		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
 	}
 	for i, s := range e.streams {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -113,6 +114,10 @@ var (
 	refusedTotal = counter("waybill_http_refused_total", "Requests over HTTP that were refused, by why: they had no token, a wrong one, or one of another role, came from another site's page, by a proxy or from elsewhere although there is no token, or wanted to act although actions are off.",
 		func(n int64) float64 { return float64(n) }, "reason")
 	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
+
+	timersWaiting = gauge("waybill_timers_waiting", "Timers that are not due yet, or not sent.", func(s timerdb.Stats) float64 { return float64(s.Waiting) }, "provider")
+	timersLate    = gauge("waybill_timers_late_seconds", "Time since the earliest timer was due that is not sent; 0 if none is due.",
+		func(s timerdb.Stats) float64 { return s.Late.Seconds() }, "provider")
 
 	outboxMetrics = []metric[outbox.Stats]{
 		rows("pending", outbox.Pending, "Rows that wait to be published."),
@@ -228,6 +233,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	var all sync.WaitGroup
 	for _, d := range c.databases {
 		all.Go(func() { c.outboxOf(d, to) })
+		all.Go(func() { c.timersOf(d, to) })
 		all.Go(func() { c.deadLettersOf(d, to) })
 	}
 	all.Go(func() { c.healthOf(to) })
@@ -272,6 +278,16 @@ func (c *collector) outboxOf(d *database, to chan<- prometheus.Metric) {
 			send(to, processorMetrics, s, provider, l.Target)
 			sendHistogram(to, latency, s.Latencies, provider, l.Target)
 		}
+	}
+}
+
+func (c *collector) timersOf(d *database, to chan<- prometheus.Metric) {
+	if !d.hasOutbox() {
+		return // none
+	}
+	if result, known := d.late.get(c.lookouts.ctx); known && result.err == nil {
+		timersWaiting.send(to, result.value, d.provider.Name())
+		timersLate.send(to, result.value, d.provider.Name())
 	}
 }
 

@@ -36,6 +36,12 @@ func (s sight) reasons() []reason {
 				remedy: "`waybill outbox stats` waits longer for the numbers.",
 			})
 		}
+		if !down {
+			for _, r := range o.timers.reasons() {
+				r.Provider = provider
+				all = append(all, r)
+			}
+		}
 		for target, l := range o.lanes {
 			if down {
 				l.stats = nil // what it said before
@@ -88,6 +94,21 @@ func (s sight) reasons() []reason {
 				remedy: "`waybill dead-letters list {only}` says why; then `waybill dead-letters replay {only}` or `waybill dead-letters discard {only}`.",
 			})
 		}
+	}
+	return all
+}
+
+// reasons are those of a database's timers.
+func (t timersSight) reasons() (all []reason) {
+	if t.trouble != nil {
+		all = append(all, withheld(*t.trouble))
+	}
+	if t.late > oldWarning {
+		all = append(all, reason{
+			Code: limit("timers_late", t.late > oldCritical), State: degraded,
+			what:   fmt.Sprintf("a timer that waits was due %v ago", brief(t.late)),
+			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: see that one runs. It waits while 50,000 of their messages are unpublished; `waybill outbox stats` says whether they leave.",
+		})
 	}
 	return all
 }

@@ -20,8 +20,15 @@ type sight struct {
 }
 
 type outboxSight struct {
-	err   string // why its rows can't be counted; "": they were
-	lanes map[string]laneSight
+	err    string // why its rows can't be counted; "": they were
+	lanes  map[string]laneSight
+	timers timersSight
+}
+
+// timersSight is what a process knows of timers.
+type timersSight struct {
+	trouble *outbox.Trouble // what the database doesn't let it do
+	late    time.Duration   // since when the earliest is due that waits; 0: none is, or it isn't known
 }
 
 type laneSight struct {
@@ -103,6 +110,12 @@ func (e *Engine) consumes(provider string) bool {
 // look sees the outbox of a database.
 func (d *database) look(ctx context.Context) outboxSight {
 	o := outboxSight{lanes: map[string]laneSight{}}
+	if d.promoter != nil {
+		o.timers.trouble = d.promoter.Trouble()
+	}
+	if timers, known := d.late.recent(ctx); known && timers.err == nil {
+		o.timers.late = timers.value.Late
+	}
 	counted, known := d.stats.recent(ctx)
 	switch {
 	case !known:

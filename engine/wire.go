@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -339,6 +340,7 @@ func (w *wiring) processors() {
 			continue
 		}
 		d.processor = p
+		d.promoter = timerdb.NewPromoter(d.timers, w.cfg.Outbox.WithDefaults().PollInterval, d.promoted, w.log.With("provider", d.provider.Name()))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -17,6 +18,10 @@ import (
 type Store struct {
 	db     *bun.DB
 	reader *bun.DB
+
+	counting sync.Mutex
+	waiting  int64
+	counted  time.Time // until when that is good
 }
 
 // New returns the store on a database: db for what writes, reader for what only
@@ -67,6 +72,40 @@ func (s *Store) Next(ctx context.Context) (at time.Time, in time.Duration, ok bo
 		return at, 0, false, fmt.Errorf("timers: look for the earliest: %w", err)
 	}
 	return due.Time, time.Duration(seconds * float64(time.Second)), true, nil
+}
+
+// Stats is the state of timers.
+type Stats struct {
+	Waiting int64
+	Late    time.Duration // since when the earliest that waits is due
+}
+
+// dear is how many times as long as a count it is good for: there may be millions that
+// wait for months.
+const dear = 20
+
+// Stats reads how late timers are, and how many wait, which may be from a little
+// earlier if it takes long to count.
+func (s *Store) Stats(ctx context.Context) (f Stats, err error) {
+	_, in, ok, err := s.Next(ctx)
+	if err != nil {
+		return f, err
+	}
+	if ok {
+		f.Late = max(-in, 0)
+	}
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	if time.Now().Before(s.counted) {
+		f.Waiting = s.waiting
+		return f, nil
+	}
+	began := time.Now()
+	if err := s.look(ctx, func(db bun.IDB) error { return db.QueryRowContext(ctx, text("waiting")).Scan(&f.Waiting) }); err != nil {
+		return f, fmt.Errorf("timers: count those that wait: %w", err)
+	}
+	s.waiting, s.counted = f.Waiting, time.Now().Add(dear*time.Since(began))
+	return f, nil
 }
 
 // Unpublished is how many timers were sent whose messages are in the outbox still. It

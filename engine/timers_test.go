@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// timer is one of parcels, for the broker "default".
+func timer(owner string, at time.Time) timerdb.Timer {
+	id := uuid.Must(uuid.NewV7()).String()
+	return timerdb.Timer{Owner: owner, Name: "due", At: at, Row: outbox.Row{
+		ID: id, MessageID: id, TargetBroker: "default", Stream: "parcels::parcel-" + owner, StreamCategory: "parcels::parcel",
+		PartitionKey: owner, Partition: outbox.PartitionOf(owner, outbox.DefaultPartitions), MessageType: "Parcels.ParcelSent.v1",
+		AggregateType: "parcel", AggregateID: owner, AggregateVersion: 1, Payload: []byte("{}"), ContentType: "application/json",
+		CorrelationID: "c", OccurredAt: time.Now(),
+	}}
+}
+
+func (b *bench) setTimer(timers ...timerdb.Timer) {
+	b.t.Helper()
+	var all []uow.Statement
+	for _, t := range timers {
+		all = append(all, uow.Statement{Query: timerdb.Set(t), Rows: -1})
+	}
+	require.NoError(b.t, b.db.Session().Commit(b.t.Context(), all))
+}
+
+// A timer that was due while no engine ran is sent late, others when they are due: the
+// lane is woken, however seldom it looks.
+func TestTimers_AreSentWhenTheyAreDue(t *testing.T) {
+	b := setup(t)
+	b.setTimer(timer("missed", time.Now().Add(-time.Hour)), timer("far", time.Now().Add(time.Hour)))
+	cfg := b.config()
+	cfg.Outbox = outbox.Config{PollInterval: 10 * time.Minute, MaxPollInterval: 10 * time.Minute}
+	e := b.start(cfg)
+	arrived := func(owner string) bool {
+		for _, m := range b.main.Messages("parcels.parcel") {
+			if strings.Contains(m.Key, owner) {
+				return true
+			}
+		}
+		return false
+	}
+	eventually(t, func() bool { return arrived("missed") })
+	soon := time.Now().Add(200 * time.Millisecond)
+	b.setTimer(timer("soon", soon))
+	e.databases[0].timerSet(soon)
+	eventually(t, func() bool { return arrived("soon") })
+	require.False(t, time.Now().Before(soon))
+	require.False(t, arrived("far"))
+	scraped(t, e, map[string]float64{`waybill_timers_waiting{provider="default"}`: 1, `waybill_timers_late_seconds{provider="default"}`: 0})
+}
+
+// Timers that can't be sent are a reason, with what helps, and one line in the log.
+func TestTimers_SayThatTheyCantBeSent(t *testing.T) {
+	b := setup(t)
+	b.setTimer(timer("far", time.Now().Add(time.Hour)))
+	rename := func(from, to string) {
+		_, err := b.db.DB().ExecContext(t.Context(), "ALTER TABLE "+from+" RENAME TO "+to)
+		require.NoError(t, err)
+	}
+	e := b.start(b.config())
+	diagnosed(t, e)
+	rename("timers", "gone")
+	d := diagnosed(t, e, "database_refuses")
+	require.Contains(t, d.Reasons[0].Text, "does not let it send timers that are due (")
+	require.Contains(t, d.Reasons[0].Text, "`waybill doctor`")
+	require.Equal(t, degraded, d.State)
+	rename("gone", "timers")
+	diagnosed(t, e)
+	eventually(t, func() bool { return len(b.logs.with("the database answers again", "provider=default")) == 1 })
+	require.Len(t, b.logs.with(`what="send timers that are due"`, "provider=default"), 1)
+}
+
+// Timers that nobody sends are late, whoever looks.
+func TestTimers_AreLateWhereNobodySendsThem(t *testing.T) {
+	b := setup(t)
+	b.setTimer(timer("missed", time.Now().Add(-2*time.Minute)))
+	o, err := NewObservatory(ObservatoryConfig{Providers: []uow.Provider{b.db}, Server: Server{Addr: "127.0.0.1:0"}})
+	require.NoError(t, err)
+	require.NoError(t, o.Start(t.Context()))
+	defer func() { require.NoError(t, o.Stop(context.WithoutCancel(t.Context()))) }()
+	d := diagnosed(t, o, "timers_late")
+	require.Contains(t, d.Reasons[0].Text, "a timer that waits was due 2m0s ago")
+	require.Contains(t, d.Reasons[0].Text, "`waybill timers list --status waiting`")
+}
