@@ -54,6 +54,8 @@ type Listed struct {
 	Name     string     `json:"name"`
 	LastSeen *time.Time `json:"last_seen"` // when it last did anything
 	Running  bool       `json:"running"`   // in some process
+	// Joined says that one of these was in its group a moment ago, and got what came.
+	Joined bool `json:"joined"`
 	// Inbox is how many messages it is done with, as far as the inbox knows; at most
 	// 10,000 are counted, and InboxMore says that there are more.
 	Inbox     int64 `json:"inbox"`
@@ -95,17 +97,17 @@ func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
 			})
 		},
 		func() error {
-			return dbrows.Each(ctx, db, "SELECT subscription, max(up_until), FALSE FROM subscription_uptime WHERE up_from <= ?0 GROUP BY subscription"+
-				" UNION ALL SELECT subscription, max(seen_at), max(CASE WHEN seen_at > ?1 THEN 1 ELSE 0 END) = 1 FROM subscription_runs GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE FROM inbox_attempts GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE FROM inbox_marks GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE FROM subscription_evictions", func(scan func(...any) error) error {
+			return dbrows.Each(ctx, db, "SELECT subscription, max(up_until), FALSE, max(CASE WHEN up_until > ?1 THEN 1 ELSE 0 END) = 1 FROM subscription_uptime WHERE up_from <= ?0 GROUP BY subscription"+
+				" UNION ALL SELECT subscription, max(seen_at), max(CASE WHEN seen_at > ?1 THEN 1 ELSE 0 END) = 1, FALSE FROM subscription_runs GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_attempts GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_marks GROUP BY subscription"+
+				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM subscription_evictions", func(scan func(...any) error) error {
 				var name string
 				var at dbtime.Time
-				var running bool
-				err := scan(&name, &at, &running)
+				var running, joined bool
+				err := scan(&name, &at, &running, &joined)
 				l := seen(name, at)
-				l.Running = l.Running || running
+				l.Running, l.Joined = l.Running || running, l.Joined || joined
 				return err
 			}, bun.Safe(dbtime.Now(d)), bun.Safe(dbtime.In(d, -runsIn)))
 		},

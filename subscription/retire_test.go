@@ -169,7 +169,7 @@ func TestList_B14_WhatTheDatabaseKnows(t *testing.T) {
 		w.publish(placed("o-1", ""))
 		w.until(func() bool {
 			all := list()
-			return len(all) == 4 && all[3].Running && all[3].Inbox == 1
+			return len(all) == 4 && all[3].Running && all[3].Joined && all[3].Inbox == 1
 		}, "it is seen")
 		all := list()
 		require.WithinDuration(t, time.Now(), *all[3].LastSeen, time.Minute)
@@ -178,7 +178,7 @@ func TestList_B14_WhatTheDatabaseKnows(t *testing.T) {
 			{Name: "letters", LastSeen: &longAgo, DeadLetters: 2, Open: 2},
 			{Name: "marks"},
 			{Name: "old", LastSeen: &longAgo, Inbox: 10_000, InboxMore: true, DeadLetters: 2},
-			{Name: "shipping", Running: true, Inbox: 1},
+			{Name: "shipping", Running: true, Joined: true, Inbox: 1},
 		}, all)
 		_, err := subscription.Retire(t.Context(), w.provider, "shipping", subscription.RetireOptions{Actor: "ada", Discard: true})
 		require.ErrorContains(t, err, fmt.Sprintf("retire %q: it was seen at", "shipping"))

@@ -26,6 +26,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -127,6 +128,7 @@ func newWorld(t testing.TB, p uow.Provider) *world {
 	require.NoError(t, subscription.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
+	require.NoError(t, timerdb.Migrations().Up(t.Context(), p.DB()))
 	if o, ok := p.(owner); ok {
 		w.provider = rightstest.As(t, o.Provider, o.cfg, migrate.Engine, rights.Features()...)
 	}

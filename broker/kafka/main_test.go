@@ -193,6 +193,13 @@ func (n *network) to(other func(addr string) string) func(context.Context, strin
 	}
 }
 
+// rests says that there is no connection: it was closed after some time without use.
+func (n *network) rests() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.conns) == 0
+}
+
 // cut ends all connections and refuses new ones until up.
 func (n *network) cut() {
 	n.mu.Lock()

@@ -282,7 +282,7 @@ func TestPublish_RestedConnection(t *testing.T) {
 	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
-	<-time.After(5500 * time.Millisecond) // It rests after 5 s.
+	require.Eventually(t, network.rests, wait, tick)
 	network.on(func([]byte) (bool, error) { return false, nil }, nil)
 	failed := failures(t, b.Publish(bounded(t), run(name, "key", 1, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])

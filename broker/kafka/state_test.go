@@ -57,9 +57,10 @@ func TestState_B3_B4_ARefusalShowsAndIsNotAskedForWithoutPause(t *testing.T) {
 			require.Equal(t, key == kmsg.Fetch, s.Joined)
 			require.Equal(t, broker.Permanent, broker.ClassOf(s.LastError), "somebody has to give a right")
 
-			before := joins.Hits() + refused.Hits()
-			<-time.After(3 * time.Second)
-			require.Less(t, joins.Hits()+refused.Hits()-before, 60)
+			asked := func() int { return joins.Hits() + refused.Hits() }
+			before, since := asked(), time.Now()
+			require.Eventually(t, func() bool { return asked() >= before+10 }, wait, time.Millisecond)
+			require.Greater(t, time.Since(since), 500*time.Millisecond, "20 times a second at most")
 			require.True(t, ill(member.(broker.Stateful).State()))
 
 			refused.Remove()

@@ -38,23 +38,27 @@ func (l listSubscriptionsCmd) Run(ctx context.Context, c *cli, stdout out) error
 	if c.JSON {
 		return errors.Join(err, writeJSON(stdout, map[string]any{"providers": all}))
 	}
-	t := newTable(stdout, len(all), "SUBSCRIPTION", "RUNS", "LAST SEEN", "INBOX", "DEAD LETTERS", "OPEN")
+	t := newTable(stdout, len(all), "SUBSCRIPTION", "RUNS", "JOINED", "LAST SEEN", "INBOX", "DEAD LETTERS", "OPEN")
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		for _, s := range all[provider] {
-			runs, seen, inbox := "no", "", fmt.Sprint(s.Inbox)
-			if s.Running {
-				runs = "yes"
-			}
+			seen, inbox := "", fmt.Sprint(s.Inbox)
 			if s.LastSeen != nil {
 				seen = fmt.Sprintf("%s (%s ago)", when(*s.LastSeen), since(*s.LastSeen))
 			}
 			if s.InboxMore {
 				inbox = "over " + inbox
 			}
-			t.row(provider, s.Name, runs, seen, inbox, fmt.Sprint(s.DeadLetters), fmt.Sprint(s.Open))
+			t.row(provider, s.Name, yes(s.Running), yes(s.Joined), seen, inbox, fmt.Sprint(s.DeadLetters), fmt.Sprint(s.Open))
 		}
 	}
 	return t.flush(err, "The database knows no subscription.")
+}
+
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
 }
 
 type retireCmd struct {

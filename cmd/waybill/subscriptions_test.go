@@ -87,9 +87,9 @@ func TestSubscriptions_B14_ListAndRetire(t *testing.T) {
 		execute(t, p, "INSERT INTO subscription_uptime (subscription, up_from, up_until) VALUES ('old', ?0, ?0)", then)
 		execute(t, p, "INSERT INTO subscription_runs (subscription, run) VALUES ('new', 'r')")
 		letter(t, p, "old", "o-1", "parked", nil)
-		require.Regexp(t, `^SUBSCRIPTION  RUNS  LAST SEEN +INBOX  DEAD LETTERS  OPEN
-new           yes   2026-\S+ \(\S+ ago\) +0 +0 +0
-old           no    2026-01-02T03:05:05Z \(\d+ days ago\) +2 +1 +1
+		require.Regexp(t, `^SUBSCRIPTION  RUNS  JOINED  LAST SEEN +INBOX  DEAD LETTERS  OPEN
+new           yes   no      2026-\S+ \(\S+ ago\) +0 +0 +0
+old           no    no      2026-01-02T03:05:05Z \(\d+ days ago\) +2 +1 +1
 $`, run("list").stdout)
 		var all struct {
 			Providers map[string][]subscription.Listed `json:"providers"`

@@ -93,7 +93,7 @@ func (w *world) read(ctx context.Context, topics []string, ends map[string]map[i
 // client waits for a busy Kafka.
 func (w *world) client(opts ...kgo.Opt) *kgo.Client {
 	w.t.Helper()
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(w.kafka), kgo.RetryTimeout(patience)}, opts...)...)
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(w.kafka, ",")...), kgo.RetryTimeout(patience)}, opts...)...)
 	require.NoError(w.t, err)
 	return client
 }
@@ -135,7 +135,7 @@ const partitions = 8
 func (w *world) createTopic(name string, maxMessageBytes int) {
 	w.t.Helper()
 	limit := strconv.Itoa(maxMessageBytes)
-	_, err := w.admin().CreateTopic(context.Background(), partitions, 1, map[string]*string{"max.message.bytes": &limit}, w.prefix+name)
+	_, err := w.admin().CreateTopic(context.Background(), partitions, -1, map[string]*string{"max.message.bytes": &limit}, w.prefix+name)
 	require.NoError(w.t, err)
 }
 

@@ -139,7 +139,7 @@ func accountID(i int) string { return fmt.Sprintf("account-%03d", i) }
 type nodeConfig struct {
 	Role   string // "engine" or "writer"
 	DSN    string
-	Kafka  string
+	Kafka  string // addresses
 	Prefix string // of topics
 
 	External []outbox.Target // partners
@@ -153,6 +153,7 @@ type nodeConfig struct {
 	Detour          string  // where its own Kafka is reached
 	Partners        string  // where partners' Kafka is reached
 	Consume         bool    // its own events, into the table effects
+	Serve           bool    // over HTTP
 	Redelivered     float64 // the part of what is acknowledged that its broker delivers again
 
 	// A writer's, or an engine's that also writes.
@@ -238,7 +239,7 @@ func (n *node) listen() {
 
 func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	k, err := kafka.Open(ctx, kafka.Config{
-		Addresses: []string{n.cfg.Kafka}, Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
+		Addresses: strings.Split(n.cfg.Kafka, ","), Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
 		Dial: through(n.cfg.Detour),
 	})
 	if err != nil {
@@ -266,6 +267,9 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		Outbox:  n.cfg.Outbox,
 		Logger:  n.log,
 	}
+	if n.cfg.Serve {
+		cfg.Server.Addr = "127.0.0.1:0"
+	}
 	if n.cfg.Consume {
 		cfg.Subscriptions = []subscription.Stream{effects}
 	}
@@ -279,6 +283,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	if err := eng.Start(ctx); err != nil {
 		return err
 	}
+	n.say(serves + eng.Addr())
 	n.say("running")
 	var writing sync.WaitGroup
 	if n.cfg.Writers > 0 {
@@ -325,7 +330,7 @@ func (c *forgetfulConsumer) Ack(ctx context.Context, deliveries ...broker.Delive
 
 // partners is their Kafka, all of whose servers are reached at one address.
 func (n *node) partners(ctx context.Context) (*kafka.Broker, error) {
-	return kafka.Open(ctx, kafka.Config{Addresses: []string{n.cfg.Kafka}, Logger: n.log, Dial: through(n.cfg.Partners)})
+	return kafka.Open(ctx, kafka.Config{Addresses: strings.Split(n.cfg.Kafka, ","), Logger: n.log, Dial: through(n.cfg.Partners)})
 }
 
 // through has all servers of a Kafka be reached at one address, unless it is none.
@@ -377,6 +382,9 @@ var effects = subscription.Stream{
 		return err
 	})},
 }
+
+// serves is what a node says before its address.
+const serves = "serves "
 
 const (
 	takes  = "takes "

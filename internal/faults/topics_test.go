@@ -84,7 +84,7 @@ func (w *world) create(topic string) {
 	w.t.Helper()
 	admin := w.admin()
 	eventually(w.t, func() bool {
-		_, err := admin.CreateTopic(context.Background(), partitions, 1, nil, w.prefix+topic)
+		_, err := admin.CreateTopic(context.Background(), partitions, -1, nil, w.prefix+topic)
 		return err == nil || errors.Is(err, kerr.TopicAlreadyExists)
 	}, "%s is made", topic)
 }

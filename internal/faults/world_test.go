@@ -30,7 +30,7 @@ type world struct {
 	dsn      string
 	server   *sql.DB // as a superuser, in another database
 	db       *sql.DB
-	kafka    string
+	kafka    string // addresses
 	prefix   string
 	partners []outbox.Target
 	units    *uow.Manager

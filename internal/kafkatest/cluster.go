@@ -100,7 +100,7 @@ func (c *Cluster) Kill(id int) {
 }
 
 // Up starts brokers again that were killed, and returns when the cluster has all of its
-// brokers that run.
+// brokers that run and, if those are all, each replica is in sync.
 func (c *Cluster) Up(ids ...int) {
 	c.t.Helper()
 	var down []*node
@@ -116,9 +116,33 @@ func (c *Cluster) up(nodes ...*node) {
 		n.start(c)
 	}
 	c.await("%d brokers answer", func() bool {
+		for _, n := range c.brokers {
+			if n.runs() && !n.listens() { // Of one that was just killed the others don't know yet.
+				return false
+			}
+		}
 		found, err := c.Admin().ListBrokers(bounded(c.t))
 		return err == nil && len(found) == c.running()
 	}, c.running())
+	if c.running() == len(c.brokers) {
+		c.await("all replicas are in sync", c.inSync)
+	}
+}
+
+// inSync says that no replica is behind.
+func (c *Cluster) inSync() bool {
+	topics, err := c.Admin().ListTopicsWithInternal(bounded(c.t))
+	if err != nil {
+		return false
+	}
+	for _, topic := range topics {
+		for _, p := range topic.Partitions {
+			if len(p.ISR) < len(p.Replicas) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (c *Cluster) running() (n int) {

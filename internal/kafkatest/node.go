@@ -101,6 +101,16 @@ func (n *node) kill() {
 
 func (n *node) runs() bool { return n.cmd != nil }
 
+// listens says that clients get in, which is so when it has joined the cluster.
+func (n *node) listens() bool {
+	conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", local(n.inner))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
 // died says that it ended by itself.
 func (n *node) died() bool {
 	if n.cmd == nil {
