@@ -98,7 +98,7 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 		all = append(all, fmt.Sprintf("%s %s: %s", f.Severity, f.Where, f.What))
 	}
 	text := strings.Join(all, "\n")
-	require.Contains(t, text, "shows 1 topics of those that are needed")
+	require.Contains(t, text, "shows 1 topic of those that are needed")
 	require.Contains(t, text, "warning doctor.absent: it isn't there")
 	require.Contains(t, text, "warning "+topic+": it has one replica")
 	require.Contains(t, text, "critical "+topic+": cleanup.policy is compact")

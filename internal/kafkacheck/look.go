@@ -40,12 +40,19 @@ func Look(ctx context.Context, client *kgo.Client, n Needs) []doctor.Finding {
 		}
 	}
 	slices.Sort(names)
-	all := append([]doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers, and shows %d topics of those that are needed", len(names))}}, n.missing(known)...)
+	all := append([]doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers, and shows %s of those that are needed", topics(len(names)))}}, n.missing(known)...)
 	settings := settingsOf(ctx, admin, names)
 	for _, name := range names {
 		all = append(all, topicOf(known[name], settings[name]).Judge()...)
 	}
 	return all
+}
+
+func topics(n int) string {
+	if n == 1 {
+		return "1 topic"
+	}
+	return fmt.Sprintf("%d topics", n)
 }
 
 // unreached says why nothing was heard, or nothing but a refusal.

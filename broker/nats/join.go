@@ -1,0 +1,101 @@
+package nats
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+// Consume implements [broker.Broker]. The topic's stream must exist.
+func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	ctx, cancel := b.watch(ctx, "$JS.API.STREAM.NAMES", "."+durableName(group))
+	defer cancel()
+	c, err := b.consume(ctx, topic, group)
+	if err != nil {
+		return nil, classify(fmt.Errorf("nats: consume %q as %q: %w", topic, group, cause(ctx, err)))
+	}
+	return c, nil
+}
+
+func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, error) {
+	if group == "" {
+		return nil, errors.New("a group is required")
+	}
+	if err := checkVersion(b.nc.ConnectedServerVersion()); err != nil {
+		return nil, err
+	}
+	stream, err := b.js.StreamNameBySubject(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	name := durableName(group)
+	js, err := b.js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable:        name,
+		FilterSubject:  topic,
+		DeliverPolicy:  jetstream.DeliverAllPolicy,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        ackWait,
+		MaxAckPending:  maxHeld,
+		MaxDeliver:     -1,
+		PriorityPolicy: jetstream.PriorityPolicyPinned,
+		PriorityGroups: []string{pinGroup},
+		PinnedTTL:      b.timing.absence,
+	})
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &consumer{
+		b: b, js: js, stream: stream, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
+		state: broker.State{Joined: true, Since: time.Now()},
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		stop()
+		return nil, nats.ErrConnectionClosed
+	}
+	b.consumers[c] = struct{}{}
+	c.running.Go(func() { c.pump(running) })
+	return c, nil
+}
+
+// checkVersion refuses servers that can't reset a consumer.
+func checkVersion(version string) error {
+	var major, minor int
+	// A build of somebody's own may have another kind of version: it has to know
+	// what it does.
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 {
+		return nil
+	}
+	if major < 2 || (major == 2 && minor < 14) {
+		return fmt.Errorf("the server's version is %s: consuming needs 2.14 or later", version)
+	}
+	return nil
+}
+
+// durableName is a group as the name of a consumer. What had to be replaced is
+// told apart by a hash.
+func durableName(group string) string {
+	safe := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, group)
+	if safe == group {
+		return safe
+	}
+	sum := sha256.Sum256([]byte(group))
+	return safe + "-" + hex.EncodeToString(sum[:4])
+}
