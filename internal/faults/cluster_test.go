@@ -16,14 +16,20 @@ import (
 // Leaders move from server to server, each server is killed with -9 and comes back, and
 // then two are gone at once, and an engine with them: while writers go on, and engines
 // publish and consume. With one server gone all goes on; with two rows wait, pay
-// nothing, and health names the topic. Nothing is lost, invented, out of order or
+// nothing, and health names the topic; or the broker, where nobody is left to change who
+// leads. Nothing is lost, invented, out of order or
 // abandoned, and each event has its effect once. It takes minutes and gigabytes, which is why
 // it needs WAYBILL_LONG.
 func TestCluster_O1_S1_12_C_65_ServersOfKafkaComeAndGo(t *testing.T) {
 	if !long() {
 		return
 	}
-	c := kafkatest.Start(t, kafkatest.Config{Brokers: 3})
+	t.Run("with a controller apart", func(t *testing.T) { comeAndGo(t, true) })
+	t.Run("each is a controller, too", func(t *testing.T) { comeAndGo(t, false) })
+}
+
+func comeAndGo(t *testing.T, apart bool) {
+	c := kafkatest.Start(t, kafkatest.Config{Brokers: 3, Apart: apart})
 	w := newWorldOn(t, strings.Join(c.Addresses(), ","), 40, 1<<20)
 	w.createEffects()
 	engine := func() *process {
@@ -56,7 +62,11 @@ func TestCluster_O1_S1_12_C_65_ServersOfKafkaComeAndGo(t *testing.T) {
 		c.Kill(3)
 		w.kill(second)
 		second = engine()
-		w.report("topics_down", accountTopic, first, second)
+		if apart {
+			w.report("topics_down", accountTopic, first, second)
+		} else { // Nobody can say any more that replicas are missing.
+			w.report("breaker_open", "default", first, second)
+		}
 		w.stands(200)
 		require.Zero(t, w.count("outbox_queue WHERE attempts > 0"), "nobody pays")
 		require.Zero(t, w.count("outbox WHERE status = 'abandoned'"))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,9 +26,11 @@ import (
 
 // Config says what servers to start.
 type Config struct {
-	// Brokers is how many there are. Several have a controller beside them, which isn't
-	// one of them, so that two of three can be gone. Defaults to 1.
+	// Brokers is how many there are. Defaults to 1.
 	Brokers int
+	// Apart has a controller beside them, which stays when most of them are gone. Without
+	// it each is a controller, too, and most of them have to be there for any change.
+	Apart bool
 	// Authority signs the certificate of a listener with TLS, where users log in with
 	// SCRAM-SHA-512 and may do what rules allow. Nil: there is none.
 	Authority *Authority
@@ -42,7 +45,7 @@ type Cluster struct {
 	id      string
 	jars    string
 	brokers []*node // Their ids are 1, 2, ….
-	control *node   // The first broker, if there is one.
+	control []*node // The controllers.
 	client  *kgo.Client
 }
 
@@ -55,12 +58,12 @@ func Start(t testing.TB, conf Config) *Cluster {
 	conf.Brokers = max(conf.Brokers, 1)
 	c := &Cluster{t: t, conf: conf, id: "WaybillsOwnClusterTest", jars: jars(t)}
 	for id := 1; id <= conf.Brokers; id++ {
-		c.brokers = append(c.brokers, c.node(id, true, conf.Brokers == 1))
+		c.brokers = append(c.brokers, c.node(id, true, !conf.Apart))
 	}
-	c.control = c.brokers[0]
-	if conf.Brokers > 1 {
-		c.control = c.node(100, false, true)
-		c.control.start(c)
+	c.control = c.brokers
+	if conf.Apart {
+		c.control = []*node{c.node(100, false, true)}
+		c.control[0].start(c)
 	}
 	var err error
 	c.client, err = kgo.NewClient(kgo.SeedBrokers(c.Addresses()...), kgo.RetryTimeout(patience), kgo.MetadataMinAge(100*time.Millisecond))
@@ -158,7 +161,7 @@ func (c *Cluster) running() (n int) {
 func (c *Cluster) await(what string, condition func() bool, args ...any) {
 	c.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); <-time.After(50 * time.Millisecond) {
-		for _, n := range append([]*node{c.control}, c.brokers...) {
+		for _, n := range slices.Concat(c.control, c.brokers) {
 			require.False(c.t, n.died(), "Kafka's server %d ended:\n%s", n.id, n.said())
 		}
 		require.True(c.t, time.Now().Before(deadline), "not within %v: %s\n%s", patience, fmt.Sprintf(what, args...), c.brokers[0].said())

@@ -171,12 +171,16 @@ func (n *node) settings(c *Cluster) []string {
 	if n.control {
 		roles, listeners = append(roles, "controller"), append(listeners, "CONTROLLER://"+local(n.controller))
 	}
+	var voters []string
+	for _, v := range c.control {
+		voters = append(voters, fmt.Sprintf("%d@%s", v.id, local(v.controller)))
+	}
 	replicas := min(c.conf.Brokers, 3)
 	inSync := max(replicas-1, 1)
 	all := []string{
 		"process.roles=" + strings.Join(roles, ","),
 		fmt.Sprint("node.id=", n.id),
-		fmt.Sprintf("controller.quorum.voters=%d@%s", c.control.id, local(c.control.controller)),
+		"controller.quorum.voters=" + strings.Join(voters, ","),
 		"controller.listener.names=CONTROLLER",
 		"listeners=" + strings.Join(listeners, ","),
 		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,INNER:PLAINTEXT,SECURED:SASL_SSL",
