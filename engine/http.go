@@ -37,6 +37,7 @@ func (e *Engine) routes(free func(*http.Request) bool) []route {
 		{http.MethodPost, "/api/outbox/messages/retry", operators, e.answer(changeTimeout, e.changeMessages(outbox.VerbRetry))},
 		{http.MethodPost, "/api/outbox/messages/abandon", operators, e.answer(changeTimeout, e.changeMessages(outbox.VerbAbandon))},
 		{http.MethodPost, "/api/outbox/messages/skip", operators, e.answer(changeTimeout, e.changeMessages(outbox.VerbSkip))},
+		{http.MethodGet, "/api/timers", readers, e.answer(queryTimeout, e.timers)},
 		{http.MethodGet, "/api/partitions", readers, e.answer(queryTimeout, e.partitions)},
 		{http.MethodGet, "/api/subscriptions", readers, e.answer(queryTimeout, e.subscriptions)},
 		{http.MethodGet, "/api/dead-letters", readers, e.answer(queryTimeout, e.letters)},

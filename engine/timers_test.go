@@ -93,3 +93,31 @@ func TestTimers_AreLateWhereNobodySendsThem(t *testing.T) {
 	require.Contains(t, d.Reasons[0].Text, "a timer that waits was due 2m0s ago")
 	require.Contains(t, d.Reasons[0].Text, "`waybill timers list --status waiting`")
 }
+
+// The list has what waits and what is sent; who may not see content doesn't see whose
+// it is.
+func TestTimers_ListedOverHTTP(t *testing.T) {
+	b := setup(t)
+	far := timer("loan-1", time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC))
+	far.Row.TenantID = "acme"
+	b.setTimer(far, timer("loan-2", far.At.Add(time.Hour)))
+	e := b.start(b.guarded())
+	var page timersReport
+	require.Equal(t, 200, get(t, e, "/api/timers?limit=1&status=waiting", &page))
+	require.Len(t, page.Timers, 1)
+	got := page.Timers[0]
+	require.Equal(t, []any{"default", far.Row.MessageID, "loan-1", "due", "Parcels.ParcelSent.v1", "waiting", far.At, "acme", "c"},
+		[]any{got.Provider, got.ID, got.Owner, got.Name, got.Type, got.Status, got.AvailableAt, *got.TenantID, *got.CorrelationID})
+	next := page.Next["default"]
+	page = timersReport{}
+	require.Equal(t, 200, get(t, e, "/api/timers?after="+next, &page))
+	require.Equal(t, "loan-2", page.Timers[0].Owner)
+	require.Empty(t, page.Next)
+	for _, path := range []string{"/api/timers?after=7", "/api/timers?status=late", "/api/timers?id=7"} {
+		require.Contains(t, refused(t, e, 400, "GET", path, ""), "it takes")
+	}
+
+	plain := got.withoutContent()
+	require.Equal(t, []string{notShown, notShown, notShown}, []string{plain.Owner, *plain.TenantID, *plain.CorrelationID})
+	require.Equal(t, "acme", *got.TenantID)
+}

@@ -43,6 +43,13 @@ type cli struct {
 		Log      rowsLogCmd     `cmd:"" help:"Show who retried, skipped, abandoned and removed what, the last first."`
 		Backfill backfillCmd    `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
 	} `cmd:"" help:"Look into the outbox, and change what becomes of its rows."`
+	Timers struct {
+		List listTimersCmd `cmd:"" help:"List timers, by when they are due."`
+		Show showTimerCmd  `cmd:"" help:"Show one timer: whose it is, when it is due, and its message."`
+		Move moveTimersCmd `cmd:"" help:"Let timers that wait become due at another time. Those that are sent are left."`
+		Fire fireTimersCmd `cmd:"" help:"Let timers that wait become due at once."`
+		Stop stopTimersCmd `cmd:"" help:"Stop timers for good, also those whose message is on its way: it has no effect any more."`
+	} `cmd:"" help:"Look after messages that wait for their time. Who moved and stopped what, waybill outbox log has."`
 	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what waits there."`
 	DeadLetters struct {
 		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
@@ -75,7 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
-		kong.Description("Looks after the tables of Waybill: outbox, documents, events, inboxes and dead letters."),
+		kong.Description("Looks after the tables of Waybill: outbox, timers, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),

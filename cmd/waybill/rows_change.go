@@ -211,5 +211,5 @@ func (l rowsLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 			t.row(provider, strconv.FormatInt(a.ID, 10), when(a.At), a.Actor, a.Action, strconv.FormatInt(a.Rows, 10), string(a.Filter))
 		}
 	}
-	return t.flush(err, "Nobody retried, skipped, abandoned or removed anything.")
+	return t.flush(err, "Nobody retried, skipped, abandoned or removed anything, or moved or stopped timers.")
 }

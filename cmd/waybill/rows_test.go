@@ -93,7 +93,7 @@ func TestOutbox_A86_S3_30_Look(t *testing.T) {
 		run := command(t, configured(t, "default: "+provider))
 		require.Equal(t, result{0, "No row is like that and not published; --status published looks among those.\n", ""}, run(0, "outbox", "list"))
 		require.JSONEq(t, `{"providers":{"default":{"messages":[],"next":0}}}`, run(0, "outbox", "list", "--json").stdout)
-		require.Equal(t, "Nobody retried, skipped, abandoned or removed anything.\n", run(0, "outbox", "log").stdout)
+		require.Equal(t, "Nobody retried, skipped, abandoned or removed anything, or moved or stopped timers.\n", run(0, "outbox", "log").stdout)
 		require.Equal(t, "No partition has an owner or a row yet.\n", run(0, "partitions").stdout)
 
 		b, rows := bench(t, p)
@@ -398,7 +398,7 @@ func TestCompletion_Bash(t *testing.T) {
 	require.NoError(t, os.WriteFile(script, []byte(r.stdout), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "my waybill.yaml"), nil, 0o600))
 	for line, want := range map[string]string{
-		"|":                                 "migrate outbox partitions dead-letters subscriptions doctor observatory completion",
+		"|":                                 "migrate outbox timers partitions dead-letters subscriptions doctor observatory completion",
 		"outbox|":                           "stats list show retry skip abandon purge log backfill",
 		"outbox|re":                         "retry",
 		"outbox|list|--sta":                 "--status --stale",
@@ -413,7 +413,7 @@ func TestCompletion_Bash(t *testing.T) {
 		"--js":                              "--json",
 		"completion|":                       "bash zsh fish",
 		"outbox|show|":                      "",
-		"nothing|":                          "migrate outbox partitions dead-letters subscriptions doctor observatory completion",
+		"nothing|":                          "migrate outbox timers partitions dead-letters subscriptions doctor observatory completion",
 	} {
 		words := strings.Split(line, "|")
 		c := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `source "$0"; COMP_WORDS=(waybill "$@"); COMP_CWORD=$#; _waybill; echo "${COMPREPLY[*]}"`, script}, words...)...)

@@ -1,6 +1,7 @@
 package timerdb_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -121,7 +122,7 @@ func TestPromote_StopsAtFourMegabytes(t *testing.T) {
 // hold leaves a transaction open that has sent statements, until it is ended.
 func (w *world) hold(queries ...schema.QueryAppender) (rollback func()) {
 	w.T.Helper()
-	tx, err := w.DB.BeginTx(w.T.Context(), nil)
+	tx, err := w.DB.BeginTx(context.WithoutCancel(w.T.Context()), nil)
 	require.NoError(w.T, err)
 	for _, q := range queries {
 		_, err := tx.NewRaw("?", q).Exec(w.T.Context())

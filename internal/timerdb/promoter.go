@@ -152,6 +152,7 @@ func (p *Promoter) send(ctx context.Context) (wait time.Duration, err error) {
 			return crowded, nil
 		}
 	}
+	began := time.Now()
 	done, err := p.steps.Promote(ctx, batch)
 	if err != nil {
 		return 0, err
@@ -163,8 +164,20 @@ func (p *Promoter) send(ctx context.Context) (wait time.Duration, err error) {
 	if done.Busy {
 		p.free = 0 // it counts anew when it is this process's turn
 	}
-	if done.Sent == 0 {
+	switch done.Sent {
+	case 0:
 		return again, nil
+	case batch: // there may be many: others have the database for as long
+		p.rest(ctx, time.Since(began))
 	}
 	return 0, nil
+}
+
+func (p *Promoter) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

@@ -1,0 +1,1 @@
+UPDATE timers SET available_at = ?1 WHERE id IN (?0)

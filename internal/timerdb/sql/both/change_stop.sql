@@ -1,0 +1,1 @@
+DELETE FROM timers WHERE id IN (?0)

@@ -1,0 +1,1 @@
+SELECT message, payload FROM timers WHERE id = ?0
