@@ -20,6 +20,7 @@ import (
 const (
 	contentType    = "application/json"
 	checksumPrefix = "sha256:"
+	kindCommand    = "COMMAND"
 	// timeLayout is RFC 3339 in UTC with exactly six decimals.
 	timeLayout = "2006-01-02T15:04:05.000000Z"
 )
@@ -37,13 +38,39 @@ func appendInternal(b []byte, e *Event, extensions []byte) []byte {
 	b = append(b, `"},"domain":{`...)
 	b = appendDomain(b, e)
 	b = append(b, `,"expected_version":`...)
-	b = strconv.AppendInt(b, e.Version-1, 10)
+	if e.Command != nil {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendInt(b, e.Version-1, 10)
+	}
 	b = append(b, `,"asynchronous":true,"priority":`...)
 	b = strconv.AppendInt(b, int64(e.Priority), 10)
-	b = append(b, `},"event_store":{"position":`...)
-	b = strconv.AppendInt(b, e.Version, 10)
-	b = append(b, `,"global_position":null}`...)
+	b = append(b, '}')
+	if e.Command != nil {
+		b = appendCommand(b, e.Command)
+	} else {
+		b = append(b, `,"event_store":{"position":`...)
+		b = strconv.AppendInt(b, e.Version, 10)
+		b = append(b, `,"global_position":null}`...)
+	}
 	return appendEnd(b, extensions)
+}
+
+// appendCommand appends what only a command has.
+func appendCommand(b []byte, c *domain.CommandMetadata) []byte {
+	b = append(b, `,"command":{"deadline":`...)
+	if c.Deadline.IsZero() {
+		b = append(b, "null"...)
+	} else {
+		b = append(b, '"')
+		b = c.Deadline.UTC().AppendFormat(b, timeLayout)
+		b = append(b, '"')
+	}
+	b = append(b, `,"idempotency_key":`...)
+	b = appendNullable(b, c.Key)
+	b = append(b, `,"timer":`...)
+	b = strconv.AppendBool(b, c.Timer)
+	return append(b, '}')
 }
 
 // appendExternal appends the body for a partner.
@@ -76,7 +103,13 @@ func appendHeaders(b []byte, e *Event) []byte {
 func appendDomain(b []byte, e *Event) []byte {
 	b = append(b, `"context":`...)
 	b = appendString(b, e.Context)
-	b = append(b, `,"kind":"EVENT","aggregate":`...)
+	b = append(b, `,"kind":"`...)
+	if e.Command != nil {
+		b = append(b, kindCommand...)
+	} else {
+		b = append(b, "EVENT"...)
+	}
+	b = append(b, `","aggregate":`...)
 	b = appendString(b, e.Aggregate)
 	b = append(b, `,"aggregate_id":`...)
 	b = appendString(b, e.AggregateID)
@@ -211,6 +244,7 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 			Envelope struct{ Checksum string }
 			Domain   struct {
 				Context, Aggregate string
+				Kind               string
 				AggregateID        string `json:"aggregate_id"`
 				Category           string `json:"stream_category"`
 				Sequence           string `json:"sequence_id"`
@@ -219,6 +253,11 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 				Priority           int
 			}
 			EventStore struct{ Position int64 } `json:"event_store"`
+			Command    struct {
+				Deadline time.Time
+				Key      string `json:"idempotency_key"`
+				Timer    bool
+			}
 			Extensions map[string]json.RawMessage
 		}
 	}
@@ -253,6 +292,10 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 		Traceparent:   head.Traceparent,
 	}
 	origin.TenantID, origin.Extensions = parseExtensions(m.Metadata.Extensions)
+	var command *domain.CommandMetadata
+	if c := &m.Metadata.Command; dom.Kind == kindCommand {
+		command = &domain.CommandMetadata{Deadline: c.Deadline, Key: c.Key, Timer: c.Timer}
+	}
 	return domain.Metadata{
 		Origin:      origin,
 		ID:          head.ID,
@@ -266,6 +309,7 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 		Version:     m.Metadata.EventStore.Position,
 		Sequence:    dom.Sequence,
 		Priority:    dom.Priority,
+		Command:     command,
 	}, m.Data, nil
 }
 

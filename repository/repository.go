@@ -187,7 +187,7 @@ func (r *Repository[A]) Save(ctx context.Context, a A) error {
 // unchanged says that to save a would store nothing new.
 func (r *Repository[A]) unchanged(a A) bool {
 	root := rootstate.Of(a)
-	return root.Version > 0 && len(root.Raised) == 0 && r.store.unchanged(a)
+	return root.Version > 0 && len(root.Raised)+len(root.Timers) == 0 && r.store.unchanged(a)
 }
 
 // Update loads an aggregate, lets change act on it and saves it, in one unit of

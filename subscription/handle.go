@@ -256,7 +256,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 	}
 	err = r.handle(ctx, w)
 	_, hopeless := errors.AsType[*parkError](err)
-	_, needless := errors.AsType[*dropError](err)
+	needless, isNeedless := errors.AsType[*dropError](err)
 	switch {
 	case err == nil:
 		return handled, nil
@@ -265,8 +265,8 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 	case hopeless:
 		m.attempts = max(m.attempts, 1)
 		return r.park(ctx, m, parked, err)
-	case needless:
-		return r.drop(ctx, m, err)
+	case isNeedless:
+		return r.drop(ctx, m, err, needless.effect)
 	}
 	return failed, err
 }

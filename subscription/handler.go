@@ -58,10 +58,22 @@ func Drop(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &dropError{err}
+	return &dropError{err: err}
 }
 
-type dropError struct{ err error }
+// DropWith is [Drop] with an effect of its own: effect is called in the unit of work
+// that notes that the message is done with. If it fails, so has the attempt.
+func DropWith(err error, effect func(ctx context.Context) error) error {
+	if err == nil {
+		return nil
+	}
+	return &dropError{err, effect}
+}
+
+type dropError struct {
+	err    error
+	effect func(ctx context.Context) error
+}
 
 func (e *dropError) Error() string { return e.err.Error() }
 func (e *dropError) Unwrap() error { return e.err }

@@ -133,6 +133,9 @@ func (in intake) accept(m *domain.Metadata) (reason, error) {
 	if err := in.believe(m); err != nil {
 		return refused, err
 	}
+	if m.Command != nil {
+		m.Command.Key = plain(m.Command.Key)
+	}
 	// These go on into rows, headers and logs, which have lines.
 	for _, text := range []*string{&m.ID, &m.Type, &m.CorrelationID, &m.CausationID, &m.TenantID, &m.Traceparent} {
 		*text = plain(*text)

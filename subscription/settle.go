@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/tracing"
 )
 
@@ -49,8 +50,16 @@ func (r *Runner) park(ctx context.Context, m *message, why reason, cause error) 
 	return setAside, nil
 }
 
-func (r *Runner) drop(ctx context.Context, m *message, cause error) (outcome, error) {
-	if err := r.do(ctx, r.home(m).drop(m)...); err != nil {
+func (r *Runner) drop(ctx context.Context, m *message, cause error, effect func(context.Context) error) (outcome, error) {
+	err := protect(func() error {
+		return r.stream.Units.Do(domain.WithMetadata(ctx, m.meta), func(ctx context.Context) error {
+			if err := r.guard(ctx, r.home(m).drop(m)...); err != nil || effect == nil {
+				return err
+			}
+			return effect(ctx)
+		})
+	})
+	if err != nil {
 		return failed, fmt.Errorf("subscription: drop the message: %w; it is dropped because: %w", err, cause)
 	}
 	trace.SpanFromContext(ctx).RecordError(cause)

@@ -26,8 +26,6 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
-	"github.com/waybill-go/waybill/internal/timerdb"
-	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -125,10 +123,10 @@ type world struct {
 func newWorld(t testing.TB, p uow.Provider) *world {
 	t.Helper()
 	w := &world{t: t, provider: p, owner: p, broker: memory.New(memory.Config{}), logs: &logs{}}
-	require.NoError(t, subscription.Migrations().Up(t.Context(), p.DB()))
-	require.NoError(t, repository.Migrations().Up(t.Context(), p.DB()))
 	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
-	require.NoError(t, timerdb.Migrations().Up(t.Context(), p.DB()))
+	for _, set := range rights.Features() {
+		require.NoError(t, set.Up(t.Context(), p.DB()))
+	}
 	if o, ok := p.(owner); ok {
 		w.provider = rightstest.As(t, o.Provider, o.cfg, migrate.Engine, rights.Features()...)
 	}

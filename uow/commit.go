@@ -43,7 +43,7 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 }
 
 // statements is what waits for a provider: guards, then the aggregates' state,
-// then the application's own statements, then the outbox rows.
+// then timers, then the application's own statements, then the outbox rows.
 //
 // The rows come last because the lock on an aggregate's row orders its writers:
 // with the rows first, two writers of one aggregate would draw their seq in one
@@ -56,7 +56,19 @@ func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
 		all = append(all, e.writes...)
 		events = append(events, e.events...)
 	}
+	if len(p.timers) > 0 {
+		known, err := u.outbox(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		timers, err := u.timerStatements(p, known.partitions)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, timers...)
+	}
 	all = append(all, p.executions...)
+	events = append(events, p.messages...)
 	if len(events) == 0 || u.m.cfg.NoOutbox {
 		return all, nil
 	}
@@ -154,7 +166,7 @@ func (u *Unit) written(p *part) []*entry {
 
 // flushed notes that what waited has been sent.
 func (u *Unit) flushed(p *part) {
-	p.guards, p.executions = nil, nil
+	p.guards, p.executions, p.messages, p.timers = nil, nil, nil, nil
 	for _, e := range u.waiting(p) {
 		e.base++
 		e.saved, e.flushed = false, true
@@ -166,6 +178,9 @@ func (u *Unit) commit(ctx context.Context) error {
 	for _, e := range u.entries {
 		if len(e.root.Raised) > e.taken {
 			return &UnsavedError{Type: e.typ.Name, ID: e.root.ID, Event: fmt.Sprintf("%T", e.root.Raised[e.taken].Event)}
+		}
+		if len(e.root.Timers) > e.timersTaken {
+			return &UnsavedError{Type: e.typ.Name, ID: e.root.ID, Timer: e.root.Timers[e.timersTaken].Name}
 		}
 	}
 	var committed []string
@@ -198,7 +213,8 @@ func (u *Unit) settle(p *part) {
 	for _, e := range u.written(p) {
 		e.root.Version = e.base
 		e.root.Raised = slices.Clone(e.root.Raised[e.taken:])
-		e.taken = 0
+		e.root.Timers = slices.Clone(e.root.Timers[e.timersTaken:])
+		e.taken, e.timersTaken = 0, 0
 	}
 	u.wake(p)
 }
@@ -206,5 +222,8 @@ func (u *Unit) settle(p *part) {
 func (u *Unit) wake(p *part) {
 	if len(p.pokes) > 0 {
 		u.m.wake(p.provider, slices.Collect(maps.Keys(p.pokes)))
+	}
+	if !p.due.IsZero() {
+		u.m.timerSet(p.provider, p.due)
 	}
 }

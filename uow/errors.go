@@ -48,11 +48,19 @@ func (e *CommitUnknownError) Error() string {
 
 func (e *CommitUnknownError) Unwrap() error { return e.Err }
 
-// UnsavedError is an aggregate that raised events in a unit and was not saved
-// afterwards. The unit does not commit: the events would be lost without a trace.
-type UnsavedError struct{ Type, ID, Event string }
+// UnsavedError is an aggregate that raised an event in a unit, or set or stopped a
+// timer, and was not saved afterwards. The unit does not commit: that would be lost
+// without a trace.
+type UnsavedError struct {
+	Type, ID string
+	Event    string
+	Timer    string // Its name. "": it is an event.
+}
 
 func (e *UnsavedError) Error() string {
+	if e.Timer != "" {
+		return fmt.Sprintf("uow: %s %s set or stopped its timer %q and was not saved afterwards; save it, or don't change it", e.Type, e.ID, e.Timer)
+	}
 	return fmt.Sprintf("uow: %s %s raised %s and was not saved afterwards; save it, or don't change it", e.Type, e.ID, e.Event)
 }
 

@@ -94,6 +94,7 @@ type Manager struct {
 
 	mu        sync.Mutex
 	listeners map[int]func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)
+	onTimer   map[int]func(provider string, at time.Time)
 	nextID    int
 }
 
@@ -155,6 +156,7 @@ func New(cfg Config) (*Manager, error) {
 		},
 		outboxes:  map[string]*outboxOf{},
 		listeners: map[int]func(string, []outbox.Poke) []outbox.Poke{},
+		onTimer:   map[int]func(string, time.Time){},
 	}
 	for _, p := range cfg.Providers {
 		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}

@@ -167,6 +167,8 @@ func (l *lost) settle() {
 	for _, e := range l.unit.written(l.part) {
 		e.root.Version = max(e.root.Version, e.base)
 		e.root.Raised = slices.DeleteFunc(slices.Clone(e.root.Raised), func(r rootstate.Raised) bool { return l.events[r.ID] })
+		e.root.Timers = slices.Clone(e.root.Timers[min(e.timersTaken, len(e.root.Timers)):])
+		e.timersTaken = 0
 	}
 	l.unit.wake(l.part)
 }

@@ -1,7 +1,6 @@
 package uow
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
-	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -189,6 +187,9 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	if err != nil {
 		return u.doom(fmt.Errorf("uow: %s %s can't be stored: %w", t.Name, root.ID, err))
 	}
+	if err := u.timers(ctx, part, e, remove); err != nil {
+		return u.doom(err)
+	}
 	e.saved, e.removed = true, remove
 	return nil
 }
@@ -213,18 +214,9 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 		return outbox.Event{}, fmt.Errorf("uow: the key %.60q that domain.OrderedBy gives %s of %s %s %s", key, et.WireName(), e.typ.Name, e.root.ID, problem)
 	}
 	e.key = key
-	origin := domain.OriginFrom(ctx)
-	if origin.CorrelationID == "" {
-		if u.correlation == "" {
-			u.correlation = uuid.Must(uuid.NewV7()).String()
-		}
-		origin.CorrelationID = u.correlation
-	}
-	// A span says more than what came with the request that it serves.
-	origin.Traceparent = cmp.Or(tracing.Traceparent(ctx), origin.Traceparent)
 	return outbox.Event{
 		Metadata: domain.Metadata{
-			Origin:      origin,
+			Origin:      u.origin(ctx),
 			ID:          r.ID,
 			Type:        et.WireName(),
 			Time:        r.At.UTC(),

@@ -3,6 +3,7 @@ package uow
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -56,14 +57,16 @@ type entry struct {
 	before    int64 // the version in the database, before the unit
 	base      int64 // the version in the database, after what was flushed
 	loaded    bool
-	recreated bool   // base is the version at which one of its identity was removed
-	saved     bool   // since the last flush
-	taken     int    // how many of root.Raised are in events, or were flushed
-	key       string // of its events, if they have one of their own
-	events    []outbox.Event
-	writes    []Statement
-	flushed   bool
-	removed   bool
+	recreated bool // base is the version at which one of its identity was removed
+	saved     bool // since the last flush
+	taken     int  // how many of root.Raised are in events, or were flushed
+	// timersTaken is the same of root.Timers.
+	timersTaken int
+	key         string // of its events, if they have one of their own
+	events      []outbox.Event
+	writes      []Statement
+	flushed     bool
+	removed     bool
 }
 
 // part is what a unit does on one provider.
@@ -73,6 +76,9 @@ type part struct {
 	guards   []Statement
 	// executions are the application's own statements.
 	executions []Statement
+	messages   []outbox.Event // that no aggregate raised
+	timers     []timer
+	due        time.Time            // of the earliest timer that was set
 	pokes      map[outbox.Poke]bool // where rows were written
 }
 
