@@ -1,0 +1,181 @@
+package command_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+func TestNew_AllMistakesTogether(t *testing.T) {
+	t.Parallel()
+	units, err := uow.New(uow.Config{Domain: library, Providers: []uow.Provider{openSQLite(t)}})
+	require.NoError(t, err)
+	loans := repository.New[*Loan](units)
+	_, err = command.New(command.Config{
+		Units: units, KeyRetention: -1, Queue: subscription.Stream{Name: "mine"},
+		Handlers: []command.Handler{
+			{},
+			command.Create(loans, Place),
+			command.Create(loans, Place),
+			command.On[ConfirmLoan](nil),
+			command.On(func(context.Context, ChargeFee) error { return nil }),
+			command.On(func(context.Context, BillFee) error { return nil }),
+			command.On(func(context.Context, CountLoan) error { return nil }, command.Timeout(-1)),
+			command.On(func(context.Context, AskFee) error { return nil }, command.Retries(-2)),
+		},
+	})
+	for _, part := range []string{
+		"KeyRetention is -1ns", "Config.Queue tunes", "Handlers[0]: it is empty", "Handlers[2]: command_test.PlaceLoan has a handler already",
+		"Handlers[3]: command_test.ConfirmLoan: its function is nil", "Handlers[4]: command_test.ChargeFee is a command for context billing",
+		"Handlers[5]: domain library: command_test.BillFee is not declared; add domain.Command", "Handlers[6]: command_test.CountLoan: Timeout is -1ns",
+		"Handlers[7]: command_test.AskFee: Retries is -2", "Library.ConfirmLoan.v1 has no handler: add command.On",
+	} {
+		require.ErrorContains(t, err, part)
+	}
+	require.Panics(t, func() { command.Must(command.Config{}) })
+}
+
+func TestDo_TheEffectIsCommittedAndTheCommandIsItsCause(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		ctx := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c1", TenantID: "acme"})
+		require.NoError(t, w.lib.Do(ctx, PlaceLoan{"l1", "ann"}))
+		require.NoError(t, w.lib.Do(ctx, ConfirmLoan{"l1"}))
+		l, err := w.loans.Get(t.Context(), "l1")
+		require.NoError(t, err)
+		require.Equal(t, "active", l.Status)
+		require.Equal(t, 2, w.count("SELECT count(*) FROM outbox WHERE correlation_id = 'c1' AND tenant_id = 'acme' AND causation_id IS NOT NULL"))
+
+		// An error leaves nothing, and is the domain's own.
+		err = w.lib.Do(ctx, ConfirmLoan{"l1"})
+		require.ErrorIs(t, err, errNotPending)
+		require.True(t, command.Refused(err))
+		missing := new(repository.NotFoundError)
+		require.ErrorAs(t, w.lib.Do(ctx, ConfirmLoan{"none"}), &missing)
+		require.ErrorContains(t, w.lib.Do(ctx, ConfirmLoan{}), "has no key")
+		require.ErrorContains(t, w.lib.Do(ctx, ChargeFee{"l1"}), "is for context billing, which handles it: send it there with command.Send")
+		require.ErrorContains(t, w.lib.Do(ctx, 7), "int is not declared")
+		require.Equal(t, 2, w.count("SELECT count(*) FROM outbox"))
+		require.Equal(t, command.Count{Command: "ConfirmLoan", Done: 1, Refused: 1, Failed: 1}, counted(w.lib, "ConfirmLoan"))
+	})
+}
+
+func TestDo_JoinsTheUnitOfItsContext(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		broken := errors.New("broken")
+		err := w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, w.lib.Do(ctx, PlaceLoan{"l1", "ann"}))
+			return broken
+		})
+		require.ErrorIs(t, err, broken)
+		require.Zero(t, w.count("SELECT count(*) FROM documents"))
+		err = w.units.Do(t.Context(), func(ctx context.Context) error { return w.lib.Do(ctx, PlaceLoan{"l1", "ann"}, command.Once("k")) })
+		require.ErrorContains(t, err, "is done inside a unit of work")
+	})
+}
+
+// N6: many clients change one aggregate at a time, and none of them fails.
+func TestDo_N6_SixteenClientsOnOneAggregate(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(func() {
+				for range 10 {
+					if err := w.lib.Do(t.Context(), CountLoan{"l1"}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		l, err := w.loans.Get(t.Context(), "l1")
+		require.NoError(t, err)
+		require.Equal(t, 160, l.Count)
+	})
+}
+
+func TestOnce_OneOfManyTakesEffectAndAllGetItsResult(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				fee, err := command.Call[int](t.Context(), w.lib, AskFee{"l1"}, command.Once("request-1"))
+				if err != nil || fee != 7 {
+					t.Errorf("%d, %v", fee, err)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, w.handled.Load())
+		require.Equal(t, 1, w.count("SELECT count(*) FROM outbox"))
+
+		// Another command under the key is refused, and so is one of another tenant not.
+		reused := new(command.KeyReusedError)
+		_, err := command.Call[int](t.Context(), w.lib, AskFee{"l2"}, command.Once("request-1"))
+		require.ErrorAs(t, err, &reused)
+		other := domain.WithOrigin(t.Context(), domain.Origin{TenantID: "acme"})
+		_, err = command.Call[int](other, w.lib, AskFee{"l2"}, command.Once("request-1"))
+		require.NoError(t, err)
+
+		// What failed has used up nothing.
+		require.Error(t, w.lib.Do(t.Context(), PlaceLoan{"l3", ""}, command.Once("request-2")))
+		require.NoError(t, w.lib.Do(t.Context(), PlaceLoan{"l3", "ann"}, command.Once("request-2")))
+		require.NoError(t, w.lib.Do(t.Context(), PlaceLoan{"l3", "ann"}, command.Once("request-2")))
+
+		_, err = command.Call[string](t.Context(), w.lib, AskFee{"l1"})
+		require.ErrorContains(t, err, "the handler returns int, and string is asked of it")
+		require.ErrorContains(t, w.lib.Do(t.Context(), AskFee{"l1"}, command.Once(strings.Repeat("k", 2000))), "has 2000 bytes")
+	})
+}
+
+func TestOnce_KeysAreForgottenWhenTheirTimeIsOver(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		short, err := command.New(command.Config{Units: w.billed, KeyRetention: time.Nanosecond, Handlers: []command.Handler{
+			command.On(func(context.Context, BillFee) error { return nil }),
+			command.On(func(context.Context, Close) error { return nil }),
+		}})
+		require.NoError(t, err)
+		require.NoError(t, short.Do(t.Context(), BillFee{"a"}, command.Once("a")))
+		require.NoError(t, w.lib.Do(t.Context(), PlaceLoan{"b", "ann"}, command.Once("b")))
+		w.until(func() bool {
+			_, err := command.PurgeKeys(t.Context(), w.db.DB(), 10)
+			require.NoError(t, err)
+			return w.count("SELECT count(*) FROM command_keys") == 1
+		}, "the one whose time is over is gone")
+		require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys WHERE key = 'b'"))
+	})
+}
+
+func TestIfVersion_AnotherOneIsRefused(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		wrong := new(repository.PreconditionError)
+		require.ErrorAs(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(7)), &wrong)
+		require.EqualError(t, wrong, `repository: Loan "l1" has version 1 and not 7: load it again`)
+		require.NoError(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(1)))
+		require.ErrorContains(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(-1)), "versions start at 1")
+		require.ErrorContains(t, w.send(CountLoan{"l1"}, command.IfVersion(1)), "is of no use to Send")
+	})
+}
+
+func TestTimeout_EndsAHandler(t *testing.T) {
+	t.Parallel()
+	units, err := uow.New(uow.Config{Domain: billing, Providers: []uow.Provider{openSQLite(t)}})
+	require.NoError(t, err)
+	h := command.Must(command.Config{Units: units, Handlers: []command.Handler{
+		command.On(func(ctx context.Context, _ BillFee) error { <-ctx.Done(); return ctx.Err() }, command.Timeout(time.Millisecond)),
+		command.On(func(context.Context, Close) error { return nil }),
+	}})
+	require.ErrorContains(t, h.Do(t.Context(), BillFee{"a"}), "took longer than 1ms (command.Timeout)")
+}

@@ -1,0 +1,118 @@
+package command_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/uow"
+)
+
+func TestSend_IsHandledByTheOtherContextAfterTheCommit(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		require.ErrorIs(t, command.Send(t.Context(), ChargeFee{"l1"}), uow.ErrNone)
+		broken := errors.New("broken")
+		require.ErrorIs(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, command.Send(ctx, ChargeFee{"never"}))
+			return broken
+		}), broken)
+		w.run()
+		_, err := command.Call[int](t.Context(), w.lib, AskFee{"l1"})
+		require.NoError(t, err)
+		w.until(func() bool { _, err := w.charges.Get(t.Context(), "l1"); return err == nil }, "billing has charged")
+		w.until(func() bool { return counted(w.bil, "BillFee").Done == 1 }, "and counted it")
+		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox WHERE subscription = 'billing.commands'"))
+		require.Equal(t, 1, w.count("SELECT count(*) FROM documents WHERE category = 'billing::charge'"))
+	})
+}
+
+func TestSend_CommandsOfAKeyAreHandledInTheirOrder(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.run()
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, command.Send(ctx, PlaceLoan{"l1", "ann"}))
+			return command.Send(ctx, ConfirmLoan{"l1"})
+		}))
+		w.until(func() bool {
+			l, err := w.loans.Get(t.Context(), "l1")
+			return err == nil && l.Status == "active"
+		}, "placed, then confirmed")
+		require.Zero(t, counted(w.lib, "ConfirmLoan").Failed)
+	})
+}
+
+func TestRefuse_AMessageIsDoneWithAtOnce(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		refused := command.Refuse(errors.New("no credit"))
+		w.fail.Store(&refused)
+		w.run()
+		require.NoError(t, w.send(ChargeFee{"l1"}))
+		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 1 }, "it is done with")
+		require.EqualValues(t, 1, counted(w.bil, "BillFee").Refused)
+		require.Zero(t, w.count("SELECT count(*) FROM dead_letters"))
+		require.Zero(t, w.count("SELECT count(*) FROM documents"))
+
+		// Another error is tried again, and parked.
+		broken := errors.New("broken")
+		w.fail.Store(&broken)
+		require.NoError(t, w.send(ChargeFee{"l2"}))
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 1 }, "it is parked")
+		require.EqualValues(t, 2, counted(w.bil, "BillFee").Failed)
+	})
+}
+
+func TestFromOthers_WithoutItACommandOfAnotherContextIsParked(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.run()
+		require.NoError(t, w.send(Audit{"l1"}))
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND error LIKE '%Billing.Close.v1 came from context \"library\", and others may not send it%'") == 1
+		}, "it is parked")
+	})
+}
+
+func TestBefore_WhatIsLateHasNoEffect(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		past := command.Before(time.Now().Add(-time.Second))
+		expired := new(command.ExpiredError)
+		require.ErrorAs(t, w.lib.Do(t.Context(), PlaceLoan{"l1", "ann"}, past), &expired)
+		require.NoError(t, w.lib.Do(t.Context(), PlaceLoan{"l2", "ann"}, command.Before(time.Now().Add(time.Hour))))
+		w.run()
+		require.NoError(t, w.send(ChargeFee{"l1"}, past))
+		w.until(func() bool { return counted(w.bil, "BillFee").Expired == 1 }, "it is counted")
+		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 1 }, "and done with")
+		require.Zero(t, w.count("SELECT count(*) FROM documents WHERE category = 'billing::charge'"))
+	})
+}
+
+// The deadline of a command holds for those that its handler sends.
+func TestBefore_GoesOnToWhatItsHandlerSends(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+		require.NoError(t, w.lib.Do(t.Context(), AskFee{"l1"}, command.Before(deadline)))
+		var body []byte
+		require.NoError(t, w.db.Reader().NewRaw("SELECT payload FROM outbox").Scan(t.Context(), &body))
+		require.Contains(t, string(body), `"kind":"COMMAND"`)
+		require.Contains(t, string(body), `"command":{"deadline":"`+deadline.Format("2006-01-02T15:04:05.000000Z")+`"`)
+	})
+}
+
+func TestSend_WithAKeyOneOfTwoMessagesTakesEffect(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.run()
+		for range 2 {
+			require.NoError(t, w.send(CountLoan{"l1"}, command.Once("once")))
+		}
+		require.NoError(t, w.send(CountLoan{"l1"}))
+		w.until(func() bool { return counted(w.lib, "CountLoan").Done == 3 }, "all are handled")
+		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 3 }, "and committed")
+		l, err := w.loans.Get(t.Context(), "l1")
+		require.NoError(t, err)
+		require.Equal(t, 2, l.Count)
+	})
+}

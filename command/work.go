@@ -1,0 +1,184 @@
+package command
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// work is one command that is handled.
+type work struct {
+	*bound
+	command any
+	key     string // its own, as KeyedBy says
+	version int64  // that IfVersion demands
+	once    string // its idempotency key
+	digest  string
+}
+
+type workKey struct{}
+
+func (h *Handlers) prepare(b *bound, command any, o options) (*work, error) {
+	w := &work{bound: b, command: command, key: b.Key(command), version: o.version, once: o.key}
+	if b.byKey && w.key == "" {
+		return nil, fmt.Errorf("command: %s has no key, so nobody knows which aggregate it is for: give a value to the field that domain.KeyedBy names", b.WireName())
+	}
+	if w.once == "" {
+		return w, nil
+	}
+	_, data, err := h.cfg.Units.Domain().EncodeCommand(command)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	w.digest = hex.EncodeToString(sum[:])
+	return w, nil
+}
+
+// once runs the handler in the unit of ctx, unless its idempotency key is known.
+//
+// The key's row is the first thing that the unit writes: whoever comes second waits
+// there. If the first one commits, the second finds the row and what was returned; if
+// it rolls back, the second has the row.
+func (h *Handlers) once(ctx context.Context, w *work) (result, error) {
+	ctx = context.WithValue(ctx, workKey{}, w)
+	if w.once == "" {
+		return w.run(ctx)
+	}
+	db, err := uow.DB(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	meta, _ := domain.MetadataFrom(ctx)
+	after := dbtime.In(db.Dialect(), h.cfg.KeyRetention)
+	inserted, err := db.NewRaw("INSERT INTO command_keys (tenant, type, key, digest, command_id, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, type, key) DO NOTHING",
+		meta.TenantID, w.Name, w.once, w.digest, meta.ID, bun.Safe(after)).Exec(ctx)
+	if err != nil {
+		return result{}, fmt.Errorf("command: store the idempotency key: %w", err)
+	}
+	if n, err := inserted.RowsAffected(); err != nil || n == 0 {
+		return h.known(ctx, db, meta.TenantID, w)
+	}
+	r, err := w.run(ctx)
+	if err != nil || !w.returns {
+		return r, err
+	}
+	stored, err := json.Marshal(r.value)
+	if err != nil {
+		return r, fmt.Errorf("command: the result of %s can't be stored with its idempotency key: %w", w.WireName(), err)
+	}
+	return r, uow.Exec(ctx, "UPDATE command_keys SET result = ? WHERE tenant = ? AND type = ? AND key = ?", string(stored), meta.TenantID, w.Name, w.once)
+}
+
+// known is the result of the command that has used the key.
+func (h *Handlers) known(ctx context.Context, db bun.IDB, tenant string, w *work) (result, error) {
+	var digest string
+	var stored []byte
+	err := db.NewRaw("SELECT digest, result FROM command_keys WHERE tenant = ? AND type = ? AND key = ?", tenant, w.Name, w.once).Scan(ctx, &digest, &stored)
+	switch {
+	case err != nil:
+		return result{}, fmt.Errorf("command: look the idempotency key up: %w", err)
+	case digest != w.digest:
+		return result{}, &KeyReusedError{Key: w.once, Type: w.WireName()}
+	}
+	return result{stored: stored}, nil
+}
+
+// run calls the handler, for as long as it may take.
+func (w *work) run(ctx context.Context) (result, error) {
+	limit := fmt.Errorf("command: the handler of %s took longer than %v (command.Timeout)", w.WireName(), w.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, limit)
+	defer cancel()
+	value, err := w.call(ctx, w.command)
+	if err != nil && errors.Is(context.Cause(ctx), limit) {
+		err = errors.Join(limit, err)
+	}
+	return result{value: value}, err
+}
+
+// result is what a handler returned, or what is stored of that.
+type result struct {
+	value  any
+	stored []byte
+}
+
+func as[R any](r result) (R, error) {
+	var out R
+	if r.value == nil && r.stored == nil {
+		return out, fmt.Errorf("command: the handler returns nothing, and %v is asked of it: make it with command.Returns, or call Do", reflect.TypeFor[R]())
+	}
+	if r.stored != nil {
+		if err := json.Unmarshal(r.stored, &out); err != nil {
+			return out, fmt.Errorf("command: what is stored with the idempotency key is no %v: %w", reflect.TypeFor[R](), err)
+		}
+		return out, nil
+	}
+	out, ok := r.value.(R)
+	if !ok {
+		return out, fmt.Errorf("command: the handler returns %T, and %v is asked of it", r.value, reflect.TypeFor[R]())
+	}
+	return out, nil
+}
+
+// counters are of one command, since the process began.
+type counters struct {
+	done, refused, failed, expired, stopped atomic.Int64
+}
+
+func (c *counters) count(err error) {
+	switch {
+	case err == nil:
+		c.done.Add(1)
+	case Refused(err):
+		c.refused.Add(1)
+	default:
+		c.failed.Add(1)
+	}
+}
+
+// Count is how commands of one type ended in this process: handled by Do or as
+// messages.
+type Count struct {
+	Command string // "ConfirmLoan"
+	// Done took effect, or had before. Refused were declined, see [Refuse]. Failed is how
+	// often a handler failed: a message may have failed several times. Expired came too
+	// late, see [Before].
+	Done, Refused, Failed, Expired int64
+	// Stopped are timers that were stopped or moved while their message was on its way.
+	Stopped int64
+}
+
+// Counts returns the counts of all commands, by name.
+func (h *Handlers) Counts() []Count {
+	var all []Count
+	for _, t := range h.cfg.Units.Domain().Commands() {
+		for _, b := range h.byType {
+			if b.CommandType == t {
+				all = append(all, Count{Command: t.ShortName(), Done: b.done.Load(), Refused: b.refused.Load(), Failed: b.failed.Load(), Expired: b.expired.Load(), Stopped: b.stopped.Load()})
+			}
+		}
+	}
+	return all
+}
+
+// PurgeKeys removes idempotency keys that may be forgotten, at most limit of them, and
+// says how many. An engine calls it.
+func PurgeKeys(ctx context.Context, db *bun.DB, limit int) (int64, error) {
+	done, err := db.NewRaw("DELETE FROM command_keys WHERE (tenant, type, key) IN (SELECT tenant, type, key FROM command_keys WHERE expires_at < ? ORDER BY expires_at LIMIT ?)",
+		bun.Safe(dbtime.Now(db.Dialect())), limit).Exec(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("command: remove idempotency keys: %w", err)
+	}
+	return done.RowsAffected()
+}
