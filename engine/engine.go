@@ -30,6 +30,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -39,7 +40,10 @@ const defaultStopTimeout = 30 * time.Second
 
 // Config is what an engine runs.
 type Config struct {
-	// Units are the contexts of this process, each once. At least one.
+	// Contexts are the contexts of this process with all that they run.
+	Contexts []Context
+	// Units are contexts that handle no commands: the same as Context{Units: …} each. A
+	// context's units may stand here and in Contexts. One of both must have some.
 	Units []*uow.Manager
 	// Brokers are the brokers that units and subscriptions name. One broker can
 	// stand under two names only with different prefixes: see broker.Prefixed.
@@ -98,6 +102,7 @@ type Engine struct {
 	databases []*database
 	links     map[string]*link
 	streams   []stream
+	handlers  []*command.Handlers
 	server    *server // nil: none
 	metrics   http.HandlerFunc
 	watchdog  *watchdog

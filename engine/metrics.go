@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -115,6 +116,8 @@ var (
 		func(n int64) float64 { return float64(n) }, "reason")
 	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
 
+	commandsTotal = counter("waybill_commands_total", "Commands by what became of them: done, refused, failed attempts, expired, or stopped, as their timer was.",
+		func(n int64) float64 { return float64(n) }, "context", "command", "result")
 	timersWaiting = gauge("waybill_timers_waiting", "Timers that are not due yet, or not sent.", func(s timerdb.Stats) float64 { return float64(s.Waiting) }, "provider")
 	timersLate    = gauge("waybill_timers_late_seconds", "Time since the earliest timer was due that is not sent; 0 if none is due.",
 		func(s timerdb.Stats) float64 { return s.Late.Seconds() }, "provider")
@@ -240,6 +243,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for reason, n := range c.refusals.count {
 		refusedTotal.send(to, n.Load(), reason)
 	}
+	for _, h := range c.handlers {
+		commandsOf(h, to)
+	}
 	for _, s := range c.streams {
 		send(to, subscriptionMetrics, s.runner.Status(), s.name)
 		all.Go(func() { c.lagOf(s, to) })
@@ -288,6 +294,17 @@ func (c *collector) timersOf(d *database, to chan<- prometheus.Metric) {
 	if result, known := d.late.get(c.lookouts.ctx); known && result.err == nil {
 		timersWaiting.send(to, result.value, d.provider.Name())
 		timersLate.send(to, result.value, d.provider.Name())
+	}
+}
+
+func commandsOf(h *command.Handlers, to chan<- prometheus.Metric) {
+	name := h.Units().Domain().Name()
+	for _, n := range h.Counts() {
+		commandsTotal.send(to, n.Done, name, n.Command, "done")
+		commandsTotal.send(to, n.Refused, name, n.Command, "refused")
+		commandsTotal.send(to, n.Failed, name, n.Command, "failed")
+		commandsTotal.send(to, n.Expired, name, n.Command, "expired")
+		commandsTotal.send(to, n.Stopped, name, n.Command, "stopped")
 	}
 }
 

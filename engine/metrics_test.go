@@ -87,7 +87,12 @@ func complete(t *testing.T) (*bench, *Engine) {
 		}
 		return nil
 	})}
+	weighed := units(t, uow.Config{Domain: scales, Providers: []uow.Provider{b.db}})
+	require.NoError(t, Migrate(t.Context(), weighed))
+	h := weighing(t, weighed)
+	cfg.Contexts = []Context{{Commands: h}}
 	e := b.start(cfg)
+	require.NoError(t, h.Do(t.Context(), Weigh{"p1"}))
 	scraped(t, e, map[string]float64{`waybill_subscription_lag_messages{subscription="parcels"}`: 0}) // it has joined its group
 	return b, e
 }
@@ -103,6 +108,7 @@ func TestMetrics_SayWhatHappened(t *testing.T) {
 	})
 	b.sell(3)
 	got := scraped(t, e, map[string]float64{
+		`waybill_commands_total{command="Weigh",context="scales",result="done"}`: 1,
 		`waybill_ready`: 1,
 		`waybill_provider_up{provider="default"}`:                                                         1,
 		`waybill_broker_up{broker="default"}`:                                                             1,

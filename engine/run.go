@@ -97,7 +97,7 @@ func (e *Engine) start(ctx context.Context) error {
 	for _, m := range e.cfg.Units {
 		e.unwire = append(e.unwire, m.OnCommit(func(provider string, pokes []outbox.Poke) []outbox.Poke {
 			return byName[provider].wake(pokes)
-		}))
+		}), m.OnTimer(func(provider string, at time.Time) { byName[provider].timerSet(at) }))
 	}
 
 	// Side by side: whoever doesn't answer costs its time once.
@@ -177,6 +177,9 @@ func (e *Engine) consume(ctx context.Context, d *database) error {
 	}
 	d.ready.Store(true)
 	e.lookouts.start(func(ctx context.Context) { d.housekeeping(ctx, e.cfg.DeadLetters) })
+	if len(e.handlers) > 0 {
+		e.lookouts.start(d.forgetKeys)
+	}
 	return nil
 }
 

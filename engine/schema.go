@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -50,7 +51,7 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 	if err != nil {
 		return plan, err
 	}
-	for _, set := range []migrate.Set{timerdb.Migrations(), repository.Migrations(), subscription.Migrations()} {
+	for _, set := range append([]migrate.Set{timerdb.Migrations()}, sets()...) {
 		steps, err := set.Missing(ctx, p.Reader())
 		if err != nil {
 			return plan, err
@@ -58,6 +59,11 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 		plan.Steps = append(plan.Steps, steps...)
 	}
 	return plan, nil
+}
+
+// sets are the tables that every provider has.
+func sets() []migrate.Set {
+	return []migrate.Set{repository.Migrations(), subscription.Migrations(), command.Migrations()}
 }
 
 // schema is what contexts expect of one provider's tables.
@@ -127,11 +133,10 @@ func (s schema) migrate(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := repository.Migrations().Up(ctx, db); err != nil {
-		return err
-	}
-	if err := subscription.Migrations().Up(ctx, db); err != nil {
-		return err
+	for _, set := range sets() {
+		if err := set.Up(ctx, db); err != nil {
+			return err
+		}
 	}
 	return s.holdTargets(ctx, s.introduce)
 }
@@ -176,11 +181,10 @@ func (s schema) check(ctx context.Context, hold holdTargets) error {
 			return err
 		}
 	}
-	if err := repository.Migrations().Check(ctx, db); err != nil {
-		return err
-	}
-	if err := subscription.Migrations().Check(ctx, db); err != nil {
-		return err
+	for _, set := range sets() {
+		if err := set.Check(ctx, db); err != nil {
+			return err
+		}
 	}
 	return s.holdTargets(ctx, hold)
 }

@@ -48,6 +48,7 @@ func (w *wiring) fail(format string, args ...any) {
 func (e *Engine) wire() error {
 	w := &wiring{Engine: e}
 	w.checkServer()
+	w.contexts()
 	w.brokers()
 	w.units()
 	w.subscriptions()
@@ -149,7 +150,7 @@ func (w *wiring) known(what, name string) *link {
 // units finds the databases, and the lanes and topics that contexts need.
 func (w *wiring) units() {
 	if len(w.cfg.Units) == 0 {
-		w.fail("Units is empty: add what uow.New returned")
+		w.fail("Units and Contexts are empty: add what uow.New returned")
 	}
 	for i, m := range w.cfg.Units {
 		if m == nil {
@@ -207,11 +208,14 @@ func (w *wiring) target(m *uow.Manager, name string, external bool, what string,
 	}
 }
 
-// categoryTopics are where a context's own messages go.
+// categoryTopics are where a context's own messages go, on the internal broker.
 func categoryTopics(d *domain.Domain) []string {
 	var topics []string
 	for _, a := range d.Aggregates() {
 		topics = append(topics, outbox.DefaultTopic(a.Category))
+	}
+	for _, category := range commandCategories(d) {
+		topics = append(topics, outbox.DefaultTopic(category))
 	}
 	return topics
 }
@@ -316,6 +320,9 @@ func (w *wiring) checkCategory(what string, s subscription.Stream) {
 		var categories []string
 		for _, a := range m.Domain().Aggregates() {
 			categories = append(categories, a.Category)
+		}
+		if m.Domain().HandlesCommands() {
+			categories = append(categories, domain.CommandCategory(name))
 		}
 		if !slices.Contains(categories, s.Category) {
 			w.fail("%s: Category is %q, and no aggregate of context %s raises to it: read one of %q", what, s.Category, name, categories)

@@ -24,8 +24,9 @@ var rank = map[string]int{
 	"outbox":     1,
 	"uow":        2,
 	"repository": 3, "subscription": 3,
-	"engine": 4,
-	"cmd":    5, "examples": 5,
+	"command": 4,
+	"engine":  5,
+	"cmd":     6, "examples": 6,
 }
 
 // Prefixes of import paths.
@@ -126,6 +127,7 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"subscription", [][]string{drivers, adapters}},
 		{"subscription/dedup", [][]string{drivers, adapters, nats, kafka, watermill, own("domain", "outbox", "uow")}},
 		{"subscription/dedup/natskv", [][]string{drivers, adapters, natsServer, kafka, watermill}},
+		{"command", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine/config", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"uow/postgres", [][]string{{"modernc.org/sqlite"}, nats, kafka, watermill}},

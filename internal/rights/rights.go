@@ -11,6 +11,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
@@ -21,7 +22,7 @@ import (
 
 // Features are all that have tables.
 func Features() []migrate.Set {
-	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), repository.Migrations(), subscription.Migrations()}
+	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations()}
 }
 
 // On are the rights on everything that the migrations of features make.
