@@ -113,10 +113,14 @@ func (d *database) look(ctx context.Context) outboxSight {
 	if d.promoter != nil {
 		o.timers.trouble = d.promoter.Trouble()
 	}
-	if timers, known := d.late.recent(ctx); known && timers.err == nil {
-		o.timers.late = timers.value.Late
-	}
+	var timers sync.WaitGroup
+	timers.Go(func() {
+		if f, known := d.late.recent(ctx); known && f.err == nil {
+			o.timers.late = f.value.Late
+		}
+	})
 	counted, known := d.stats.recent(ctx)
+	timers.Wait()
 	switch {
 	case !known:
 		o.err = noAnswer
