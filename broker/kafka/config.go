@@ -130,7 +130,7 @@ func usual() []kgo.Opt {
 		kgo.RequestTimeoutOverhead(answerIn),
 		kgo.MetadataMaxAge(time.Minute),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.FetchMaxWait(idleFetch),
 		kgo.FetchMaxBytes(8 << 20),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.DisableClientMetrics(),

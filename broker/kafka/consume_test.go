@@ -6,9 +6,12 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
@@ -197,6 +200,48 @@ func TestConsume_Misuse(t *testing.T) {
 	_, err = c.Receive(bounded(t), 1)
 	require.ErrorIs(t, err, kafka.ErrClosed)
 	require.ErrorIs(t, c.Ack(bounded(t), got...), kafka.ErrClosed)
+}
+
+// A partition with much to do isn't held up by others that have nothing, for which the
+// server keeps the fetch that is out.
+func TestReceive_IdlePartitionsHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	c := fake(t, kfake.SeedTopics(8, "wide"))
+	b := openFake(t, c, func(c *kafka.Config) { c.Compression = "none" })
+	const n, size = 600, 100_000
+	for i := range n / 10 {
+		call := run("wide", "key", 10*i, 10)
+		for j := range call {
+			call[j].Body = make([]byte, size)
+		}
+		require.NoError(t, b.Publish(bounded(t), call))
+	}
+	without := make(chan struct{}, 1) // A fetch is out that leaves out the partition that is full.
+	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if len(r.(*kmsg.FetchRequest).ForgottenTopics) > 0 {
+			select {
+			case without <- struct{}{}:
+			default:
+			}
+		}
+		return nil, nil, false
+	})
+	member := join(t, b, "wide")
+	receive(t, member, 1)
+	begin := time.Now()
+	for left := n - 1; left > 0; {
+		select {
+		case <-without:
+		case <-time.After(tick): // It has been emptied before that.
+		}
+		got, err := member.Receive(bounded(t), 10)
+		require.NoError(t, err)
+		require.NoError(t, member.Ack(bounded(t), got...))
+		left -= len(got)
+	}
+	t.Logf("%d MB in %v", n*size/1_000_000, time.Since(begin))
+	require.Less(t, time.Since(begin), 6*time.Second)
 }
 
 func BenchmarkConsume(b *testing.B) {

@@ -18,6 +18,10 @@ import (
 const (
 	// heartbeat is how often a member is heard, and hears of a rebalance.
 	heartbeat = time.Second
+	// idleFetch is how long a server keeps a fetch for which it has nothing. Meanwhile it
+	// isn't asked for a partition that was full and is hungry again: where others are idle,
+	// a partition waits so long for each of its megabytes.
+	idleFetch = 100 * time.Millisecond
 	// leaveIn is how long Close waits for Kafka before it cuts the connections.
 	leaveIn = 5 * time.Second
 )
