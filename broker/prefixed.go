@@ -1,6 +1,9 @@
 package broker
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Prefixed is b with every topic and every consumer group under prefix: two
 // brokers for the price of one connection. Closing it doesn't close b.
@@ -18,12 +21,16 @@ type prefixed struct {
 }
 
 func (p prefixed) Publish(ctx context.Context, messages []Message) error {
+	return p.Broker.Publish(ctx, p.renamed(messages))
+}
+
+func (p prefixed) renamed(messages []Message) []Message {
 	renamed := make([]Message, len(messages))
 	for i, m := range messages {
 		m.Topic = p.prefix + m.Topic
 		renamed[i] = m
 	}
-	return p.Broker.Publish(ctx, renamed)
+	return renamed
 }
 
 func (p prefixed) EnsureTopics(ctx context.Context, topics ...string) error {
@@ -51,6 +58,35 @@ func (p prefixed) MaxMessage() int {
 		return b.MaxMessage()
 	}
 	return 0
+}
+
+// ExactlyOnce implements [Transactional].
+func (p prefixed) ExactlyOnce() bool {
+	b, ok := p.Broker.(Transactional)
+	return ok && b.ExactlyOnce()
+}
+
+// Transact implements [Transactional].
+func (p prefixed) Transact(ctx context.Context, id string) (Transactor, Mark, error) {
+	b, ok := p.Broker.(Transactional)
+	if !ok {
+		return nil, Mark{}, Scoped(Permanent, ScopeBroker, errors.ErrUnsupported)
+	}
+	t, mark, err := b.Transact(ctx, p.prefix+id)
+	if err != nil {
+		return nil, Mark{}, err
+	}
+	return prefixing{t, p}, mark, nil
+}
+
+// prefixing is a transactor of a broker under a prefix.
+type prefixing struct {
+	Transactor
+	prefixed prefixed
+}
+
+func (p prefixing) Publish(ctx context.Context, mark Mark, messages []Message) error {
+	return p.Transactor.Publish(ctx, mark, p.prefixed.renamed(messages))
 }
 
 func (p prefixed) Close(context.Context) error { return nil }

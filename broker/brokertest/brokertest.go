@@ -80,6 +80,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Groups", s.groups)
 	t.Run("Lag", s.lag)
 	t.Run("State", s.state)
+	t.Run("Transactions", s.transactions)
 	t.Run("Restart", s.restart)
 }
 

@@ -46,6 +46,9 @@ type Config struct {
 	// MaxBatchBytes is the largest batch that is consumed, decompressed. A larger
 	// one stops its partition, which the consumer's State says. Defaults to 64 MiB.
 	MaxBatchBytes int `yaml:"max_batch_bytes"`
+	// ExactlyOnce has outboxes publish in transactions, so that consumers that read what is
+	// committed, such as this package's, get each message once. It needs Kafka 2.5.
+	ExactlyOnce bool `yaml:"exactly_once"`
 	// PublishTimeout bounds a call of Publish, beside its context. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// SessionTimeout is after what silence a member of a group is given up. Kafka
@@ -137,17 +140,22 @@ func usual() []kgo.Opt {
 	}
 }
 
+// versions are the newest of each request that is sent.
+func versions() *kversion.Versions {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(kmsg.Produce.Int16(), 12) // Later ones don't name topics, see account.
+	return v
+}
+
 // options are those of every client. What the guarantees rest on comes last, as
 // the last one counts.
 func (c Config) options(w *wire) []kgo.Opt {
-	versions := kversion.Stable()
-	versions.SetMaxKeyVersion(kmsg.Produce.Int16(), 12) // Later ones don't name topics, see account.
 	opts := append(usual(), c.Options...)
 	opts = append(opts,
 		kgo.SeedBrokers(c.Addresses...),
 		kgo.Dialer(w.Dial),
 		kgo.WithHooks(w),
-		kgo.MaxVersions(versions),
+		kgo.MaxVersions(versions()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MaxDecompressBatchBytes(c.MaxBatchBytes),
 		kgo.RetryTimeout(10*time.Second),
@@ -169,7 +177,7 @@ var loose = []struct {
 	{"DisableIdempotentWrite", on(kgo.DisableIdempotentWrite), "without it a retry stores a message twice or out of order"},
 	{"AllowIdempotentProduceCancellation", on(kgo.AllowIdempotentProduceCancellation), "what may be stored would be given up as if it weren't"},
 	{"StopProducerOnDataLossDetected", on(kgo.StopProducerOnDataLossDetected), "one partition's trouble would end all publishing"},
-	{"TransactionalID", named(kgo.TransactionalID), "transactions are not supported"},
+	{"TransactionalID", named(kgo.TransactionalID), "ids are made for each call of an outbox, see ExactlyOnce"},
 	{"ConsumerGroup", named(kgo.ConsumerGroup), "Consume joins groups"},
 	{"ConsumeRegex", on(kgo.ConsumeRegex), "a topic is its name"},
 	{"DisableAutoCommit", on(kgo.DisableAutoCommit), "it commits what was acknowledged, and only that"},

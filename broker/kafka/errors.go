@@ -16,6 +16,10 @@ var ErrClosed = errors.New("kafka: closed")
 // errBehind is why a message is held back whose key's earlier message failed.
 var errBehind = broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("kafka: not sent: an earlier message of its key was not stored"))
 
+// errBesides is why a message isn't sent that would be in a transaction with one that
+// can't be.
+var errBesides = broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("kafka: not sent: another message of its transaction can't be"))
+
 // refusal is what an error code of Kafka means for a batch. The zero value:
 // nothing was stored, a later call may do better, and whom it concerns isn't known.
 type refusal struct {

@@ -43,7 +43,8 @@ type Broker struct {
 	closed    bool
 	idle      []*producer
 	consumers map[*consumer]struct{}
-	calls     sync.WaitGroup // Of Publish and EnsureTopics.
+	marked    map[string]bool // Topics of marks that are there.
+	calls     sync.WaitGroup  // Of Publish and EnsureTopics.
 }
 
 // FromSettings opens from a configuration file: kind "kafka" with the keys of
@@ -77,7 +78,7 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 		p.close()
 		return nil, err
 	}
-	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}}
+	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b, nil
 }

@@ -41,9 +41,10 @@ type producer struct {
 	broken bool // The last call was given up.
 }
 
-func (c Config) producer() (*producer, error) {
+// producer makes one. more are options of one with a transactional id.
+func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 	w := c.wire()
-	client, err := kgo.NewClient(append(c.options(w),
+	opts := append(c.options(w),
 		kgo.ManualFlushing(), // A round is sent when it is complete.
 		kgo.ProducerLinger(0),
 		kgo.MaxBufferedRecords(math.MaxInt32),
@@ -56,9 +57,13 @@ func (c Config) producer() (*producer, error) {
 		kgo.RecordDeliveryTimeout(0), // It would hide the cause.
 		kgo.UnknownTopicRetries(4),
 		kgo.ConnIdleTimeout(patience), // One that died unnoticed would put a call in doubt.
-	)...)
+	)
+	client, err := kgo.NewClient(append(opts, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: Options: %w", err)
+	}
+	if len(more) > 0 {
+		return &producer{client: client, wire: w}, nil // Open has checked the others.
 	}
 	if err := checkOptions(client); err != nil {
 		client.Close()

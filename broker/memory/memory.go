@@ -23,6 +23,8 @@ type Config struct {
 	// Dedup stores a message that comes again under the same id once. Without
 	// it, duplicates show.
 	Dedup bool
+	// ExactlyOnce has outboxes publish in transactions.
+	ExactlyOnce bool
 }
 
 // Broker is one connection to a broker in memory. It is safe for concurrent
@@ -37,7 +39,7 @@ var _ broker.Broker = (*Broker)(nil)
 
 // New returns the first connection to a new broker, which is empty.
 func New(cfg Config) *Broker {
-	s := &store{cfg: cfg, topics: map[string]*topic{}, changed: make(chan struct{})}
+	s := &store{cfg: cfg, topics: map[string]*topic{}, transactions: map[string]*transactions{}, changed: make(chan struct{})}
 	return s.connect()
 }
 
@@ -53,11 +55,13 @@ func (s *store) connect() *Broker {
 type store struct {
 	cfg Config
 
-	mu      sync.Mutex
-	topics  map[string]*topic
-	calls   []int
-	faults  faults
-	changed chan struct{} // Closed, and replaced, when a consumer may have something to do.
+	mu     sync.Mutex
+	topics map[string]*topic
+	// transactions by id
+	transactions map[string]*transactions
+	calls        []int
+	faults       faults
+	changed      chan struct{} // Closed, and replaced, when a consumer may have something to do.
 }
 
 type topic struct {

@@ -1,0 +1,280 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/waybill-go/waybill/broker"
+)
+
+const (
+	// marks is the topic that marks are offsets of. It is always empty.
+	marks = "waybill.marks"
+	// openIn is how long Transact takes at most. A transaction whose end is being written
+	// is waited for.
+	openIn = 15 * time.Second
+	// abortIn is how long is waited for the end of a transaction that failed. Nobody has to
+	// hear of it: who opens the id next ends it.
+	abortIn = 2 * time.Second
+	// again is when a request is repeated while the last transaction's end is being written.
+	again = 2 * time.Millisecond
+)
+
+var _ broker.Transactional = (*Broker)(nil)
+
+// markTopic has the prefix that the id has.
+func markTopic(id string) string {
+	return id[:max(strings.LastIndex(id, broker.TransactionalPrefix), 0)] + marks
+}
+
+// transactor publishes claims, each in a transaction with its mark: an offset that a group
+// with the name of the id commits, of a topic that is there for this.
+type transactor struct {
+	broker   *Broker
+	id       string
+	producer *producer
+	failed   bool
+	// The producer's id and epoch since Transact. kgo may ask for another epoch after an
+	// error; with that one nothing may be sent that was claimed before.
+	number int64
+	epoch  int16
+}
+
+// ExactlyOnce implements [broker.Transactional].
+func (b *Broker) ExactlyOnce() bool { return b.conf.ExactlyOnce }
+
+// Transact implements [broker.Transactional]: InitProducerId, then a read of the mark.
+func (b *Broker) Transact(ctx context.Context, id string) (broker.Transactor, broker.Mark, error) {
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return nil, broker.Mark{}, err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, openIn, fmt.Errorf("not done within %v", openIn))
+	defer cancel()
+	if err := b.marks(ctx, id); err != nil {
+		return nil, broker.Mark{}, broker.Classify(broker.Unavailable, err)
+	}
+	p, err := b.conf.producer(transactional(b.conf, id)...)
+	if err != nil {
+		return nil, broker.Mark{}, err
+	}
+	x := &transactor{broker: b, id: id, producer: p}
+	mark, err := x.open(ctx)
+	if err != nil {
+		x.Close()
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		err = fmt.Errorf("kafka: transactional id %s: %w", id, err)
+		if refusals[codeOf(err)].stays || errors.Is(err, kerr.GroupAuthorizationFailed) {
+			return nil, broker.Mark{}, broker.Scoped(broker.Permanent, broker.ScopeBroker, err)
+		}
+		return nil, broker.Mark{}, broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
+	}
+	return x, mark, nil
+}
+
+// marks sees to it, once, that the topic of the marks is there.
+func (b *Broker) marks(ctx context.Context, id string) error {
+	topic := markTopic(id)
+	b.mu.Lock()
+	known := b.marked[topic]
+	b.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := b.EnsureTopics(ctx, topic); err != nil {
+		return fmt.Errorf("the topic of the marks of exactly_once: %w", err)
+	}
+	b.mu.Lock()
+	b.marked[topic] = true
+	b.mu.Unlock()
+	return nil
+}
+
+// transactional are the options of a producer with an id.
+func transactional(c Config, id string) []kgo.Opt {
+	newest := versions()
+	// Where transactions end with a new epoch (KIP-890), raw requests would have to follow.
+	newest.SetMaxKeyVersion(kmsg.EndTxn.Int16(), 4)
+	newest.SetMaxKeyVersion(kmsg.TxnOffsetCommit.Int16(), 4)
+	return []kgo.Opt{
+		kgo.MaxVersions(newest),
+		kgo.TransactionalID(id),
+		// A call is over before.
+		kgo.TransactionTimeout(max(time.Minute, c.PublishTimeout+10*time.Second)),
+		kgo.ConcurrentTransactionsBackoff(again),
+		kgo.RetryBackoffFn(func(fails int) time.Duration { return min(again<<min(max(fails-1, 0), 10), maxWait) }),
+	}
+}
+
+// open fences, and reads the mark behind that: what isn't committed by then never will be.
+func (x *transactor) open(ctx context.Context) (m broker.Mark, err error) {
+	defer context.AfterFunc(ctx, x.producer.wire.cut)() // kgo may wait for an answer.
+	if x.number, x.epoch, err = x.producer.client.ProducerID(ctx); err != nil {
+		return m, err
+	}
+	all, err := kadm.NewClient(x.producer.client).FetchOffsets(kadm.RequireStable(ctx), x.id)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("read its mark: %w", err)
+	}
+	at, ok := all.Lookup(markTopic(x.id), 0)
+	switch {
+	case !ok, at.Err == nil && at.At < 0:
+		return m, nil
+	case at.Err != nil:
+		return m, fmt.Errorf("read its mark: %w", at.Err)
+	}
+	return broker.Mark{N: at.At, Note: at.Metadata}, nil
+}
+
+// Publish implements [broker.Transactor].
+func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []broker.Message) (err error) {
+	ctx, end, err := x.broker.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if x.failed {
+		return broker.Scoped(broker.Unavailable, broker.ScopeRow, errors.New("kafka: the transactor has failed before: open its id again"))
+	}
+	x.failed = true
+	limit := x.broker.conf.PublishTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("kafka: not done within publish_timeout, %v", limit))
+	defer cancel()
+	c := newCall(x.broker.conf.MaxMessageBytes, messages)
+	if len(c.failed) > 0 {
+		return c.takenBack()
+	}
+	if err := x.producer.client.BeginTransaction(); err != nil {
+		return x.unavailable(err)
+	}
+	x.producer.publish(ctx, c, c.all())
+	if len(c.failed) > 0 {
+		x.abort(ctx)
+		return c.takenBack()
+	}
+	defer context.AfterFunc(ctx, x.producer.wire.cut)() // kgo may wait for an answer.
+	if err := x.mark(ctx, mark); err != nil {
+		x.abort(ctx)
+		return x.unavailable(err)
+	}
+	if err := x.producer.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		if errors.Is(err, kerr.OperationNotAttempted) {
+			x.abort(ctx)
+			return x.unavailable(err)
+		}
+		return fmt.Errorf("%w: kafka: transactional id %s: %w", broker.ErrUndecided, x.id, err)
+	}
+	x.failed = false
+	return nil
+}
+
+// unavailable is why nothing is stored. A fenced one has its rows decided by another.
+func (x *transactor) unavailable(err error) error {
+	code := codeOf(err)
+	err = fmt.Errorf("kafka: transactional id %s: %w", x.id, err)
+	if code == kerr.ProducerFenced || code == kerr.InvalidProducerEpoch || code == kerr.InvalidProducerIDMapping {
+		return broker.Scoped(broker.Unavailable, broker.ScopeRow, err)
+	}
+	return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
+}
+
+// abort ends what is open, if Kafka answers soon.
+func (x *transactor) abort(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortIn)
+	defer cancel()
+	defer context.AfterFunc(ctx, x.producer.wire.cut)()
+	_ = x.producer.client.EndTransaction(ctx, kgo.TryAbort) // Who opens the id ends it.
+}
+
+// mark puts the mark into the open transaction. kgo does so only for the group that its
+// client is a member of.
+func (x *transactor) mark(ctx context.Context, m broker.Mark) error {
+	client := x.producer.client
+	number, epoch, err := client.ProducerID(ctx)
+	if err != nil {
+		return err
+	}
+	if number != x.number || epoch != x.epoch {
+		return fmt.Errorf("the producer has another epoch by now, %d instead of %d: %w", epoch, x.epoch, kerr.ProducerFenced)
+	}
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.ProducerID, add.ProducerEpoch, add.Group = x.id, number, epoch, x.id
+	err = x.while(ctx, func() error {
+		added, err := add.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		return kerr.ErrorForCode(added.ErrorCode)
+	})
+	if err != nil {
+		return fmt.Errorf("mark: %w", err)
+	}
+	commit := kmsg.NewPtrTxnOffsetCommitRequest()
+	commit.TransactionalID, commit.ProducerID, commit.ProducerEpoch, commit.Group, commit.Generation = x.id, number, epoch, x.id, -1
+	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	p.Offset, p.Metadata = m.N, &m.Note
+	t := kmsg.NewTxnOffsetCommitRequestTopic()
+	t.Topic, t.Partitions = markTopic(x.id), []kmsg.TxnOffsetCommitRequestTopicPartition{p}
+	commit.Topics = append(commit.Topics, t)
+	err = x.while(ctx, func() error {
+		committed, err := commit.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, t := range committed.Topics {
+			for _, p := range t.Partitions {
+				err = errors.Join(err, kerr.ErrorForCode(p.ErrorCode))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("mark %d: %w", m.N, err)
+	}
+	return nil
+}
+
+// while repeats a request as long as the answer says that a moment later it may do better.
+func (x *transactor) while(ctx context.Context, request func() error) error {
+	for {
+		err := request()
+		switch codeOf(err) {
+		case kerr.ConcurrentTransactions, kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.CoordinatorNotAvailable:
+		default:
+			return err
+		}
+		if stopped := sleep(ctx, again); stopped != nil {
+			return errors.Join(stopped, err)
+		}
+	}
+}
+
+// Close implements [broker.Transactor].
+func (x *transactor) Close() { x.producer.close() }
+
+// takenBack is the answer of a call of which nothing is stored.
+func (c *call) takenBack() error {
+	for i := range c.records {
+		switch c.records[i].state {
+		case stored:
+			c.failed[i] = broker.ErrTakenBack
+		case waiting:
+			c.fail(i, broker.Unavailable, broker.ScopeRow, errBesides)
+		}
+	}
+	return c.err()
+}
