@@ -127,21 +127,42 @@ func (s *Store) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID
 	return s.do(ctx, durable, releaseStep, statement{values: []any{int64(m), int64(lane), int64s(parts)}})
 }
 
-// Reap ends a member whose lease has passed, or any if dead.
-func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (reaped relay.Reaped, err error) {
-	member := []any{int64(m)}
+// Reap ends a member whose lease has passed, or any if dead; it only begins to if there
+// are transactions of it to decide.
+func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Reaped, error) {
+	return s.reap(ctx, m, dead, false)
+}
+
+// Finish ends a member whose transactions are decided.
+func (s *Store) Finish(ctx context.Context, m relay.MemberID) (relay.Reaped, error) {
+	return s.reap(ctx, m, true, true)
+}
+
+func (s *Store) reap(ctx context.Context, m relay.MemberID, dead, decided bool) (reaped relay.Reaped, err error) {
+	member, how := []any{int64(m)}, []any{int64(m), decided}
 	mark := statement{values: []any{int64(m), dead}, must: true, row: func(result) error { reaped.Done = true; return nil }}
-	losses := statement{values: member, row: func(result) error { reaped.Rows++; return nil }}
+	tokens := statement{values: how, row: func(r result) error { undecided(&reaped, r); return nil }}
+	losses := statement{values: how, row: func(result) error { reaped.Rows++; return nil }}
 	parts := statement{values: member, row: func(result) error { reaped.Parts++; return nil }}
-	plain := statement{values: member}
-	runs := []statement{{values: mark.values}, mark, losses, parts}
+	runs := []statement{{values: mark.values}, mark, tokens, losses, parts}
 	if s.sqlite() {
-		runs = []statement{mark, losses, plain, parts, plain}
+		runs = []statement{mark, tokens, losses, {values: how}, parts, {values: member}}
 	}
 	if err := s.do(ctx, durable, reapStep, runs...); err != nil {
 		return relay.Reaped{}, err
 	}
+	reaped.Done = reaped.Done && len(reaped.Undecided) == 0
 	return reaped, nil
+}
+
+// undecided takes in a row of a token that its transaction's mark decides about.
+func undecided(to *relay.Reaped, r result) {
+	n, row := r.number(0), relay.RowRef{Part: int(r.number(2)), Seq: r.number(1), Key: r.number(3)}
+	if last := len(to.Undecided) - 1; last >= 0 && to.Undecided[last].N == n {
+		to.Undecided[last].Rows = append(to.Undecided[last].Rows, row)
+		return
+	}
+	to.Undecided = append(to.Undecided, relay.Token{N: n, Rows: []relay.RowRef{row}})
 }
 
 // Leave ends members that have nothing in hand.

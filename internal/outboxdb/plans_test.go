@@ -57,7 +57,8 @@ func lastingPlans(t *testing.T, counted string) {
 			"1", "1", "1", "'{4}'", "'{5}'", "'{4}'", "true", "'{4}'", "'{13}'", "'{4}'", "'{1}'", "'{1000}'", "'{0}'", "'{unknown}'", "'{x}'",
 			"'{4}'", "'{21}'", "'{4}'", "'{4}'", "'{29}'", "'{4}'", "'{1}'", "'{0}'", "'{0}'", "'{permanent}'", "'{x}'",
 		}},
-		{"reap", 2, []string{"1"}},
+		{"reap", 2, []string{"1", "false"}},
+		{"reap", 3, []string{"1", "false"}},
 		{"poll", 0, nil},
 		{"poll", 1, []string{"'{1}'"}},
 		{"horizon", 0, nil},
@@ -75,7 +76,7 @@ func lastingPlans(t *testing.T, counted string) {
 			_, err = tx.Tx.ExecContext(t.Context(), "INSERT INTO outbox_claims (member, n, seqs) VALUES (1, 1, '{5,13,21,29}')")
 			require.NoError(t, err)
 		}
-		_, err = tx.Tx.ExecContext(t.Context(), "UPDATE outbox_members SET until = '-infinity'")
+		_, err = tx.Tx.ExecContext(t.Context(), "UPDATE outbox_members SET until = 'epoch'")
 		require.NoError(t, err)
 		values := ""
 		if len(s.values) > 0 {

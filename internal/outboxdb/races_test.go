@@ -69,8 +69,9 @@ func reapIn(s *session, m *outboxdbtest.Member) {
 	reap := outboxdb.Postgres("reap")
 	s.exec(reap[0], m.ID, true)
 	s.exec(reap[1], m.ID, true)
-	s.exec(reap[2], m.ID)
-	s.exec(reap[3], m.ID)
+	s.exec(reap[2], m.ID, false)
+	s.exec(reap[3], m.ID, false)
+	s.exec(reap[4], m.ID)
 }
 
 func claimIn(s *session, m *outboxdbtest.Member) relay.Settlement {

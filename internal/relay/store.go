@@ -74,8 +74,12 @@ type Store interface {
 	Release(ctx context.Context, m MemberID, lane LaneID, parts []int) error
 	// Reap ends a member whose lease has passed, or any if dead, its process being proven
 	// dead: its tokens go, their rows have a loss, its partitions are free. Done is false
-	// if there was nothing to end.
+	// if there was nothing to end, or if there are claims of transactions to decide first:
+	// then it has only begun. The member claims, takes and renews nothing more; what it has
+	// stays its own, and it may still settle.
 	Reap(ctx context.Context, m MemberID, dead bool) (Reaped, error)
+	// Finish ends a member whose transactions are decided.
+	Finish(ctx context.Context, m MemberID) (Reaped, error)
 	// Leave ends members that have nothing in hand. Tokens that are left all the same are
 	// handled as in a reap.
 	Leave(ctx context.Context, members []MemberID) error
@@ -121,6 +125,14 @@ type Renewed struct {
 type Reaped struct {
 	Parts, Rows int // freed partitions; rows that have a loss more
 	Done        bool
+	Undecided   []Token // claims of transactions, by n
+}
+
+// Token is a claim of a transaction, see [slotOf]. Its rows are all that were claimed, by
+// seq, whether they are still queued or not.
+type Token struct {
+	N    int64
+	Rows []RowRef
 }
 
 // DueAt is a place in the index on due_at. The zero value is its beginning.

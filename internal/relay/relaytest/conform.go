@@ -25,16 +25,17 @@ func (s *Store) InsertRows(rows ...outbox.Row) { s.Insert(rows...) }
 // returns an empty database with 8 partitions.
 func Conform(t *testing.T, open func(t *testing.T) Database) {
 	for name, test := range map[string]func(*conforming){
-		"members live by their leases":                (*conforming).leases,
-		"a poll tells who is there":                   (*conforming).poll,
-		"a reap takes what was in hand":               (*conforming).reap,
-		"nobody who is gone takes, claims or settles": (*conforming).gone,
-		"looks go forward by partition":               (*conforming).looks,
-		"a claim reads its rows again":                (*conforming).claim,
-		"a settle is bound to its token":              (*conforming).settle,
-		"what fails waits, and is due":                (*conforming).fails,
-		"what is abandoned frees the next":            (*conforming).abandons,
-		"a forgotten claim is settled by nobody":      (*conforming).forgets,
+		"members live by their leases":                 (*conforming).leases,
+		"a poll tells who is there":                    (*conforming).poll,
+		"a reap takes what was in hand":                (*conforming).reap,
+		"nobody who is gone takes, claims or settles":  (*conforming).gone,
+		"a reap waits for what transactions became of": (*conforming).undecided,
+		"looks go forward by partition":                (*conforming).looks,
+		"a claim reads its rows again":                 (*conforming).claim,
+		"a settle is bound to its token":               (*conforming).settle,
+		"what fails waits, and is due":                 (*conforming).fails,
+		"what is abandoned frees the next":             (*conforming).abandons,
+		"a forgotten claim is settled by nobody":       (*conforming).forgets,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &conforming{T: t, db: open(t)}
@@ -201,6 +202,46 @@ func (c *conforming) reap() {
 	c.ok(err)
 	require.Equal(c, relay.Reaped{Parts: 4, Done: true}, r)
 	require.Equal(c, 8, c.polled().Free)
+}
+
+func (c *conforming) undecided() {
+	const slot = 1 << 48
+	c.insert("a", "b", "c", "d")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 7, rows[:1])
+	c.claims(m, slot+8, []relay.QueueRow{rows[2], rows[1]})
+	c.claims(m, 2*slot+9, rows[3:])
+	r, err := c.db.Reap(c.Context(), m, false)
+	c.ok(err)
+	require.Equal(c, relay.Reaped{}, r, "it lives")
+	for range 2 { // as often as somebody asks
+		r, err = c.db.Reap(c.Context(), m, true)
+		c.ok(err)
+		require.Equal(c, relay.Reaped{Undecided: []relay.Token{{N: slot + 8, Rows: refs(rows[1:3])}, {N: 2*slot + 9, Rows: refs(rows[3:])}}}, r)
+	}
+	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: m, Healthy: true}}, time.Minute)
+	c.ok(err)
+	require.Empty(c, renewed, "it lives no longer")
+	require.False(c, c.claims(m, slot+10, rows).Alive, "it claims nothing more")
+	c.ok(c.db.Release(c.Context(), m, c.lane, []int{0}))
+	taken, err := c.db.Take(c.Context(), m, c.lane, 1)
+	c.ok(err)
+	require.Empty(c, taken)
+	state := c.polled().Members
+	require.Len(c, state, 1)
+	require.True(c, state[0].Expired)
+	require.Equal(c, 7, state[0].Parts, "what it has stays its own")
+	require.True(c, c.settles(relay.Settlement{Member: m, N: slot + 8, Published: refs(rows[1:2])}), "whoever knows may settle")
+	r, err = c.db.Finish(c.Context(), m)
+	c.ok(err)
+	require.Equal(c, relay.Reaped{Parts: 7, Rows: 2, Done: true}, r)
+	left := c.rows()
+	require.Len(c, left, 3)
+	for _, row := range left {
+		require.Equal(c, row.Seq != rows[2].Seq, row.Losses == 1, "handed back by the settle")
+	}
+	require.Empty(c, c.polled().Members)
 }
 
 func (c *conforming) gone() {

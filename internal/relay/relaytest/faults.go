@@ -18,6 +18,7 @@ const (
 	Take    Step = "take"
 	Release Step = "release"
 	Reap    Step = "reap"
+	Finish  Step = "finish"
 	Leave   Step = "leave"
 	Look    Step = "look"
 	Fetch   Step = "fetch"

@@ -1,6 +1,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -36,7 +37,7 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lea
 func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
 	return do(ctx, s, Renew, func() (all []relay.Renewed, err error) {
 		for _, r := range renewals {
-			if m := s.members[r.Member]; m != nil {
+			if m := s.members[r.Member]; m != nil && !m.ended {
 				m.until, m.healthy, m.trouble = time.Now().Add(lease), r.Healthy, r.Trouble
 				all = append(all, relay.Renewed{Member: r.Member, Parts: s.own(m.lane, r.Member)})
 			}
@@ -57,7 +58,7 @@ func (s *Store) own(lane relay.LaneID, m relay.MemberID) (parts []int) {
 // Take implements [relay.Store].
 func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
 	return do(ctx, s, Take, func() (parts []int, err error) {
-		if s.members[m] == nil {
+		if of := s.members[m]; of == nil || of.ended {
 			return nil, nil
 		}
 		for _, p := range rand.Perm(s.partitions) {
@@ -90,9 +91,38 @@ func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Re
 		if of == nil || !dead && time.Now().Before(of.until) {
 			return r, nil
 		}
+		of.ended = true
+		if r.Undecided = s.undecided(m); len(r.Undecided) > 0 {
+			return r, nil
+		}
 		return s.end(m), nil
 	})
 }
+
+// Finish implements [relay.Store].
+func (s *Store) Finish(ctx context.Context, m relay.MemberID) (relay.Reaped, error) {
+	return do(ctx, s, Finish, func() (r relay.Reaped, err error) {
+		if s.members[m] == nil {
+			return r, nil
+		}
+		return s.end(m), nil
+	})
+}
+
+// undecided are a member's claims of transactions.
+func (s *Store) undecided(m relay.MemberID) (tokens []relay.Token) {
+	for t, rows := range s.tokens {
+		if t.member == m && t.n >= transactional {
+			rows = slices.SortedFunc(slices.Values(rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
+			tokens = append(tokens, relay.Token{N: t.n, Rows: rows})
+		}
+	}
+	slices.SortFunc(tokens, func(a, b relay.Token) int { return cmp.Compare(a.N, b.N) })
+	return tokens
+}
+
+// transactional are the numbers of claims from here on.
+const transactional = 1 << 48
 
 // Leave implements [relay.Store].
 func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
@@ -155,7 +185,7 @@ func (s *Store) polled(lane relay.LaneID, now time.Time) (l relay.PolledLane) {
 	for id, m := range s.members {
 		if m.lane == lane {
 			l.Members = append(l.Members, relay.MemberState{
-				ID: id, Name: m.name, Healthy: m.healthy, Trial: !m.healthy && m.trouble == "", Expired: !now.Before(m.until), Until: m.until, Parts: len(s.own(lane, id)),
+				ID: id, Name: m.name, Healthy: m.healthy, Trial: !m.healthy && m.trouble == "", Expired: m.ended || !now.Before(m.until), Until: m.until, Parts: len(s.own(lane, id)),
 			})
 		}
 	}

@@ -92,7 +92,7 @@ func dueOrder(a, b relay.DueAt) int { return cmp.Or(a.At.Compare(b.At), cmp.Comp
 // Claim implements [relay.Store].
 func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, error) {
 	return do(ctx, s, Claim, func() (c relay.Claim, err error) {
-		if s.members[r.Member] == nil {
+		if m := s.members[r.Member]; m == nil || m.ended {
 			return c, nil
 		}
 		for _, n := range r.Forget {

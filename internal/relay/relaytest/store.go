@@ -53,6 +53,7 @@ type member struct {
 	until   time.Time
 	healthy bool
 	trouble string
+	ended   bool // its reap has begun
 }
 
 type token struct {

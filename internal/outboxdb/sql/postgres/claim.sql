@@ -1,7 +1,8 @@
 -- A token whose member's row isn't locked can be inserted after the reap, and be
--- settled beside the successor's [NOLOCK].
+-- settled beside the successor's [NOLOCK]. One whose reap has begun claims nothing more,
+-- while the marks of its transactions are read [NOEXPEL].
 INSERT INTO outbox_claims (member, n, seqs)
-SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m WHERE m.member = $1::bigint FOR NO KEY UPDATE OF m
+SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m WHERE m.member = $1::bigint AND m.until > 'epoch' FOR NO KEY UPDATE OF m
 RETURNING member;
 -- What the track believes is read again: an operator may have changed it [NOREREAD].
 -- ANY has its reason in settle_published.sql.

@@ -2,15 +2,26 @@ SELECT p.part FROM outbox_members AS m JOIN outbox_partitions AS p ON p.lane = m
 WHERE m.member = $1::bigint AND ($2::boolean OR m.until <= clock_timestamp())
 ORDER BY p.part FOR NO KEY UPDATE OF p;
 -- The mark is what the statements behind it go by: the clock may say something else by then.
-UPDATE outbox_members SET until = '-infinity'
+-- Who has it claims nothing more, and isn't renewed.
+UPDATE outbox_members SET until = 'epoch'
 WHERE member = $1::bigint AND ($2::boolean OR until <= clock_timestamp())
 RETURNING member;
+-- Tokens of transactions are decided by their marks, and only then is the member reaped.
+SELECT c.n, v.seq, COALESCE(q.part, 0), COALESCE(q.key, 0)
+FROM outbox_members AS m
+JOIN outbox_claims AS c ON c.member = m.member AND c.n >= 281474976710656
+CROSS JOIN LATERAL unnest(c.seqs) AS v(seq)
+LEFT JOIN outbox_messages AS b ON b.seq = v.seq
+LEFT JOIN outbox_queue AS q ON q.lane = b.lane AND q.part = b.part AND q.seq = b.seq
+WHERE m.member = $1::bigint AND m.until = 'epoch' AND NOT $2::boolean
+ORDER BY c.n, v.seq;
 -- Tokens are read in a statement behind the lock: one that reads them before misses a
 -- token that a claim is just inserting [SWEEPEARLY]. Those that stay would be settled
 -- by the dead beside its successor [KEEPTOKENS].
 WITH tokens AS (
 	DELETE FROM outbox_claims AS c USING outbox_members AS m
-	WHERE m.member = $1::bigint AND m.until = '-infinity' AND c.member = m.member
+	WHERE m.member = $1::bigint AND m.until = 'epoch' AND c.member = m.member
+		AND ($2::boolean OR NOT EXISTS (SELECT FROM outbox_claims AS t WHERE t.member = m.member AND t.n >= 281474976710656))
 	RETURNING m.lane, c.seqs
 ), hand AS MATERIALIZED ( -- by itself: an index of the queue is of no use without the partition
 	SELECT t.lane, b.part, t.seq
@@ -25,7 +36,9 @@ UPDATE outbox_queue AS q SET losses = least(q.losses + 1, 32767) FROM lost
 WHERE q.lane = lost.lane AND q.part = lost.part AND q.seq = lost.seq
 RETURNING q.seq;
 WITH ended AS (
-	DELETE FROM outbox_members WHERE member = $1::bigint AND until = '-infinity' RETURNING member, lane
+	DELETE FROM outbox_members AS m WHERE m.member = $1::bigint AND m.until = 'epoch'
+		AND NOT EXISTS (SELECT FROM outbox_claims AS t WHERE t.member = m.member AND t.n >= 281474976710656)
+	RETURNING m.member, m.lane
 )
 UPDATE outbox_partitions AS p SET owner = NULL FROM ended
 WHERE p.lane = ended.lane AND p.owner = ended.member
