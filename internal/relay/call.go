@@ -22,11 +22,14 @@ var errHanging = broker.Classify(broker.Unknown, errors.New("the broker's adapte
 type call struct {
 	l    *lane
 	life *membership
+	f    *flight
 	rows []Claimed
 	errs map[int]error // by index of rows; a row that isn't there is stored
 	// panic: what the adapter panicked with; hanging: it was walked away from.
 	panic   error
 	hanging bool
+	// undecided are the indexes of rows whose transaction may have been committed.
+	undecided []int
 }
 
 // publish hands the rows to the broker, and returns when all are answered, or not sent
@@ -77,7 +80,7 @@ func (c *call) wave(sendable []int) (wave, rest []int) {
 	for i := range c.errs {
 		broken[c.rows[i].KeyHash] = true
 	}
-	prefix := c.l.Broker.Capabilities().Prefix
+	prefix := c.f.slot != nil || c.l.Broker.Capabilities().Prefix
 	for _, i := range sendable {
 		key := c.rows[i].KeyHash
 		switch {
@@ -113,13 +116,14 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 	}
 	spans := c.l.publishing(ctx, c.rows, wave, out)
 	answered := make(chan error, 1)
+	publish := c.publisher(wave)
 	go func() {
 		defer func() {
 			if v := recover(); v != nil {
 				answered <- &panicError{value: fmt.Sprintf("%v\n%s", v, debug.Stack())}
 			}
 		}()
-		answered <- c.l.Broker.Publish(ctx, out)
+		answered <- publish(ctx, out)
 	}()
 	returned, err := c.await(ctx, answered)
 	if !returned {
@@ -130,6 +134,7 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 	if panicked, ok := errors.AsType[*panicError](err); ok {
 		c.panic = panicked
 	}
+	c.transacted(wave, err)
 	c.take(wave, err)
 	spans.end(wave, c.errs)
 }

@@ -16,18 +16,25 @@ type flight struct {
 	c     *choice
 	rows  []Claimed
 	leave func() // of the gate
+	slot  *slot  // of its transaction; nil: it has none
 }
 
 // claims makes claims and sends them off, as long as there are rows that may go and room
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
-		c, leave := l.choose()
-		if c == nil {
+		s, ok := l.enterSlot(life)
+		if !ok {
 			return false, nil
 		}
-		f := &flight{l: l, life: life, track: l.track, c: c, leave: leave}
+		c, leave := l.choose()
+		if c == nil {
+			l.leaveSlot(s)
+			return false, nil
+		}
+		f := &flight{l: l, life: life, track: l.track, c: c, leave: leave, slot: s}
 		if ok, err := l.claim(hard, f); err != nil || !ok {
+			l.leaveSlot(s)
 			return false, err
 		}
 		l.flights.Go(func() { f.fly(hard) })
@@ -137,6 +144,9 @@ func (l *lane) back(c *choice, of *track) {
 func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.n++
 	f.n = l.n
+	if f.slot != nil {
+		f.n |= int64(f.slot.number+1) << slotBits
+	}
 	answered := false
 	defer func() {
 		if !answered { // it panicked: the lane joins anew once nothing is out
@@ -145,7 +155,7 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 		}
 	}()
 	answer, err := within(hard, func(ctx context.Context) (Claim, error) {
-		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.c.durable, Forget: l.forget})
+		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.durable(), Forget: l.forget})
 	})
 	answered = true
 	if err != nil || !answer.Alive {

@@ -21,6 +21,7 @@ func (f *flight) fly(hard context.Context) {
 	rows := len(f.rows)
 	defer func() {
 		l.inFlight.Add(-int64(rows))
+		l.leaveSlot(f.slot)
 		l.mu.Lock()
 		l.out--
 		l.mu.Unlock()
@@ -44,7 +45,7 @@ func (f *flight) fly(hard context.Context) {
 	o := f.judge(errs)
 	s := o.settlement
 	s.Member, s.Lane, s.N, s.Delete = f.life.id, l.id, f.n, l.r.cfg.Outbox.Retention.Delete
-	s.Durable = f.c.durable
+	s.Durable = f.durable()
 	known, again, err := l.settle(hard, s)
 	switch {
 	case hard.Err() != nil:
@@ -76,12 +77,19 @@ func (f *flight) call() map[int]error {
 	if f.c.alone && condemned(f.rows[0]) {
 		return map[int]error{0: errCrash}
 	}
-	c := &call{l: f.l, life: f.life, rows: f.rows}
+	c := &call{l: f.l, life: f.life, rows: f.rows, f: f}
 	c.publish()
 	leave()
 	f.note(c)
+	if len(c.undecided) > 0 {
+		f.decide(c)
+	}
 	return c.errs
 }
+
+// durable: a token with a row that has a loss must survive the server, and so must one of
+// a transaction; what settles that, too: with the next one its mark is gone [UNSAVED].
+func (f *flight) durable() bool { return f.c.durable || f.slot != nil }
 
 // note has people and other members know how the broker is, as far as it can be told
 // without judging: a call that panicked, or was walked away from.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -44,7 +45,12 @@ type lane struct {
 	health     health
 	watched    watched
 	view       atomic.Pointer[view]
-	promised   atomic.Pointer[outbox.Promise] // nil: none, as to partners
+
+	transactional broker.Transactional // nil: the broker has none
+	concluding    atomic.Bool          // somebody's transactions are being decided
+	toldOfReap    time.Time            // when the log was told that this waits
+
+	promised atomic.Pointer[outbox.Promise] // nil: none, as to partners
 
 	last    atomic.Int64 // of the sequence, at the last poll
 	reached atomic.Int64 // seq up to which all partitions were looked at
@@ -60,6 +66,7 @@ type lane struct {
 	doubt    bool             // the membership has to end, once nothing is out
 	out      int              // calls that are not settled
 	window   *window          // bounds the rows in hand
+	slots    slots            // of transactions
 	names    map[int64]string // of topics
 	told     map[int64]bool   // topics of whose outage the log has a line
 	panics   int              // of the adapter, in a row
@@ -79,6 +86,7 @@ type lane struct {
 
 func newLane(r *Relay, cfg Lane) *lane {
 	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]bool{}}
+	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
 	if cfg.External {
@@ -107,6 +115,9 @@ func (l *lane) run(hard context.Context) {
 	}
 	l.drain(hard)
 	l.flights.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.newSlots(nil)
 }
 
 // drain waits until nothing is out.
@@ -257,6 +268,7 @@ func (l *lane) adopt(hard context.Context) *membership {
 	if l.life != life {
 		// What is still out is of the one before: its settles will match nothing.
 		l.life, l.track, l.looked, l.forget = life, newTrack(l.breakers), time.Time{}, nil
+		l.newSlots(life)
 		for _, topic := range l.breakers.open() {
 			l.track.shut(topic)
 		}
@@ -289,7 +301,7 @@ func (l *lane) rejoin(hard context.Context) {
 	if life := l.member.life(); life != nil {
 		ctx, cancel := context.WithTimeout(hard, storeTimeout)
 		defer cancel()
-		err := l.r.cfg.Store.Leave(ctx, []MemberID{life.id})
+		err := l.leaves(ctx, life)
 		l.database.Note(hard, by(keeping, "leave"), err)
 		if err != nil && l.member.relies(life, time.Now()) {
 			l.r.sleep(pauseAfter(err))

@@ -144,6 +144,14 @@ func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool)
 	return found
 }
 
+// reaped counts what was taken over.
+func (l *lane) reaped(r Reaped) {
+	if r.Rows > 0 {
+		l.taken.Add(int64(r.Rows))
+		l.log.Warn("rows were taken over that another member had claimed and not settled", "rows", r.Rows)
+	}
+}
+
 // reap ends members whose lease has passed, and those whose processes have ended on this
 // host: nobody waits for leases that nobody will renew, and the dead have no share.
 func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
@@ -153,6 +161,9 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
 		proven := l.r.host.State(m.Name) == liveness.Dead
 		reaped, err := l.r.cfg.Store.Reap(ctx, m.ID, proven)
 		l.database.Note(ctx, by(sharing, "reap"), err)
+		if err == nil && len(reaped.Undecided) > 0 {
+			l.concludes(l.r.hard, m, reaped.Undecided)
+		}
 		if err != nil || !reaped.Done {
 			continue
 		}
@@ -160,10 +171,7 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
 		if proven {
 			dead, partitions = append(dead, m.Name), partitions+reaped.Parts
 		}
-		if reaped.Rows > 0 {
-			l.taken.Add(int64(reaped.Rows))
-			l.log.Warn("rows were taken over that another member had claimed and not settled", "rows", reaped.Rows)
-		}
+		l.reaped(reaped)
 	}
 	if len(dead) > 0 {
 		l.log.Info("members whose processes have ended on this host left their partitions at once", "members", dead, "partitions", partitions)

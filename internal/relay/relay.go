@@ -171,19 +171,29 @@ func (r *Relay) run() {
 // leave ends the memberships, so that others have the partitions at once. After a hard
 // stop something may still be out: the leases run out then.
 func (r *Relay) leave() {
-	var members []MemberID
-	for _, l := range r.lanes {
-		if life := l.member.life(); life != nil {
-			members = append(members, life.id)
-			defer l.member.ended(life.id)
-		}
-	}
-	if len(members) == 0 || r.hard.Err() != nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(urgent(r.hard), storeTimeout)
 	defer cancel()
-	if err := r.cfg.Store.Leave(ctx, members); err != nil {
+	var members []MemberID
+	var errs []error
+	for _, l := range r.lanes {
+		life := l.member.life()
+		switch {
+		case life == nil:
+			continue
+		case l.exact() && r.hard.Err() == nil:
+			errs = append(errs, l.leaves(ctx, life))
+		default:
+			members = append(members, life.id)
+		}
+		defer l.member.ended(life.id)
+	}
+	if r.hard.Err() != nil {
+		return
+	}
+	if len(members) > 0 {
+		errs = append(errs, r.cfg.Store.Leave(ctx, members))
+	}
+	if err := errors.Join(errs...); err != nil {
 		r.log.Warn("leases could not be released and will run out", "provider", r.cfg.Provider, "error", err)
 	}
 }

@@ -49,6 +49,7 @@ type reading int
 
 const (
 	unsent      reading = iota // nothing
+	undone                     // taken, and taken back with its transaction
 	panicked                   // a loss
 	crashed                    // too many losses
 	stored                     // acknowledged
@@ -66,6 +67,8 @@ func read(err error) reading {
 	var panicking *panicError
 	class, scope := broker.ClassOf(err), broker.ScopeOf(err)
 	switch {
+	case errors.Is(err, broker.ErrTakenBack):
+		return undone
 	case errors.Is(err, errUnsent), class == broker.Unavailable && scope == broker.ScopeRow: // one before it of its key failed
 		return unsent
 	case errors.Is(err, errCrash):
@@ -153,7 +156,7 @@ func (t *track) listen(now time.Time, c *choice, all []judged, o *outcome) map[i
 			topics[k.topic], order = h, append(order, k.topic)
 		}
 		h.note(row, k.key)
-		if o.first == nil && row.err != nil && row.means != unsent {
+		if o.first == nil && row.err != nil && row.means != unsent && row.means != undone {
 			o.first = row.err
 		}
 	}
@@ -174,7 +177,7 @@ func (t *track) listen(now time.Time, c *choice, all []judged, o *outcome) map[i
 
 func (h *heard) note(row judged, key int64) {
 	switch {
-	case row.means == stored, row.means == refused && !row.behind:
+	case row.means == stored, row.means == undone, row.means == refused && !row.behind:
 		h.answered, h.answers = true, append(h.answers, key)
 	case row.behind:
 	case row.means == elsewhere:

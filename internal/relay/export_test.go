@@ -1,0 +1,4 @@
+package relay
+
+// TransactionalID is for tests that publish as a member would.
+var TransactionalID = transactionalID
