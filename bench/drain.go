@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,6 +25,8 @@ type drainage struct {
 	delete bool
 	// calls of the broker of each engine that may be out; 0 is the default.
 	calls int
+	// exact publishes in transactions.
+	exact bool
 	// engines beside the first one, each with connections of its own.
 	others int
 }
@@ -31,7 +34,7 @@ type drainage struct {
 // waybill is events per second from the start of an engine to the last row being
 // published, in the table too.
 func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, err error) {
-	b, end, err := w.broker(ctx)
+	b, end, err := w.brokerOn(ctx, kafka.Config{Addresses: []string{w.kafka}, ExactlyOnce: d.exact})
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,8 @@ func scenarios(n sizes) []scenario {
 	few := drainage{events: n.events, keys: 50}
 	forwarded := drainage{events: 20_000, keys: 10_000}
 	cloned := drainage{events: 5_000}
-	deleted, aged, large := all, all, all
+	deleted, once, aged, large := all, all, all, all
+	once.exact = true
 	deleted.delete, aged.history, large.events = true, n.history, n.large
 	watched := large
 	watched.snapshot = time.Minute
@@ -101,6 +102,7 @@ func scenarios(n sizes) []scenario {
 		}},
 		{name: "drain-50", unit: "events/s", metrics: rate, waybill: few.waybill, byHand: few.byHand},
 		{name: "drain-delete", unit: "events/s", metrics: rate, waybill: deleted.waybill, byHand: deleted.byHand},
+		{name: "drain-once", unit: "events/s", metrics: rate, waybill: once.waybill, limit: all.waybill, against: "at least once"},
 		{name: "drain-history", unit: "events/s", metrics: rate, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
 		{name: "drain-snapshot", unit: "events/s", metrics: rate, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
 		{

@@ -33,7 +33,8 @@ func TestScenarios(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
 
 	d := drainage{events: 3000, keys: 50}
-	deleted, history, watched := d, d, d
+	deleted, once, history, watched := d, d, d, d
+	once.exact = true
 	deleted.delete = true
 	history.history = 5000
 	watched.snapshot = time.Minute
@@ -55,6 +56,7 @@ func TestScenarios(t *testing.T) {
 		{"drain-delete", deleted.waybill, rate},
 		{"drain-delete by hand", deleted.byHand(first), rate},
 		{"drain-delete by hand, new tables", deleted.byHand(second), rate},
+		{"drain-once", once.waybill, rate},
 		{"drain-history", history.waybill, rate},
 		{"drain-snapshot", watched.waybill, rate},
 		{"calls", numbers(d, func(d drainage) work { return d.waybill }), numberMetrics},

@@ -15,7 +15,8 @@ import (
 // It takes what was there when the reading began, and is asked only after the
 // last message has been acknowledged.
 func (w *world) read(ctx context.Context, topic string) ([]*kgo.Record, error) {
-	c, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	c, err := kgo.NewClient(kgo.SeedBrokers(w.kafka), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // these end a partition with transactions
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,9 @@ func (w *world) read(ctx context.Context, topic string) ([]*kgo.Record, error) {
 			return nil, err
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			records = append(records, r)
+			if !r.Attrs.IsControl() {
+				records = append(records, r)
+			}
 			if end, ok := left[r.Partition]; ok && r.Offset+1 >= end {
 				delete(left, r.Partition)
 			}

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Prefixed is b with every topic and every consumer group under prefix: two
@@ -70,7 +71,7 @@ func (p prefixed) ExactlyOnce() bool {
 func (p prefixed) Transact(ctx context.Context, id string) (Transactor, Mark, error) {
 	b, ok := p.Broker.(Transactional)
 	if !ok {
-		return nil, Mark{}, Scoped(Permanent, ScopeBroker, errors.ErrUnsupported)
+		return nil, Mark{}, Scoped(Permanent, ScopeBroker, fmt.Errorf("the broker has no transactions: %w", errors.ErrUnsupported))
 	}
 	t, mark, err := b.Transact(ctx, p.prefix+id)
 	if err != nil {

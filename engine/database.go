@@ -71,7 +71,7 @@ func (d *database) add(m *uow.Manager) error {
 func (d *database) lane(l *link, external bool) {
 	i := slices.IndexFunc(d.lanes, func(have relay.Lane) bool { return have.Target == l.name })
 	if i < 0 {
-		d.lanes = append(d.lanes, relay.Lane{Target: l.name, Broker: l, External: external})
+		d.lanes = append(d.lanes, relay.Lane{Target: l.name, Broker: l.lane(), External: external})
 		return
 	}
 	d.lanes[i].External = d.lanes[i].External && external

@@ -108,14 +108,56 @@ func (l *link) ensure(ctx context.Context) error {
 }
 
 func (l *link) Publish(ctx context.Context, messages []broker.Message) error {
-	if err := l.ensure(ctx); err != nil {
-		// Whatever kept the topics from being created: nothing was sent.
-		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
-	}
-	if err := l.ensureForeign(ctx, messages); err != nil {
-		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
+	if err := l.prepare(ctx, messages); err != nil {
+		return err
 	}
 	return l.Broker.Publish(ctx, messages)
+}
+
+// prepare sees to it that the topics are there.
+func (l *link) prepare(ctx context.Context, messages []broker.Message) error {
+	err := l.ensure(ctx)
+	if err == nil {
+		err = l.ensureForeign(ctx, messages)
+	}
+	// Whatever kept the topics from being created: nothing was sent.
+	return broker.Scoped(broker.Unavailable, broker.ScopeBroker, err)
+}
+
+// transactionalLink is a link to a broker that has transactions.
+type transactionalLink struct {
+	*link
+	broker.Transactional
+}
+
+// lane is what an outbox publishes to.
+func (l *link) lane() broker.Broker {
+	if b, ok := l.Broker.(broker.Transactional); ok {
+		return transactionalLink{l, b}
+	}
+	return l
+}
+
+// Transact implements [broker.Transactional].
+func (l transactionalLink) Transact(ctx context.Context, id string) (broker.Transactor, broker.Mark, error) {
+	tx, mark, err := l.Transactional.Transact(ctx, id)
+	if err != nil {
+		return nil, broker.Mark{}, err
+	}
+	return linked{tx, l.link}, mark, nil
+}
+
+// linked is a transactor of a link.
+type linked struct {
+	broker.Transactor
+	link *link
+}
+
+func (l linked) Publish(ctx context.Context, mark broker.Mark, messages []broker.Message) error {
+	if err := l.link.prepare(ctx, messages); err != nil {
+		return err
+	}
+	return l.Transactor.Publish(ctx, mark, messages)
 }
 
 // ensureForeign creates the topics of messages that are of no context of this

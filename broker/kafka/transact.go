@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// marks is the topic that marks are offsets of. It is always empty.
-	marks = "waybill.marks"
+	// MarkTopic is the topic that marks are offsets of, behind the broker's prefix. It is
+	// always empty.
+	MarkTopic = "waybill.marks"
 	// openIn is how long Transact takes at most. A transaction whose end is being written
 	// is waited for.
 	openIn = 15 * time.Second
@@ -32,7 +33,7 @@ var _ broker.Transactional = (*Broker)(nil)
 
 // markTopic has the prefix that the id has.
 func markTopic(id string) string {
-	return id[:max(strings.LastIndex(id, broker.TransactionalPrefix), 0)] + marks
+	return id[:max(strings.LastIndex(id, broker.TransactionalPrefix), 0)] + MarkTopic
 }
 
 // transactor publishes claims, each in a transaction with its mark: an offset that a group

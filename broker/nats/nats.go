@@ -90,11 +90,15 @@ var (
 // keys of [Config]. The key embedded is for the package embedded.
 func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
 	var settings struct {
-		Config   `yaml:",inline"`
-		Embedded string `yaml:"embedded"`
+		Config      `yaml:",inline"`
+		Embedded    string `yaml:"embedded"`
+		ExactlyOnce bool   `yaml:"exactly_once"`
 	}
 	if err := s.Decode(&settings); err != nil {
 		return nil, err
+	}
+	if settings.ExactlyOnce {
+		return nil, ErrNoTransactions
 	}
 	if settings.Embedded != "" {
 		return nil, errors.New("nats: this program can't run the server itself: register embedded.FromSettings of broker/nats/embedded for kind nats, or replace embedded by url")
@@ -107,6 +111,9 @@ func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error)
 }
 
 var _ broker.Opener = FromSettings
+
+// ErrNoTransactions is why exactly_once can't be set.
+var ErrNoTransactions = errors.New("nats: exactly_once is for kafka, whose transactions it uses: remove it; messages come at least once, and inboxes absorb what comes again")
 
 // Open connects. A server that can't be reached is an outage like a later one:
 // the broker connects by itself when the server is there, and until then calls fail

@@ -114,6 +114,9 @@ func (d doctorCmd) needs(all *databases, b config.Broker, groups []string) (n ka
 			n.Topics = append(n.Topics, slices.Collect(maps.Values(t.Topics))...)
 		}
 	}
+	if conf, err := kafka.ConfigFrom(b.Settings); err == nil && b.Kind == "kafka" {
+		n.ExactlyOnce = conf.ExactlyOnce
+	}
 	if used && all.context != "" {
 		n.Contexts = append(n.Contexts, all.context)
 	}

@@ -31,6 +31,7 @@ func TestOutage_C_65_F_05_F_32(t *testing.T) {
 	})
 	t.Run("falls silent under load", silence)
 	t.Run("stalls while units commit", stalled)
+	t.Run("is killed while transactions are open", exactOutage)
 	t.Run("refuses some topics", unwritable)
 	t.Run("refuses some topics in a storm of kills", storm)
 }

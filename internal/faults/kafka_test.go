@@ -63,7 +63,8 @@ func (w *world) inKafka(prefix string) (all []delivery) {
 // read reads n partitions up to where they end.
 func (w *world) read(ctx context.Context, topics []string, ends map[string]map[int32]int64, n int) (all []delivery) {
 	w.t.Helper()
-	client := w.client(kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client := w.client(kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // these end a partition with transactions
 	defer client.Close()
 	for n > 0 {
 		fetches := client.PollFetches(ctx)
@@ -75,6 +76,9 @@ func (w *world) read(ctx context.Context, topics []string, ends map[string]map[i
 			}
 			if r.Offset == end-1 {
 				n--
+			}
+			if r.Attrs.IsControl() {
+				return
 			}
 			d := delivery{topic: r.Topic, life: w.lives[r.Topic], partition: r.Partition, offset: r.Offset, key: string(r.Key), body: r.Value}
 			for _, h := range r.Headers {

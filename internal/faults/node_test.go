@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,6 +49,7 @@ type nodeConfig struct {
 	MaxMessageBytes int // of Kafka's adapter
 	PublishTimeout  time.Duration
 	Trap            trap
+	Exact           bool    // it publishes in transactions
 	Detour          string  // where its own Kafka is reached
 	Partners        string  // where partners' Kafka is reached
 	Consume         bool    // its own events, into the table effects
@@ -70,6 +72,8 @@ type trap struct {
 	Gate     string        // "before" the call, or "after" it, or before the "start" of the engine.
 	Detached bool          // The call goes on whatever its context says: its bytes were on the wire.
 	Delay    time.Duration // before and after each call, at most.
+	Exact    string        // Whoever publishes in a transaction now and then dies there.
+	Forgets  bool          // What the marks of transactions say isn't known to the engine.
 }
 
 func runNode(text string) error {
@@ -138,7 +142,7 @@ func (n *node) listen() {
 func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	k, err := kafka.Open(ctx, kafka.Config{
 		Addresses: strings.Split(n.cfg.Kafka, ","), Logger: n.log, MaxMessageBytes: n.cfg.MaxMessageBytes, PublishTimeout: n.cfg.PublishTimeout,
-		Dial: through(n.cfg.Detour),
+		ExactlyOnce: n.cfg.Exact, Dial: through(n.cfg.Detour),
 	})
 	if err != nil {
 		return err
@@ -148,7 +152,12 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()
-	brokers := map[string]broker.Broker{"default": &trapped{Broker: &forgetful{broker.Prefixed(k, n.cfg.Prefix), n.cfg.Redelivered}, node: n}}
+	own := broker.Prefixed(k, n.cfg.Prefix)
+	var trap broker.Broker = &trapped{Broker: &forgetful{own, n.cfg.Redelivered}, node: n}
+	if n.cfg.Exact {
+		trap = exactlyTrapped{trap, own.(broker.Transactional), n, new(atomic.Int64)}
+	}
+	brokers := map[string]broker.Broker{"default": trap}
 	if n.cfg.Partners != "" {
 		partners, failure := n.partners(ctx)
 		if failure != nil {

@@ -13,7 +13,7 @@ import (
 func TestRightsAreWhatIsNeeded(t *testing.T) {
 	n := kafkacheck.Needs{
 		Prefix: "acme.", Contexts: []string{"ordering", "ordering"}, Topics: []string{"orders for us"},
-		Reads: []string{"shipping.shipment"}, Groups: []string{"billing"},
+		Reads: []string{"shipping.shipment"}, Groups: []string{"billing"}, ExactlyOnce: true,
 	}
 	var commands []string
 	for _, g := range n.Grants() {
@@ -25,6 +25,9 @@ func TestRightsAreWhatIsNeeded(t *testing.T) {
 		begin + "--operation Write --operation Describe --operation Create --operation DescribeConfigs --topic 'acme.orders for us'",
 		begin + "--operation Read --operation Describe --operation DescribeConfigs --topic acme.shipping.shipment",
 		begin + "--operation Read --operation Describe --group acme.billing",
+		begin + "--operation Write --operation Describe --transactional-id acme.waybill. --resource-pattern-type prefixed",
+		begin + "--operation Read --operation Describe --group acme.waybill. --resource-pattern-type prefixed",
+		begin + "--operation Read --operation Describe --operation Create --topic acme.waybill.marks",
 	}, commands)
 	require.Contains(t, kafkacheck.Grant{Name: "it's"}.Command("u", "s"), `'it'\''s'`)
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/kafka"
 )
 
 // Needs are what the contexts of a configuration do with one broker.
@@ -15,11 +18,13 @@ type Needs struct {
 	Topics   []string // That partners have under names of their own.
 	Reads    []string // Topics that are consumed.
 	Groups   []string // Of subscriptions.
+	// ExactlyOnce: outboxes publish in transactions.
+	ExactlyOnce bool
 }
 
 // Grant is a right that a user needs.
 type Grant struct {
-	Resource   string   `json:"resource"` // "topic" or "group"
+	Resource   string   `json:"resource"` // "topic", "group" or "transactional-id"
 	Name       string   `json:"name"`
 	Prefixed   bool     `json:"prefixed"` // Name is what names begin with.
 	Operations []string `json:"operations"`
@@ -40,6 +45,13 @@ func (n Needs) Grants() []Grant {
 	}
 	for _, g := range sorted(n.Groups) {
 		all = append(all, Grant{"group", n.Prefix + g, false, []string{"Read", "Describe"}, "subscription " + g})
+	}
+	if n.ExactlyOnce {
+		ids := n.Prefix + broker.TransactionalPrefix
+		all = append(all,
+			Grant{"transactional-id", ids, true, []string{"Write", "Describe"}, "exactly_once: the transactions"},
+			Grant{"group", ids, true, []string{"Read", "Describe"}, "exactly_once: their marks"},
+			Grant{"topic", n.Prefix + kafka.MarkTopic, false, []string{"Read", "Describe", "Create"}, "exactly_once: what the marks are offsets of"})
 	}
 	return all
 }

@@ -271,6 +271,10 @@ func (l *lane) conclude(ctx context.Context, m MemberID, name string, tokens []T
 			break
 		}
 		tx, mark, err := l.openID(ctx, transactionalID(name, m, slotOf(token.N)))
+		if errors.Is(err, errors.ErrUnsupported) {
+			l.log.Error("rows may be delivered again", "error", errNoTransactions)
+			break
+		}
 		if err != nil {
 			return Reaped{}, err
 		}

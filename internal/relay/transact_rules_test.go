@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -212,5 +213,98 @@ func TestTransact_IdsAreOpenedAsTheyAreNeeded(t *testing.T) {
 		w.commit(p, 300, 20)
 		w.delivered(time.Minute)
 		require.LessOrEqual(t, len(w.broker.Marks(broker.TransactionalPrefix)), outbox.Config{}.WithDefaults().Calls)
+	})
+}
+
+// saved notes what is to survive a crash of the database.
+type saved struct {
+	*relaytest.Store
+	steps, durable atomic.Int64
+}
+
+func (s *saved) note(durable bool) {
+	s.steps.Add(1)
+	if durable {
+		s.durable.Add(1)
+	}
+}
+
+func (s *saved) Claim(ctx context.Context, c relay.ClaimRequest) (relay.Claim, error) {
+	s.note(c.Durable)
+	return s.Store.Claim(ctx, c)
+}
+
+func (s *saved) Settle(ctx context.Context, t relay.Settlement) (bool, error) {
+	s.note(t.Durable)
+	return s.Store.Settle(ctx, t)
+}
+
+// The switch UNSAVED of the model: a token that a crash of the database brings back would have
+// another claim's mark by then.
+func TestTransact_TokensAndWhatSettlesThemAreDurable(t *testing.T) {
+	for name, off := range map[string]bool{"exactly once": false, "at least once": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				s := &saved{}
+				p := w.start(func(p *process, cfg *relay.Config) {
+					s.Store = p.store
+					cfg.Store, cfg.Lanes[0].Broker = s, &exact{connection: p.broker, off: off}
+				})
+				w.ready(map[*process]int{p: 8})
+				w.commit(p, 5, 5)
+				w.delivered(time.Minute)
+				require.Positive(t, s.steps.Load())
+				require.Equal(t, map[bool]int64{true: 0, false: s.steps.Load()}[off], s.durable.Load())
+			})
+		})
+	}
+}
+
+// The switch REINIT of the model: a transaction's id is opened before its claim. One that was
+// opened behind it could be committed after a reap has read the mark.
+func TestTransact_IsOpenedBeforeItsClaim(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var mu sync.Mutex
+		var steps []string
+		note := func(step string) {
+			mu.Lock()
+			defer mu.Unlock()
+			steps = append(steps, step)
+		}
+		tries := 0
+		p := w.start(func(p *process, cfg *relay.Config) {
+			p.store.Before(func(step relaytest.Step) {
+				if step == relaytest.Claim {
+					note("claim")
+				}
+			})
+			cfg.Outbox.Calls = 1
+			cfg.Lanes[0].Broker = &exact{
+				connection: p.broker,
+				open:       func(string) error { note("open"); return nil },
+				send: func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
+					note("send")
+					if tries++; tries%3 == 1 {
+						return errors.Join(broker.ErrUndecided, tx.Publish(ctx, mark, messages))
+					} else if tries%3 == 2 {
+						return errDown
+					}
+					return tx.Publish(ctx, mark, messages)
+				},
+			}
+		})
+		w.ready(map[*process]int{p: 8})
+		for range 6 {
+			w.commit(p, 1, 5)
+			w.delivered(time.Minute)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		require.GreaterOrEqual(t, tries, 4)
+		for i, step := range steps {
+			if step == "send" {
+				require.Equal(t, "claim", steps[i-1], "%v", steps)
+			}
+		}
 	})
 }

@@ -120,7 +120,7 @@ func troubled(random *rand.Rand) func(context.Context, broker.Transactor, broker
 			failed[random.IntN(len(messages))] = refuse("not now")
 			return &broker.PublishError{Failed: failed}
 		case 5:
-			<-ctx.Done() // hangs
+			<-ctx.Done()      // hangs
 			time.Sleep(later) //nolint:forbidigo // in a bubble
 			return tx.Publish(context.WithoutCancel(ctx), mark, messages)
 		case 6, 7:

@@ -242,12 +242,15 @@ func fromSettings(ctx context.Context, s broker.Settings, address string) (broke
 		Credentials string `yaml:"credentials"`
 		NKey        string `yaml:"nkey"`
 		Replicas    int    `yaml:"replicas"`
+		ExactlyOnce bool   `yaml:"exactly_once"`
 	}
 	if err := s.Decode(&settings); err != nil {
 		return nil, err
 	}
 	own := settings.Dir != ""
 	switch {
+	case settings.ExactlyOnce:
+		return nil, nats.ErrNoTransactions
 	case own == (settings.URL != ""):
 		return nil, errors.New("nats: set either embedded, to a directory for a server in this process, or url, to a server's address")
 	case own && (settings.Credentials != "" || settings.NKey != "" || settings.Replicas != 0):
