@@ -42,8 +42,8 @@ func (s suite) transacts(t *testing.T) {
 	tx, mark := s.transact(t, b, name)
 	require.Zero(t, mark)
 	note := strings.Repeat("n", 4000)
-	require.NoError(t, tx.Publish(s.ctx(t), broker.Mark{N: 3, Note: note}, s.run(topic, "a", 3)))
-	require.NoError(t, tx.Publish(s.ctx(t), broker.Mark{N: 4}, s.run(topic, "a", 3)))
+	require.NoError(t, tx.Publish(s.ctx(t), broker.Mark{N: 3, Note: note}, s.run(topic, 3)))
+	require.NoError(t, tx.Publish(s.ctx(t), broker.Mark{N: 4}, s.run(topic, 3)))
 	_, mark = s.transact(t, b, name)
 	require.Equal(t, broker.Mark{N: 4}, mark)
 	_, mark = s.transact(t, b, id())
@@ -55,14 +55,14 @@ func (s suite) fences(t *testing.T) {
 	b := s.open(t)
 	topic, name := s.topic(t, b), id()
 	old, _ := s.transact(t, b, name)
-	require.NoError(t, old.Publish(s.ctx(t), broker.Mark{N: 1, Note: "one"}, s.run(topic, "a", 1)))
+	require.NoError(t, old.Publish(s.ctx(t), broker.Mark{N: 1, Note: "one"}, s.run(topic, 1)))
 	young, mark := s.transact(t, b, name)
 	require.Equal(t, broker.Mark{N: 1, Note: "one"}, mark)
-	err := old.Publish(s.ctx(t), broker.Mark{N: 2}, s.run(topic, "a", 1))
+	err := old.Publish(s.ctx(t), broker.Mark{N: 2}, s.run(topic, 1))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, broker.ErrUndecided)
-	require.NoError(t, young.Publish(s.ctx(t), broker.Mark{N: 3}, s.run(topic, "a", 1)))
-	require.Error(t, old.Publish(s.ctx(t), broker.Mark{N: 4}, s.run(topic, "a", 1)), "it is of no more use")
+	require.NoError(t, young.Publish(s.ctx(t), broker.Mark{N: 3}, s.run(topic, 1)))
+	require.Error(t, old.Publish(s.ctx(t), broker.Mark{N: 4}, s.run(topic, 1)), "it is of no more use")
 	_, mark = s.transact(t, b, name)
 	require.Equal(t, int64(3), mark.N)
 	s.holds(t, b, topic, 2)
@@ -72,7 +72,7 @@ func (s suite) takesBack(t *testing.T) {
 	b := s.open(t)
 	topic, name := s.topic(t, b), id()
 	tx, _ := s.transact(t, b, name)
-	messages := s.run(topic, "a", 4)
+	messages := s.run(topic, 4)
 	messages[1].Body = make([]byte, s.TooLarge)
 	messages[2].Key = messages[1].Key
 	err := tx.Publish(s.ctx(t), broker.Mark{N: 1}, messages)
@@ -92,9 +92,9 @@ func (s suite) takesBack(t *testing.T) {
 }
 
 // run is n messages of as many keys.
-func (s suite) run(topic, key string, n int) (all []broker.Message) {
+func (s suite) run(topic string, n int) (all []broker.Message) {
 	for i := range n {
-		all = append(all, broker.Message{ID: uuid.NewString(), Topic: topic, Key: fmt.Sprint(key, i), Body: fmt.Append(nil, i), Headers: map[string]string{"type": "t"}})
+		all = append(all, broker.Message{ID: uuid.NewString(), Topic: topic, Key: fmt.Sprint("key-", i), Body: fmt.Append(nil, i), Headers: map[string]string{"type": "t"}})
 	}
 	return all
 }
@@ -103,7 +103,7 @@ func (s suite) run(topic, key string, n int) (all []broker.Message) {
 // comes next.
 func (s suite) holds(t *testing.T, b broker.Broker, topic string, n int) {
 	t.Helper()
-	last := s.run(topic, "a", 1)
+	last := s.run(topic, 1)
 	require.NoError(t, b.Publish(s.ctx(t), last))
 	c, err := b.Consume(s.ctx(t), topic, s.Name(t))
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ type flight struct {
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
-		s, ok := l.enterSlot(life)
+		s, ok := l.enterSlot(life) //nolint:contextcheck // it is opened for the membership
 		if !ok {
 			return false, nil
 		}

@@ -162,7 +162,7 @@ func (l *lane) reap(ctx context.Context, ended []MemberState) (some bool) {
 		reaped, err := l.r.cfg.Store.Reap(ctx, m.ID, proven)
 		l.database.Note(ctx, by(sharing, "reap"), err)
 		if err == nil && len(reaped.Undecided) > 0 {
-			l.concludes(l.r.hard, m, reaped.Undecided)
+			l.concludes(m, reaped.Undecided) //nolint:contextcheck // it goes on after the poll
 		}
 		if err != nil || !reaped.Done {
 			continue

@@ -124,7 +124,7 @@ func (l *lane) newSlots(life *membership) {
 // openSlot opens it, for as long as its membership lasts and the relay goes on.
 func (l *lane) openSlot(life *membership, s *slot) {
 	defer l.wake.ring()
-	ctx, cancel := l.r.untilStop(life.ctx) //nolint:contextcheck // it ends with the membership
+	ctx, cancel := l.r.untilStop(life.ctx)
 	defer cancel()
 	_, tx, err := l.opened(ctx, s.id)
 	l.mu.Lock()
@@ -309,13 +309,13 @@ func (l *lane) leaves(ctx context.Context, life *membership) error {
 }
 
 // concludes ends another member aside: the broker may be away.
-func (l *lane) concludes(hard context.Context, m MemberState, tokens []Token) {
+func (l *lane) concludes(m MemberState, tokens []Token) {
 	if !l.concluding.CompareAndSwap(false, true) {
 		return // the next poll finds it
 	}
 	l.r.done.Go(func() {
 		defer l.concluding.Store(false)
-		ctx, cancel := l.r.untilStop(hard)
+		ctx, cancel := l.r.untilStop(l.r.hard)
 		defer cancel()
 		reaped, err := l.conclude(ctx, m.ID, m.Name, tokens, false)
 		if err == nil {
