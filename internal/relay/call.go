@@ -116,7 +116,10 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 	}
 	spans := c.l.publishing(ctx, c.rows, wave, out)
 	answered := make(chan error, 1)
-	publish := c.publisher(wave)
+	publish := c.l.Broker.Publish
+	if c.f.slot != nil {
+		publish = c.publisher(wave)
+	}
 	go func() {
 		defer func() {
 			if v := recover(); v != nil {
@@ -134,7 +137,9 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 	if panicked, ok := errors.AsType[*panicError](err); ok {
 		c.panic = panicked
 	}
-	c.transacted(wave, err)
+	if c.f.slot != nil && err != nil {
+		c.transacted(wave, err)
+	}
 	c.take(wave, err)
 	spans.end(wave, c.errs)
 }

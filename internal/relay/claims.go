@@ -23,18 +23,25 @@ type flight struct {
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
-		s, ok := l.enterSlot(life) //nolint:contextcheck // it is opened for the membership
-		if !ok {
-			return false, nil
+		var s *slot
+		if l.exact() {
+			var ok bool
+			if s, ok = l.enterSlot(life); !ok { //nolint:contextcheck // it is opened for the membership
+				return false, nil
+			}
 		}
 		c, leave := l.choose()
 		if c == nil {
-			l.leaveSlot(s)
+			if s != nil {
+				l.leaveSlot(s)
+			}
 			return false, nil
 		}
 		f := &flight{l: l, life: life, track: l.track, c: c, leave: leave, slot: s}
 		if ok, err := l.claim(hard, f); err != nil || !ok {
-			l.leaveSlot(s)
+			if s != nil {
+				l.leaveSlot(s)
+			}
 			return false, err
 		}
 		l.flights.Go(func() { f.fly(hard) })

@@ -21,7 +21,9 @@ func (f *flight) fly(hard context.Context) {
 	rows := len(f.rows)
 	defer func() {
 		l.inFlight.Add(-int64(rows))
-		l.leaveSlot(f.slot)
+		if f.slot != nil {
+			l.leaveSlot(f.slot)
+		}
 		l.mu.Lock()
 		l.out--
 		l.mu.Unlock()

@@ -115,9 +115,11 @@ func (l *lane) run(hard context.Context) {
 	}
 	l.drain(hard)
 	l.flights.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.newSlots(nil)
+	if l.exact() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.newSlots(nil)
+	}
 }
 
 // drain waits until nothing is out.
@@ -268,7 +270,9 @@ func (l *lane) adopt(hard context.Context) *membership {
 	if l.life != life {
 		// What is still out is of the one before: its settles will match nothing.
 		l.life, l.track, l.looked, l.forget = life, newTrack(l.breakers), time.Time{}, nil
-		l.newSlots(life)
+		if l.exact() {
+			l.newSlots(life)
+		}
 		for _, topic := range l.breakers.open() {
 			l.track.shut(topic)
 		}

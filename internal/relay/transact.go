@@ -53,12 +53,9 @@ type slots struct {
 // exact says whether the lane publishes in transactions.
 func (l *lane) exact() bool { return l.transactional != nil && l.transactional.ExactlyOnce() }
 
-// enterSlot takes an open slot, if the lane needs one. It is false if there is none, and
-// something to send with it: then one is being opened.
+// enterSlot takes an open slot. It is false if there is none, and something to send with
+// it: then one is being opened.
 func (l *lane) enterSlot(life *membership) (one *slot, ok bool) {
-	if !l.exact() {
-		return nil, true
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.slots
@@ -90,9 +87,6 @@ func (l *lane) enterSlot(life *membership) (one *slot, ok bool) {
 
 // leaveSlot has others use it. Of a membership that has ended nobody does.
 func (l *lane) leaveSlot(s *slot) {
-	if s == nil {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.busy = false
@@ -179,11 +173,8 @@ func (l *lane) openID(ctx context.Context, id string) (broker.Transactor, broker
 	return l.transactional.Transact(ctx, id)
 }
 
-// publisher is what sends a wave: in a transaction, if the call has a slot.
+// publisher is what sends a wave in a transaction.
 func (c *call) publisher(wave []int) func(context.Context, []broker.Message) error {
-	if c.f.slot == nil {
-		return c.l.Broker.Publish
-	}
 	sent := make(map[int64]bool, len(wave))
 	for _, i := range wave {
 		sent[c.rows[i].Seq] = true
@@ -195,9 +186,6 @@ func (c *call) publisher(wave []int) func(context.Context, []broker.Message) err
 // transacted closes a slot whose transaction failed, and notes whether it may have been
 // committed all the same.
 func (c *call) transacted(wave []int, err error) {
-	if c.f.slot == nil || err == nil {
-		return
-	}
 	c.l.mu.Lock()
 	tx := c.f.slot.tx
 	c.f.slot.tx = nil
