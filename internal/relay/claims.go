@@ -24,7 +24,7 @@ type flight struct {
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
 		var s *slot
-		if l.exact() {
+		if l.exact {
 			var ok bool
 			if s, ok = l.enterSlot(life); !ok { //nolint:contextcheck // it is opened for the membership
 				return false, nil

@@ -47,6 +47,7 @@ type lane struct {
 	view       atomic.Pointer[view]
 
 	transactional broker.Transactional // nil: the broker has none
+	exact         bool                 // it publishes in transactions
 	concluding    atomic.Bool          // somebody's transactions are being decided
 	toldOfReap    time.Time            // when the log was told that this waits
 
@@ -87,6 +88,7 @@ type lane struct {
 func newLane(r *Relay, cfg Lane) *lane {
 	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]bool{}}
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
+	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
 	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
 	if cfg.External {
@@ -115,7 +117,7 @@ func (l *lane) run(hard context.Context) {
 	}
 	l.drain(hard)
 	l.flights.Wait()
-	if l.exact() {
+	if l.exact {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.newSlots(nil)
@@ -270,7 +272,7 @@ func (l *lane) adopt(hard context.Context) *membership {
 	if l.life != life {
 		// What is still out is of the one before: its settles will match nothing.
 		l.life, l.track, l.looked, l.forget = life, newTrack(l.breakers), time.Time{}, nil
-		if l.exact() {
+		if l.exact {
 			l.newSlots(life)
 		}
 		for _, topic := range l.breakers.open() {

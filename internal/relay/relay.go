@@ -180,7 +180,7 @@ func (r *Relay) leave() {
 		switch {
 		case life == nil:
 			continue
-		case l.exact() && r.hard.Err() == nil:
+		case l.exact && r.hard.Err() == nil:
 			errs = append(errs, l.leaves(ctx, life))
 		default:
 			members = append(members, life.id)

@@ -50,9 +50,6 @@ type slots struct {
 	opening bool
 }
 
-// exact says whether the lane publishes in transactions.
-func (l *lane) exact() bool { return l.transactional != nil && l.transactional.ExactlyOnce() }
-
 // enterSlot takes an open slot. It is false if there is none, and something to send with
 // it: then one is being opened.
 func (l *lane) enterSlot(life *membership) (one *slot, ok bool) {
@@ -286,7 +283,7 @@ func (l *lane) conclude(ctx context.Context, m MemberID, name string, tokens []T
 
 // leaves ends the lane's own membership, of which nothing is out.
 func (l *lane) leaves(ctx context.Context, life *membership) error {
-	if !l.exact() {
+	if !l.exact {
 		return l.r.cfg.Store.Leave(ctx, []MemberID{life.id})
 	}
 	reaped, err := l.r.cfg.Store.Reap(ctx, life.id, true)
