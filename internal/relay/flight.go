@@ -129,6 +129,9 @@ func (f *flight) judge(errs map[int]error) outcome {
 	l.mu.Lock()
 	o := f.track.judge(now, verdict{retry: cfg.Retry, hold: cfg.OnAbandoned == outbox.Hold, random: rand.Float64}, f.c, f.rows, errs)
 	open := l.breakers.lane.open()
+	if o.first != nil {
+		l.failed(o.first) // before anybody sees a breaker that it opened
+	}
 	if l.track != f.track { // another life began meanwhile: the breakers are the same
 		for _, change := range o.changes {
 			if change.topic != 0 && change.open {
@@ -157,9 +160,7 @@ func (l *lane) tell(o outcome, sent int) {
 		l.breaks.Add(int64(o.breaks))
 		l.log.Error("the broker stored rows although it had not stored an earlier one of their key", "rows", o.breaks)
 	}
-	if o.first != nil {
-		l.failed(o.first)
-	} else if sent > 0 {
+	if o.first == nil && sent > 0 {
 		l.lastError.Store(nil)
 	}
 	l.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,9 +95,21 @@ func (w *world) once(ids map[string][]string) {
 	}
 }
 
+// dice are thrown by several.
+type dice struct {
+	mu sync.Mutex
+	of *rand.Rand
+}
+
+func (d *dice) IntN(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.of.IntN(n)
+}
+
 // troubled does what brokers do to a transaction: it is refused, its commit isn't answered,
 // whether it has come about, does later, or never.
-func troubled(random *rand.Rand) func(context.Context, broker.Transactor, broker.Mark, []broker.Message) error {
+func troubled(random *dice) func(context.Context, broker.Transactor, broker.Mark, []broker.Message) error {
 	return func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
 		later := time.Duration(random.IntN(3000)) * time.Millisecond
 		switch random.IntN(16) {
@@ -131,7 +144,7 @@ func troubled(random *rand.Rand) func(context.Context, broker.Transactor, broker
 }
 
 // trouble is what a database does to a process now and then.
-func trouble(random *rand.Rand, p *process) {
+func trouble(random *dice, p *process) {
 	later := time.Duration(random.IntN(5000)) * time.Millisecond
 	claim := []relaytest.Fault{relaytest.Unanswered, relaytest.Refused, relaytest.Late(later), relaytest.Slow(later)}
 	p.store.Fault(relaytest.Claim, claim[random.IntN(len(claim))])
@@ -142,7 +155,7 @@ func trouble(random *rand.Rand, p *process) {
 
 // chaos commits rows while processes are killed, lose their leases and have all kinds of
 // trouble, and waits until all is delivered.
-func (w *world) chaos(random *rand.Rand, change ...func(*exact)) map[string][]string {
+func (w *world) chaos(random *dice, change ...func(*exact)) map[string][]string {
 	begin := func() *process {
 		p, _ := w.exactly(append(change, func(e *exact) {
 			e.send = troubled(random)
@@ -185,7 +198,7 @@ func (w *world) chaos(random *rand.Rand, change ...func(*exact)) map[string][]st
 func TestTransact_EachOnceWhateverHappens(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, func(w *world) { w.once(w.chaos(rand.New(rand.NewPCG(seed, 1)))) })
+			inWorld(t, func(w *world) { w.once(w.chaos(&dice{of: rand.New(rand.NewPCG(seed, 1))})) })
 		})
 	}
 }
@@ -195,7 +208,7 @@ func TestTransact_WithoutMarksThereAreDoubles(t *testing.T) {
 	doubles := 0
 	for seed := range uint64(4) {
 		inWorld(t, func(w *world) {
-			ids := w.chaos(rand.New(rand.NewPCG(seed, 1)), func(e *exact) { e.forgets = true })
+			ids := w.chaos(&dice{of: rand.New(rand.NewPCG(seed, 1))}, func(e *exact) { e.forgets = true })
 			for key, want := range ids {
 				doubles += len(w.ids(key)) - len(want)
 			}
