@@ -349,9 +349,10 @@ func TestFromSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Close(t.Context()))
 	for file, remedy := range map[string]string{
-		"{embedded: ./data}": "register embedded.FromSettings",
-		"{}":                 "url is missing",
-		"{uri: 'nats://x'}":  "uri",
+		"{embedded: ./data}":                    "register embedded.FromSettings",
+		"{}":                                    "url is missing",
+		"{url: 'nats://x', exactly_once: true}": "exactly_once is for kafka",
+		"{uri: 'nats://x'}":                     "uri",
 	} {
 		b, err := nats.FromSettings(t.Context(), settings(file))
 		require.ErrorContains(t, err, remedy)

@@ -257,14 +257,15 @@ func TestFromSettings(t *testing.T) {
 	require.NoError(t, client.Close(t.Context()))
 
 	for file, remedy := range map[string]string{
-		"{}":                                   "set either embedded",
-		"{embedded: ./data, url: nats://x}":    "set either embedded",
-		"{embedded: ./data, replicas: 3}":      "go with url",
-		"{url: 'nats://x', listen: '[::1]:1'}": "go with embedded",
-		"{embedded: ./data, nkey: k}":          "go with url",
-		"{url: 'nats://x', nkey: ./none}":      "nkey",
-		"{directory: ./data}":                  "directory",
-		"{embedded: ./data, max_age: never}":   "never",
+		"{}":                                     "set either embedded",
+		"{embedded: ./data, exactly_once: true}": "exactly_once is for kafka",
+		"{embedded: ./data, url: nats://x}":      "set either embedded",
+		"{embedded: ./data, replicas: 3}":        "go with url",
+		"{url: 'nats://x', listen: '[::1]:1'}":   "go with embedded",
+		"{embedded: ./data, nkey: k}":            "go with url",
+		"{url: 'nats://x', nkey: ./none}":        "nkey",
+		"{directory: ./data}":                    "directory",
+		"{embedded: ./data, max_age: never}":     "never",
 	} {
 		b, err := embedded.FromSettings(t.Context(), settings(file))
 		require.ErrorContains(t, err, remedy)
