@@ -90,7 +90,7 @@ func (w *world) killed(n int, change ...func(*nodeConfig)) {
 	writer := w.writer(30, 4, 10*time.Millisecond)
 	one := begin(0)
 	for i := 1; i <= n; i++ {
-		if i%8 == 0 { // the other lives and loses its lease
+		if i%5 == 0 { // the other lives and loses its lease
 			w.pause(steady)
 			eventually(w.t, func() bool {
 				return w.lapsed(time.Second) || w.count("outbox_members WHERE name LIKE $1", owned(steady)) == 0
@@ -110,7 +110,7 @@ func (w *world) killed(n int, change ...func(*nodeConfig)) {
 // step, and lose their leases while they live.
 func TestExactlyOnce_KilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	kills := 8
+	kills := 6
 	if long() {
 		kills = 100
 	}
@@ -125,7 +125,7 @@ func TestExactlyOnce_KilledAtEveryStep(t *testing.T) {
 func TestExactlyOnce_WithoutMarksThereAreDoubles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 30)
-	w.killed(12, func(c *nodeConfig) {
+	w.killed(6, func(c *nodeConfig) {
 		c.Trap.Forgets = true
 		if c.Trap.Exact != "" {
 			c.Trap.Exact = "after"
@@ -136,7 +136,7 @@ func TestExactlyOnce_WithoutMarksThereAreDoubles(t *testing.T) {
 
 // exactOutage is a part of TestOutage: Kafka is killed while transactions are open.
 func exactOutage(t *testing.T) {
-	restarts := 2
+	restarts := 1
 	if long() {
 		restarts = 10
 	}
