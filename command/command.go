@@ -17,6 +17,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -167,6 +168,21 @@ func Call[R any](ctx context.Context, h *Handlers, command any, options ...Optio
 		return none, err
 	}
 	return as[R](r)
+}
+
+// Answer is Do with the result as JSON, for those who don't know its type; nil if the
+// handler returns nothing.
+func (h *Handlers) Answer(ctx context.Context, command any, options ...Option) (json.RawMessage, error) {
+	r, err := h.do(ctx, command, options)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.stored != nil:
+		return r.stored, nil
+	case !h.byType[reflect.TypeOf(command)].returns:
+		return nil, nil
+	}
+	return json.Marshal(r.value)
 }
 
 func (h *Handlers) do(ctx context.Context, command any, options []Option) (result, error) {

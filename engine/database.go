@@ -2,19 +2,17 @@ package engine
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -246,19 +244,7 @@ func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
 // unreachable says whether err means that the database may answer later, as
 // against an answer that says what is wrong.
 func (d *database) unreachable(err error) bool {
-	var network net.Error
-	var coded interface{ SQLState() string } // an answer of PostgreSQL
-	switch {
-	case errors.As(err, &coded):
-		// Connection lost, shutting down or starting up, no resources left.
-		return slices.ContainsFunc([]string{"08", "57P", "53"}, func(class string) bool {
-			return strings.HasPrefix(coded.SQLState(), class)
-		})
-	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
-		errors.Is(err, driver.ErrBadConn), errors.Is(err, context.DeadlineExceeded):
-		return true
-	}
-	return d.provider.Retryable(err)
+	return dberr.Away(err) || d.provider.Retryable(err)
 }
 
 func (d *database) wrap(err error) error {

@@ -25,8 +25,8 @@ var rank = map[string]int{
 	"uow":        2,
 	"repository": 3, "subscription": 3,
 	"command": 4,
-	"engine":  5,
-	"cmd":     6, "examples": 6,
+	"engine":  5, "web": 5,
+	"cmd": 6, "examples": 6,
 }
 
 // Prefixes of import paths.
@@ -127,6 +127,7 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"subscription", [][]string{drivers, adapters}},
 		{"subscription/dedup", [][]string{drivers, adapters, nats, kafka, watermill, own("domain", "outbox", "uow")}},
 		{"subscription/dedup/natskv", [][]string{drivers, adapters, natsServer, kafka, watermill}},
+		{"web", [][]string{drivers, adapters, nats, kafka, watermill, own("engine")}},
 		{"command", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine/config", [][]string{drivers, adapters, nats, kafka, watermill}},
