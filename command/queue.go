@@ -52,14 +52,14 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 		if err := b.waits(ctx, meta.ID); err != nil {
 			return err
 		}
+		if err := over(ctx, meta.ID); err != nil {
+			return err
+		}
 	}
 	_, err = h.once(ctx, w)
 	b.count(err)
 	if _, reused := errors.AsType[*KeyReusedError](err); reused {
 		return subscription.Park(err)
-	}
-	if err == nil && meta.Command.Timer {
-		return over(ctx, meta.ID)
 	}
 	if Refused(err) {
 		return drop(err, meta)
@@ -98,13 +98,14 @@ func (b *bound) waits(ctx context.Context, id string) error {
 	return err
 }
 
-// over deletes a timer's row, behind the state of what its handler has changed: all
-// transactions lock an aggregate, then its timers. If somebody has stopped it since it
+// over has a timer's row deleted, behind the state of what its handler changes: all
+// transactions lock an aggregate, then its timers. It is said before the handler runs,
+// which may set the timer anew. If somebody has stopped it since it
 // was looked for, nothing commits, and the next look ends the message.
 func over(ctx context.Context, id string) error {
 	u, err := uow.From(ctx)
 	if err != nil {
 		return err
 	}
-	return u.Exec("", uow.Statement{Query: timerdb.Handled(id), Rows: 1, Else: subscription.RetryAfter(errStopped, time.Millisecond)})
+	return u.TimerHandled(uow.Statement{Query: timerdb.Handled(id), Rows: 1, Else: subscription.RetryAfter(errStopped, time.Millisecond)})
 }

@@ -114,6 +114,9 @@ func (l *Loan) Confirm(ConfirmLoan) error {
 
 func (l *Loan) Add(CountLoan) error {
 	l.Count++
+	if l.Status == "recurring" && l.Count < 3 {
+		domain.SetTimer(l, "due", time.Now(), CountLoan{l.ID()})
+	}
 	return nil
 }
 

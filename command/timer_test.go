@@ -44,6 +44,40 @@ func TestTimer_IsHandledOnceAtItsTime(t *testing.T) {
 	})
 }
 
+// A handler sets its own timer anew: the row of the message that it handles goes before
+// the next one comes.
+func TestTimer_ItsHandlerSetsTheNextOne(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.run()
+		w.update("l1", func(l *Loan) {
+			l.Status = "recurring"
+			domain.SetTimer(l, "due", time.Now(), CountLoan{"l1"})
+		})
+		w.until(func() bool { return w.counts("l1") == 3 }, "three times")
+		w.until(func() bool { return w.count("SELECT count(*) FROM timers") == 0 }, "and gone")
+	})
+}
+
+// A unit sets a timer and then removes its aggregate: none is left.
+func TestTimer_WithItsAggregateItIsGone(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			l, err := w.loans.Get(ctx, "l1")
+			if err != nil {
+				return err
+			}
+			domain.SetTimer(l, "due", time.Now().Add(time.Hour), CountLoan{"l1"})
+			if err := w.loans.Save(ctx, l); err != nil {
+				return err
+			}
+			return w.loans.Remove(ctx, l)
+		}))
+		require.Zero(t, w.count("SELECT count(*) FROM timers"))
+	})
+}
+
 func TestTimer_SetAgainItIsMovedAndStoppedItIsGone(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		w.place("l1")

@@ -29,7 +29,7 @@ func (u *Unit) flush(ctx context.Context) error {
 }
 
 func (u *Unit) flushPart(ctx context.Context, p *part) error {
-	statements, err := u.statements(ctx, p)
+	statements, err := u.statements(ctx, p, false)
 	if err != nil {
 		return u.doom(err)
 	}
@@ -43,18 +43,25 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 }
 
 // statements is what waits for a provider: guards, then the aggregates' state,
-// then timers, then the application's own statements, then the outbox rows.
+// then timers, then the application's own statements, then the outbox rows. last says
+// that nothing follows.
 //
 // The rows come last because the lock on an aggregate's row orders its writers:
 // with the rows first, two writers of one aggregate would draw their seq in one
 // order and commit in the other. Aggregates are in the order of type and id, so
 // that two units that touch the same ones don't lock each other out.
-func (u *Unit) statements(ctx context.Context, p *part) ([]Statement, error) {
+func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement, error) {
 	all := slices.Clone(p.guards)
 	var events []outbox.Event
 	for _, e := range u.waiting(p) {
 		all = append(all, e.writes...)
 		events = append(events, e.events...)
+	}
+	// Late, as it is behind all state then; but before what sets the same timer anew, or
+	// stops it with its aggregate, and so takes its row away.
+	if last || len(p.timers) > 0 {
+		all = append(all, p.handled...)
+		p.handled = nil
 	}
 	if len(p.timers) > 0 {
 		known, err := u.outbox(ctx, p)
@@ -185,7 +192,7 @@ func (u *Unit) commit(ctx context.Context) error {
 	}
 	var committed []string
 	for i, p := range u.touched {
-		statements, err := u.statements(ctx, p)
+		statements, err := u.statements(ctx, p, true)
 		if err == nil {
 			err = p.session.Commit(ctx, statements)
 			if unknown, ok := errors.AsType[*CommitUnknownError](err); ok {

@@ -73,7 +73,8 @@ func (u *Unit) timerStatements(p *part, partitions int) ([]Statement, error) {
 	}
 	var chosen []timer
 	for i, t := range p.timers {
-		if last[[2]string{t.owner, t.name}] == i {
+		removed, ok := last[[2]string{t.owner, ""}]
+		if last[[2]string{t.owner, t.name}] == i && (!ok || i >= removed) {
 			chosen = append(chosen, t)
 		}
 	}
@@ -99,6 +100,22 @@ func (u *Unit) timerStatements(p *part, partitions int) ([]Statement, error) {
 		}
 	}
 	return all, nil
+}
+
+// TimerHandled adds the statement that deletes the row of the timer whose message the unit
+// handles. It is sent behind the state, and before other timers.
+//
+// For package command.
+func (u *Unit) TimerHandled(s Statement) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	p, err := u.part("")
+	if err != nil {
+		return err
+	}
+	p.handled = append(p.handled, s)
+	return nil
 }
 
 // Schedule has a command of this context handled at a time. Name is the timer's: to

@@ -78,6 +78,7 @@ type part struct {
 	executions []Statement
 	messages   []outbox.Event // that no aggregate raised
 	timers     []timer
+	handled    []Statement          // which delete the row of a timer whose message is handled
 	due        time.Time            // of the earliest timer that was set
 	pokes      map[outbox.Poke]bool // where rows were written
 }
