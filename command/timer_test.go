@@ -38,6 +38,9 @@ func TestTimer_IsHandledOnceAtItsTime(t *testing.T) {
 		w.update("l1", func(l *Loan) { domain.SetTimer(l, "due", at, CountLoan{"l1"}) })
 		require.Equal(t, 1, w.timers("waiting"))
 		w.until(func() bool { return w.counts("l1") == 1 }, "it is handled")
+		var said []byte
+		require.NoError(t, w.db.Reader().NewRaw("SELECT payload FROM outbox WHERE stream_category = 'library::commands'").Scan(t.Context(), &said))
+		require.Contains(t, string(said), `"time":"`+at.UTC().Format("2006-01-02T15:04:05.000000Z")+`"`, "its message is of that time")
 		require.False(t, time.Now().Before(at), "not before its time")
 		w.until(func() bool { return w.count("SELECT count(*) FROM timers") == 0 }, "and gone")
 		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox"))
@@ -56,6 +59,30 @@ func TestTimer_ItsHandlerSetsTheNextOne(t *testing.T) {
 		})
 		w.until(func() bool { return w.counts("l1") == 3 }, "three times")
 		w.until(func() bool { return w.count("SELECT count(*) FROM timers") == 0 }, "and gone")
+	})
+}
+
+// A handler removes the aggregate that has set the timer, and all its timers with it.
+func TestTimer_ItsHandlerRemovesTheAggregate(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.lib = command.Must(command.Config{Units: w.units, Handlers: []command.Handler{
+			command.Create(w.loans, Place),
+			command.Update(w.loans, (*Loan).Confirm),
+			command.On(func(ctx context.Context, c CountLoan) error {
+				l, err := w.loans.Get(ctx, c.LoanID)
+				if err != nil {
+					return err
+				}
+				return w.loans.Remove(ctx, l)
+			}),
+			command.Returns(func(context.Context, AskFee) (int, error) { return 0, nil }),
+		}})
+		w.run()
+		w.update("l1", func(l *Loan) { domain.SetTimer(l, "due", time.Now(), CountLoan{"l1"}) })
+		w.until(func() bool { return w.count("SELECT count(*) FROM timers") == 0 }, "it is gone")
+		require.EqualValues(t, 1, counted(w.lib, "CountLoan").Done)
+		require.Zero(t, counted(w.lib, "CountLoan").Failed)
 	})
 }
 

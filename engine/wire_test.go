@@ -23,7 +23,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 	}{
 		"no units": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Units = nil },
-			[]string{"Units is empty: add what uow.New returned"},
+			[]string{"Units and Contexts are empty: add what uow.New returned"},
 		},
 		"units that are nil, and that come twice": {
 			func(_ *testing.T, b *bench, cfg *Config) { cfg.Units = []*uow.Manager{b.sales, nil, b.sales} },

@@ -59,7 +59,7 @@ func (u *Unit) timer(ctx context.Context, p *part, owner string, t rootstate.Tim
 	if _, err := u.outbox(ctx, p); err != nil {
 		return err
 	}
-	e.Command.Timer = true
+	e.Command.Timer, e.Time = true, t.At.UTC() // An inbox takes what is much older than it remembers for a message that comes again.
 	p.timers = append(p.timers, timer{owner: owner, name: t.Name, at: t.At, event: &e})
 	return nil
 }
