@@ -147,6 +147,16 @@ func (d *database) promoted(pokes []outbox.Poke) {
 	}
 }
 
+// lanesTell says whether a lane tells that the database doesn't let it work.
+func (d *database) lanesTell() bool {
+	for _, s := range d.status() {
+		if s.Database != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // timerSet tells the promoter that a timer was committed which is due at a time.
 func (d *database) timerSet(at time.Time) {
 	if d.promoter != nil {

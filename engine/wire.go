@@ -347,7 +347,7 @@ func (w *wiring) processors() {
 			continue
 		}
 		d.processor = p
-		d.promoter = timerdb.NewPromoter(d.timers, w.cfg.Outbox.WithDefaults().PollInterval, d.promoted, w.log.With("provider", d.provider.Name()))
+		d.promoter = timerdb.NewPromoter(d.timers, w.cfg.Outbox.WithDefaults().PollInterval, d.promoted, d.lanesTell, w.log.With("provider", d.provider.Name()))
 	}
 }
 

@@ -50,9 +50,10 @@ type Promoter struct {
 }
 
 // NewPromoter returns a promoter that looks at least every so often, and says where it
-// has put messages.
-func NewPromoter(steps Steps, every time.Duration, wake func([]outbox.Poke), log *slog.Logger) *Promoter {
-	return &Promoter{steps: steps, every: every, wake: wake, outage: &dberr.Outage{Log: log}, woken: make(chan struct{}, 1)}
+// has put messages. told says whether another line of the log tells that the database is
+// away: then it has none of its own; nil: there is no other.
+func NewPromoter(steps Steps, every time.Duration, wake func([]outbox.Poke), told func() bool, log *slog.Logger) *Promoter {
+	return &Promoter{steps: steps, every: every, wake: wake, outage: &dberr.Outage{Log: log, Told: told}, woken: make(chan struct{}, 1)}
 }
 
 // Set tells it that a timer was set: at is when it is due. It never waits.

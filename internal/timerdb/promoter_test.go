@@ -82,7 +82,7 @@ func promoting(t *testing.T, f *table, check func(t *testing.T, p *timerdb.Promo
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var pokes []outbox.Poke
-		p := timerdb.NewPromoter(f, time.Second, func(all []outbox.Poke) { pokes = append(pokes, all...) }, slog.New(slog.NewTextHandler(&log, nil)))
+		p := timerdb.NewPromoter(f, time.Second, func(all []outbox.Poke) { pokes = append(pokes, all...) }, nil, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
