@@ -63,13 +63,14 @@ func (c *calls) Publish(ctx context.Context, messages []broker.Message) error {
 type lane struct {
 	*calls
 
-	t *testing.T
+	t     *testing.T
+	relay *relay.Relay
 }
 
 // lane starts a relay that has so many calls out at once, of so many rows.
 func (b *bench) lane(t *testing.T, callsOut, rows int) *lane {
 	t.Helper()
-	l := &lane{&calls{memory.New(memory.Config{}), make(chan *call)}, t}
+	l := &lane{&calls{memory.New(memory.Config{}), make(chan *call)}, t, nil}
 	r, err := relay.New(relay.Config{
 		Provider: "test", Store: b.Store, Lanes: []relay.Lane{{Target: "default", Broker: l}}, Logger: slog.New(slog.DiscardHandler),
 		Outbox: outbox.Config{
@@ -78,6 +79,7 @@ func (b *bench) lane(t *testing.T, callsOut, rows int) *lane {
 		},
 	})
 	require.NoError(t, err)
+	l.relay = r
 	require.NoError(t, r.Start(t.Context()))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
@@ -187,8 +189,10 @@ func onlyItsTarget(t *testing.T, b *bench) {
 func respectsLimit(t *testing.T, b *bench) {
 	for limit, want := range map[int][]int{5: {5, 1}, 6: {6}, 7: {6}} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			b.Insert("a", "b", "a", "a", "b", "c")
 			l := b.lane(t, 1, limit) // stops with the test
+			// A lane that has some of its partitions sends their rows without the others'.
+			require.Eventually(t, func() bool { return l.relay.Status()["default"].Partitions == outboxdbtest.Partitions }, time.Minute, time.Millisecond)
+			b.Insert("a", "b", "a", "a", "b", "c")
 			for _, n := range want {
 				c := l.next()
 				require.Len(t, c.messages, n)
