@@ -105,6 +105,7 @@ func TestDo_N6_SixteenClientsOnOneAggregate(t *testing.T) {
 	})
 }
 
+// F-60: also without a tenant.
 func TestOnce_OneOfManyTakesEffectAndAllGetItsResult(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var all sync.WaitGroup
