@@ -94,7 +94,9 @@ func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
 }
 
 // An engine is killed with -9 in the middle of a backlog, and the next one, too: of the
-// rows that are published, hundreds come twice for a kill and not thousands.
+// rows that are published, hundreds come twice for a kill and not thousands. What a lane
+// has in hand grows while calls are slow and more of it makes them pay: so it is about the
+// kills together, and each has the bound that eight calls of 500 rows have.
 func TestKill_InABacklog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -112,6 +114,7 @@ func TestKill_InABacklog(t *testing.T) {
 	r := w.check()
 	require.Equal(t, 20_000, r.events)
 	require.Positive(t, r.taken)
-	require.Less(t, r.worst, 1000)
+	require.Less(t, r.duplicates, 4*1000)
+	require.LessOrEqual(t, r.worst, 8*500)
 	require.Zero(t, r.abandoned+r.paid)
 }
