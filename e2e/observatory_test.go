@@ -73,7 +73,7 @@ func TestObservatory_AnOutageInPlainWords(t *testing.T) {
 	b := open(t)
 	b.open(s, "")
 	b.shows(".reasons", "broker partner takes nothing (connection refused); rows wait, and lose no attempt; since")
-	b.shows(".reasons", "See that it runs, its address, and its rights.")
+	b.shows(".reasons", "See that it runs, its address, its login and its rights.")
 	b.shows(`[data-card="failed"] dd`, "0")
 	b.picture("outage-overview")
 	b.press("2") // lanes
