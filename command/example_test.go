@@ -114,9 +114,12 @@ func Example() {
 	check(handlers.Do(ctx, rent, command.Once("request-1")))
 
 	// The car isn't back in time.
-	for r := new(Rental); !r.Overdue; time.Sleep(time.Millisecond) {
-		r, err = repo.Get(ctx, "r1")
+	for range time.Tick(time.Millisecond) {
+		r, err := repo.Get(ctx, "r1")
 		check(err)
+		if r.Overdue {
+			break
+		}
 	}
 	fmt.Println("overdue")
 

@@ -2,7 +2,6 @@ package command
 
 import (
 	"embed"
-	"io/fs"
 
 	"github.com/waybill-go/waybill/internal/migrate"
 )
@@ -13,11 +12,7 @@ var migrations embed.FS
 // Migrations are the table of idempotency keys. engine.Migrate applies them to each of
 // a context's providers.
 func Migrations() migrate.Set {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the folder is part of this build
-	}
-	return migrate.Set{Feature: "command", Files: files, Rights: []migrate.Right{
+	return migrate.Embedded("command", migrations, []migrate.Right{
 		{Name: "command_keys", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
-	}}
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -158,6 +159,30 @@ func TestTimer_StoppedWhileItsMessageIsOnItsWay(t *testing.T) {
 		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 2 }, "both are done with")
 		require.Zero(t, w.counts("l1"))
 		require.EqualValues(t, 1, counted(w.lib, "CountLoan").Stopped)
+	})
+}
+
+// Nor has it one when its message was parked, and is replayed.
+func TestTimer_StoppedWhileItsMessageIsParked(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.lib = command.Must(command.Config{Units: w.units, Queue: subscription.Stream{MaxAttempts: 1}, Handlers: []command.Handler{
+			command.Create(w.loans, Place),
+			command.Update(w.loans, (*Loan).Confirm),
+			command.On(func(context.Context, CountLoan) error { return errors.New("broken") }),
+			command.Returns(func(context.Context, AskFee) (int, error) { return 0, nil }),
+		}})
+		w.run()
+		w.update("l1", func(l *Loan) { domain.SetTimer(l, "due", time.Now(), CountLoan{"l1"}) })
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 1 }, "it is parked")
+		w.update("l1", func(l *Loan) { domain.StopTimer(l, "due") })
+		_, err := subscription.NewDeadLetters(w.db).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "library.commands"}, subscription.ReplayOptions{Actor: "ada"})
+		require.NoError(t, err)
+		w.until(func() bool { return counted(w.lib, "CountLoan").Stopped == 1 }, "it is found to be stopped")
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE status NOT IN ('replayed', 'discarded')") == 0
+		}, "and is over")
+		require.EqualValues(t, 1, counted(w.lib, "CountLoan").Failed)
 	})
 }
 

@@ -61,7 +61,7 @@ func TestCommand_IsDescribed(t *testing.T) {
 	require.Equal(t, Borrow{BookID: "b1", Days: 3}, back)
 	et, err := d.EventNamed("BookShop.Borrow.v1")
 	require.NoError(t, err)
-	require.True(t, et.IsCommand())
+	require.Equal(t, "book-shop::commands", et.Category)
 	_, _, err = d.Encode(Borrow{BookID: "b1"})
 	require.ErrorContains(t, err, "is a command and was raised as an event; send it with command.Send")
 	_, err = d.CommandTypeOf(Borrowed{})

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,6 +53,27 @@ func TestContexts_WrongDeclarationsTogether(t *testing.T) {
 	}
 	_, err = New(Config{})
 	require.ErrorContains(t, err, "Units and Contexts are empty")
+}
+
+// An engine removes idempotency keys whose time is over.
+func TestContexts_KeysAreForgotten(t *testing.T) {
+	b := setup(t)
+	weighed := units(t, uow.Config{Domain: scales, Providers: []uow.Provider{b.db}})
+	require.NoError(t, Migrate(t.Context(), weighed))
+	h := weighing(t, weighed)
+	for _, key := range []string{"old", "new"} {
+		require.NoError(t, h.Do(t.Context(), Weigh{"p1"}, command.Once(key)))
+	}
+	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE command_keys SET expires_at = '2026-01-01T00:00:00.000Z' WHERE key = 'old'")
+	require.NoError(t, err)
+	cfg := b.config()
+	cfg.Contexts = []Context{{Commands: h}}
+	b.start(cfg)
+	require.Eventually(t, func() bool {
+		var left []string
+		require.NoError(t, b.db.Reader().NewRaw("SELECT key FROM command_keys").Scan(t.Context(), &left))
+		return len(left) == 1 && left[0] == "new"
+	}, 20*time.Second, 5*time.Millisecond)
 }
 
 // A context brings its units, its streams, which are of its units, and the subscription of

@@ -2,7 +2,6 @@ package repository
 
 import (
 	"embed"
-	"io/fs"
 
 	"github.com/waybill-go/waybill/internal/migrate"
 )
@@ -13,9 +12,5 @@ var migrations embed.FS
 // Migrations are the tables documents and events. engine.Migrate applies them
 // to each of a context's providers.
 func Migrations() migrate.Set {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the folder is part of this build
-	}
-	return migrate.Set{Feature: "repository", Files: files, Rights: rights}
+	return migrate.Embedded("repository", migrations, rights)
 }

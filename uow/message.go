@@ -94,6 +94,3 @@ func (u *Unit) origin(ctx context.Context) domain.Origin {
 	origin.Traceparent = cmp.Or(tracing.Traceparent(ctx), origin.Traceparent)
 	return origin
 }
-
-// Domain is the context of the unit.
-func (u *Unit) Domain() *domain.Domain { return u.m.cfg.Domain }

@@ -28,6 +28,7 @@ import (
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/kafkatest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -275,15 +276,7 @@ func (w *world) allFromNATS(subject string, n int) (all []wire) {
 func (w *world) deleteTopics() {
 	client := w.client()
 	defer client.Close()
-	admin := kadm.NewClient(client)
-	topics, err := admin.ListTopics(context.Background())
-	require.NoError(w.t, err)
-	for _, topic := range topics.Names() {
-		if strings.HasPrefix(topic, w.prefix) {
-			_, err := admin.DeleteTopic(context.Background(), topic)
-			require.NoError(w.t, err)
-		}
-	}
+	kafkatest.DeleteTopics(w.t, client, w.prefix)
 }
 
 // fromOwn is the message of an id as the context's own broker has it.

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill/internal/kafkatest"
 )
 
 // delivered is all that Kafka has, read without the adapter, in the order of each
@@ -146,13 +148,5 @@ func (w *world) createTopic(name string, maxMessageBytes int) {
 func (w *world) deleteTopics() {
 	client := w.client()
 	defer client.Close()
-	admin := kadm.NewClient(client)
-	topics, err := admin.ListTopics(context.Background())
-	require.NoError(w.t, err)
-	for _, topic := range topics.Names() {
-		if strings.HasPrefix(topic, w.prefix) {
-			_, err := admin.DeleteTopic(context.Background(), topic)
-			require.NoError(w.t, err)
-		}
-	}
+	kafkatest.DeleteTopics(w.t, client, w.prefix)
 }

@@ -4,6 +4,7 @@ package migrate
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,6 +36,15 @@ type Set struct {
 	Feature string // "outbox"
 	Files   fs.FS
 	Rights  []Right // on everything that the files make
+}
+
+// Embedded is the set of the files that a package has in its folder "migrations".
+func Embedded(feature string, folder embed.FS, rights []Right) Set {
+	files, err := fs.Sub(folder, "migrations")
+	if err != nil {
+		panic(err) // the folder is part of this build
+	}
+	return Set{Feature: feature, Files: files, Rights: rights}
 }
 
 // SchemaError is a database whose tables are not the ones that this build needs.

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 
 	"github.com/uptrace/bun"
@@ -24,11 +23,7 @@ var migrations embed.FS
 
 // Migrations are the outbox's tables.
 func Migrations() migrate.Set {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the folder is part of this build
-	}
-	return migrate.Set{Feature: "outbox", Files: files, Rights: rights()}
+	return migrate.Embedded("outbox", migrations, rights())
 }
 
 // Migrate creates or updates the outbox's tables. A new database gets the given

@@ -2,7 +2,6 @@ package timerdb
 
 import (
 	"embed"
-	"io/fs"
 
 	"github.com/waybill-go/waybill/internal/migrate"
 )
@@ -12,14 +11,10 @@ var migrations embed.FS
 
 // Migrations are the table of timers.
 func Migrations() migrate.Set {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the folder is part of this build
-	}
-	return migrate.Set{Feature: "timers", Files: files, Rights: []migrate.Right{
+	return migrate.Embedded("timers", migrations, []migrate.Right{
 		// Units of work set and stop them, handlers delete what they have handled.
 		{Name: "timers", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
-	}}
+	})
 }
 
 //go:embed sql
