@@ -151,7 +151,7 @@ func (s *Store) Find(ctx context.Context, f outbox.Filter) ([]outbox.Entry, erro
 			return err
 		}, args)
 	})
-	if errors.Is(err, errEndless) {
+	if errors.Is(err, ErrEndless) {
 		err = fmt.Errorf("%w; a search among published rows goes through all of them: name a message, or other statuses, or begin further on", err)
 	}
 	return found, err

@@ -17,7 +17,8 @@ import (
 // lookLimit is how long a person's question may take.
 const lookLimit = 30 * time.Second
 
-var errEndless = fmt.Errorf("outbox: it took longer than %v, and was ended", lookLimit)
+// ErrEndless is a question of a person that took too long.
+var ErrEndless = fmt.Errorf("outbox: it took longer than %v, and was ended", lookLimit)
 
 // look runs what people want to know. An index is used wherever one can be: a
 // server that has not counted since most rows were undelivered would rather read
@@ -42,7 +43,7 @@ func (s *Store) look(ctx context.Context, fn func(ctx context.Context, db bun.ID
 		})
 	}
 	if err != nil && ctx.Err() == nil && (limited.Err() != nil || ended(err)) {
-		return fmt.Errorf("%w: %w", errEndless, err)
+		return fmt.Errorf("%w: %w", ErrEndless, err)
 	}
 	return err
 }

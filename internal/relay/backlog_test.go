@@ -57,6 +57,7 @@ func TestBacklog_O1_ATopicThatIsRefusedAbandonsNothing(t *testing.T) {
 				insertTo(b, "live", "l", 100)
 				eventually(t, func() bool { return len(m.Messages("live")) == 100 }, "others go on")
 				eventually(t, func() bool { return slices.Equal(p.Status()[target].OpenTopics, []string{"dead"}) }, "its breaker opens")
+				require.Contains(t, p.Status()[target].TopicError, err.Error())
 				calls := len(m.Calls())
 				eventually(t, func() bool { return len(m.Calls()) >= calls+2 }, "it is tried again")
 				require.EqualValues(t, 1000, b.Count("SELECT count(*) FROM outbox_queue WHERE attempts = 0 AND losses = 0"))

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -172,10 +173,10 @@ func (l *lane) tell(o outcome, sent int) {
 			log = log.With("topic", l.topicName(change.topic))
 		}
 		switch {
-		case change.topic != 0 && (away || !change.open && !l.told[change.topic]):
+		case change.topic != 0 && (away || !change.open && l.told[change.topic] == ""):
 			// It is away, or comes back, with the whole broker, of which there is a line.
 		case change.open:
-			l.told[change.topic] = true
+			l.told[change.topic] = dberr.Clip(fmt.Sprint(o.first))
 			log.Warn("the broker does not answer; rows wait until it does", "error", o.first)
 		default:
 			delete(l.told, change.topic)
@@ -244,7 +245,7 @@ func (f *flight) published(ctx context.Context, s Settlement, took time.Duration
 		times = append(times, f.rows[at].Waited+took)
 	}
 	l.published.add(len(times))
-	l.latency.add(time.Now(), times)
+	l.latency.Add(time.Now(), times...)
 	if !l.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

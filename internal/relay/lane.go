@@ -69,7 +69,7 @@ type lane struct {
 	window   *window          // bounds the rows in hand
 	slots    slots            // of transactions
 	names    map[int64]string // of topics
-	told     map[int64]bool   // topics of whose outage the log has a line
+	told     map[int64]string // topics of whose outage the log has a line, and the broker's words in it
 	panics   int              // of the adapter, in a row
 	careful  time.Time        // no claim before, after a panic
 
@@ -86,7 +86,7 @@ type lane struct {
 }
 
 func newLane(r *Relay, cfg Lane) *lane {
-	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]bool{}}
+	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]string{}}
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
 	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)

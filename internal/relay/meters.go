@@ -2,12 +2,14 @@ package relay
 
 import (
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/durations"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -21,7 +23,7 @@ type meters struct {
 	breaks    atomic.Int64
 	crashes   atomic.Int64
 	published rate
-	latency   latencies
+	latency   durations.Counter
 	lastError atomic.Pointer[string]
 	lastCrash atomic.Pointer[string]
 	silent    atomic.Pointer[outbox.Silence]
@@ -41,11 +43,11 @@ func (l *lane) status() outbox.LaneStatus {
 		TakenOver:          l.taken.Load(),
 		OrderBreaks:        l.breaks.Load(),
 		Crashes:            l.crashes.Load(),
-		Latency:            l.latency.lately(time.Now()),
-		Latencies:          l.latency.total(),
+		Latency:            l.latency.Lately(time.Now()),
+		Latencies:          l.latency.Total(),
 		Silent:             l.silent.Load(),
 	}
-	s.Breaker, s.OpenTopics, s.Suspects, s.Doing = l.circuit()
+	l.circuit(&s)
 	s.Healthy, s.Trouble = l.health.state()
 	if s.Attempts > 0 {
 		s.RetryRate = float64(s.Retries) / float64(s.Attempts)
@@ -62,27 +64,30 @@ func (l *lane) status() outbox.LaneStatus {
 	return s
 }
 
-// circuit is the state of the lane's breakers: "closed", "open" or "half-open", the topics
-// that are open while it isn't, the keys that are sent in small calls, and what makes the
-// lane slow on purpose.
-func (l *lane) circuit() (state string, topics []string, suspects int, doing string) {
+// circuit notes the state of the lane's breakers: the topics that are open while it isn't,
+// the keys that are sent in small calls, and what makes the lane slow on purpose.
+func (l *lane) circuit(s *outbox.LaneStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	state, suspects = l.breakers.lane.state(time.Now()), l.breakers.suspects()
+	s.Breaker, s.Suspects = l.breakers.lane.state(time.Now()), l.breakers.suspects()
 	if l.breakers.lane.open() {
-		return state, nil, suspects, "probing"
+		s.Doing = "probing"
+		return
 	}
+	words := map[string]string{}
 	for _, topic := range l.breakers.open() {
-		topics = append(topics, l.topicName(topic))
+		words[l.topicName(topic)] = l.told[topic]
 	}
-	slices.Sort(topics)
+	if len(words) > 0 {
+		s.OpenTopics = slices.Sorted(maps.Keys(words))
+		s.TopicError = words[s.OpenTopics[0]]
+	}
 	switch {
-	case suspects > 0:
-		doing = fmt.Sprintf("checking rows of unanswered calls, %d keys left", suspects)
+	case s.Suspects > 0:
+		s.Doing = fmt.Sprintf("checking rows of unanswered calls, %d keys left", s.Suspects)
 	case l.track != nil && l.track.quarantined() > 0:
-		doing = fmt.Sprintf("sending rows alone that may end the process, %d keys left", l.track.quarantined())
+		s.Doing = fmt.Sprintf("sending rows alone that may end the process, %d keys left", l.track.quarantined())
 	}
-	return state, topics, suspects, doing
 }
 
 // topicName is a topic's name. The lane has claimed of each that it knows.

@@ -106,19 +106,18 @@ func (l *lane) retire(surplus int) (gone []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owned := l.track.owned()
-	// In any order: a member on trial would get the same partition again, with nothing to send.
+	// In any order: a member on trial would get the same partition again, with nothing to
+	// send; and what has nothing in hand, which could go at once, is no help to others.
 	rand.Shuffle(len(owned), func(i, j int) { owned[i], owned[j] = owned[j], owned[i] })
 	for _, part := range owned {
 		if l.track.parts[part].retired {
 			surplus--
 		}
 	}
-	for _, busy := range []bool{false, true} { // what has nothing in hand can go at once
-		for _, part := range owned {
-			if surplus > 0 && !l.track.parts[part].retired && l.track.busy(part) == busy {
-				l.track.retire(part)
-				surplus--
-			}
+	for _, part := range owned {
+		if surplus > 0 && !l.track.parts[part].retired {
+			l.track.retire(part)
+			surplus--
 		}
 	}
 	for _, part := range owned {

@@ -129,9 +129,9 @@ func place(after string) (at, id any, err error) {
 		return nil, nil, nil
 	}
 	from, last, _ := strings.Cut(after, ",")
-	_, wrong := time.Parse(time.RFC3339Nano, from)
+	due, wrong := time.Parse(time.RFC3339Nano, from)
 	parsed, noID := uuid.Parse(last)
-	if wrong != nil || noID != nil {
+	if wrong != nil || due.Year() < 1000 || noID != nil {
 		return nil, nil, fmt.Errorf("timers: %q is not the end of a page: take it from the page before", after)
 	}
 	return from, parsed.String(), nil

@@ -197,3 +197,26 @@ func TestPromote_AllOrNothing(t *testing.T) {
 		require.ErrorContains(t, err, "`waybill timers stop --id")
 	})
 }
+
+// What is due and not sent is counted, and how late the earliest is; who asks at once
+// again gets the same.
+func TestStats_CountWaitingDueAndSent(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		store := timerdb.New(w.p.DB(), w.p.Reader())
+		stats := func() timerdb.Stats {
+			f, err := store.Stats(t.Context())
+			require.NoError(t, err)
+			return f
+		}
+		require.Equal(t, timerdb.Stats{}, stats())
+		now := time.Now()
+		w.commit(timerdb.Set(timer("a", "x", now.Add(-2*time.Hour))), timerdb.Set(timer("b", "x", now.Add(-time.Hour))), timerdb.Set(timer("c", "x", now.Add(time.Hour))))
+		_, err := store.Promote(t.Context(), 1)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return stats().Waiting == 2 }, 20*time.Second, 10*time.Millisecond)
+		f := stats()
+		require.InDelta(t, time.Hour, f.Late, float64(time.Minute))
+		f.Late = 0
+		require.Equal(t, timerdb.Stats{Waiting: 2, Due: 1, Sent: 1}, f)
+	})
+}

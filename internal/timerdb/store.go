@@ -12,25 +12,38 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/testclock"
 )
 
 // Store is the timers of one database. It is safe for concurrent use.
 type Store struct {
 	db     *bun.DB
 	reader *bun.DB
+	clock  *testclock.Clock // nil: it is no test
 
 	counting sync.Mutex
-	waiting  int64
-	counted  time.Time // until when that is good
+	counts   Stats
+	counted  time.Time // until when these are good
 }
 
 // New returns the store on a database: db for what writes, reader for what only
 // looks.
 func New(db, reader *bun.DB) *Store { return &Store{db: db, reader: reader} }
 
+// By has timers go by a test's clock, if it is one, and returns s.
+func (s *Store) By(c *testclock.Clock) *Store {
+	s.clock = c
+	return s
+}
+
 func (s *Store) sqlite() bool { return s.db.Dialect().Name() == dialect.SQLite }
 
-func (s *Store) now() bun.Safe { return bun.Safe(dbtime.Now(s.db.Dialect())) }
+func (s *Store) now() bun.Safe {
+	if ahead := s.clock.Ahead(); ahead != 0 {
+		return bun.Safe(dbtime.In(s.db.Dialect(), ahead))
+	}
+	return bun.Safe(dbtime.Now(s.db.Dialect()))
+}
 
 // inTx runs fn in a transaction of its own. On PostgreSQL it is READ COMMITTED, as each
 // statement must see what was committed while an earlier one got its locks, and its
@@ -64,7 +77,7 @@ func (s *Store) inTx(ctx context.Context, fn func(tx bun.Tx) error) error {
 func (s *Store) Next(ctx context.Context) (at time.Time, in time.Duration, ok bool, err error) {
 	var due dbtime.Time
 	var seconds float64
-	until := bun.Safe(dbtime.Seconds(s.db.Dialect(), dbtime.Now(s.db.Dialect()), "available_at"))
+	until := bun.Safe(dbtime.Seconds(s.db.Dialect(), string(s.now()), "available_at"))
 	switch err := s.reader.QueryRowContext(ctx, text("next"), until).Scan(&due, &seconds); {
 	case errors.Is(err, sql.ErrNoRows):
 		return at, 0, false, nil
@@ -77,6 +90,8 @@ func (s *Store) Next(ctx context.Context) (at time.Time, in time.Duration, ok bo
 // Stats is the state of timers.
 type Stats struct {
 	Waiting int64
+	Due     int64         // how many of them should have been sent
+	Sent    int64         // and are not handled yet
 	Late    time.Duration // since when the earliest that waits is due
 }
 
@@ -84,27 +99,29 @@ type Stats struct {
 // wait for months.
 const dear = 20
 
-// Stats reads how late timers are, and how many wait, which may be from a little
+// Stats reads how late timers are, and how many there are, which may be from a little
 // earlier if it takes long to count.
 func (s *Store) Stats(ctx context.Context) (f Stats, err error) {
 	_, in, ok, err := s.Next(ctx)
 	if err != nil {
 		return f, err
 	}
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	if !time.Now().Before(s.counted) {
+		began := time.Now()
+		err := s.look(ctx, func(db bun.IDB) error {
+			return db.QueryRowContext(ctx, text("count"), s.now()).Scan(&s.counts.Waiting, &s.counts.Due, &s.counts.Sent)
+		})
+		if err != nil {
+			return f, fmt.Errorf("timers: count them: %w", err)
+		}
+		s.counted = time.Now().Add(dear * time.Since(began))
+	}
+	f = s.counts
 	if ok {
 		f.Late = max(-in, 0)
 	}
-	s.counting.Lock()
-	defer s.counting.Unlock()
-	if time.Now().Before(s.counted) {
-		f.Waiting = s.waiting
-		return f, nil
-	}
-	began := time.Now()
-	if err := s.look(ctx, func(db bun.IDB) error { return db.QueryRowContext(ctx, text("waiting")).Scan(&f.Waiting) }); err != nil {
-		return f, fmt.Errorf("timers: count those that wait: %w", err)
-	}
-	s.waiting, s.counted = f.Waiting, time.Now().Add(dear*time.Since(began))
 	return f, nil
 }
 

@@ -4,10 +4,6 @@ package outboxdbtest
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"os"
-	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,13 +12,13 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
-	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
 // Partitions is the partition count that [Open] gives a database.
@@ -44,14 +40,7 @@ type Owned interface {
 }
 
 // SQLite is a file of a test's own.
-func SQLite(t testing.TB) Database {
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "outbox.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
-}
-
-var schemas atomic.Int64
+func SQLite(t testing.TB) Database { return dbtest.SQLite(t) }
 
 type limited struct {
 	uow.Provider
@@ -63,46 +52,26 @@ func (l limited) Limited(t testing.TB) Database {
 }
 
 // PostgreSQL is a schema of a test's own. Its store works as an engine's role.
-func PostgreSQL(t testing.TB) Database { return server(t, "WAYBILL_POSTGRES") }
+func PostgreSQL(t testing.TB) Database { return server(t) }
 
 // App is a migrated schema of PostgreSQL for a role that only saves.
 func App(t testing.TB) uow.Provider {
-	owner := server(t, "WAYBILL_POSTGRES")
+	owner := server(t)
 	require.NoError(t, outboxdb.Migrate(t.Context(), owner.DB(), Partitions))
 	return rightstest.As(t, owner.Provider, owner.cfg, migrate.App, outboxdb.Migrations())
 }
 
-// Pooler is a database behind PgBouncer in transaction mode. It has one of its own, as
-// a pooler passes no search_path on.
+// Pooler is a database behind PgBouncer in transaction mode.
 func Pooler(t testing.TB) Database {
-	past, name := server(t, "WAYBILL_POSTGRES"), fmt.Sprintf("outboxdb_pooled_%d_%d", os.Getpid(), schemas.Add(1))
-	_, err := past.DB().ExecContext(t.Context(), "CREATE DATABASE "+name)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := past.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
-		require.NoError(t, err)
-	})
-	u, err := url.Parse(os.Getenv("WAYBILL_PGBOUNCER"))
-	require.NoError(t, err)
-	u.Path = "/" + name
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: u.String(), MaxConns: 20})
+	_, through := dbtest.Pooled(t)
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: through, MaxConns: 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
 
-func server(t testing.TB, variable string) limited {
-	dsn := os.Getenv(variable)
-	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
-	name := fmt.Sprintf("outboxdb_%d_%d", os.Getpid(), schemas.Add(1))
-	cfg := postgres.Config{DSN: dsn, Schema: name}
-	p, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA IF EXISTS "+name+" CASCADE")
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+func server(t testing.TB) limited {
+	p, cfg := dbtest.Postgres(t)
 	return limited{p, cfg}
 }
 
