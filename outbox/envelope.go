@@ -70,6 +70,8 @@ func appendCommand(b []byte, c *domain.CommandMetadata) []byte {
 	b = appendNullable(b, c.Key)
 	b = append(b, `,"timer":`...)
 	b = strconv.AppendBool(b, c.Timer)
+	b = append(b, `,"reply":`...)
+	b = appendNullable(b, c.Reply)
 	return append(b, '}')
 }
 
@@ -257,6 +259,7 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 				Deadline time.Time
 				Key      string `json:"idempotency_key"`
 				Timer    bool
+				Reply    string
 			}
 			Extensions map[string]json.RawMessage
 		}
@@ -294,7 +297,7 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 	origin.TenantID, origin.Extensions = parseExtensions(m.Metadata.Extensions)
 	var command *domain.CommandMetadata
 	if c := &m.Metadata.Command; dom.Kind == kindCommand {
-		command = &domain.CommandMetadata{Deadline: c.Deadline, Key: c.Key, Timer: c.Timer}
+		command = &domain.CommandMetadata{Deadline: c.Deadline, Key: c.Key, Timer: c.Timer, Reply: c.Reply}
 	}
 	return domain.Metadata{
 		Origin:      origin,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/durations"
 )
 
 // LaneStatus is what this process knows of one of its lanes.
@@ -16,6 +17,7 @@ type LaneStatus struct {
 	InFlight           int      // rows in the broker's hand
 	Breaker            string   // "closed", "open" or "half-open"
 	OpenTopics         []string // topics that don't answer while others do
+	TopicError         string   // what the broker said when the first of OpenTopics stopped to
 	Suspects           int      // keys of calls that nobody answered: they are sent in small calls
 	Healthy            bool     // this process reaches the broker; otherwise others that do get its partitions
 	Trouble            string   // why not; "" also while it tries again with one partition
@@ -44,16 +46,10 @@ type LaneStatus struct {
 type Trouble = dberr.Trouble
 
 // Latency is how long rows took from being stored to the broker's acknowledgement.
-type Latency struct {
-	P50, P99 time.Duration // estimated; what took longer than two days counts as two days
-}
+type Latency = durations.Quantiles
 
 // Latencies are those of all rows since the start.
-type Latencies struct {
-	Count   uint64
-	Sum     time.Duration
-	Buckets map[float64]uint64 // rows that took so many seconds at most
-}
+type Latencies = durations.Total
 
 // Silence is what a lane sees of other processes that hold partitions and don't
 // renew their leases: rows of these wait until the leases end.

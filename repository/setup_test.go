@@ -1,21 +1,17 @@
 package repository_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
@@ -261,30 +257,18 @@ func onEach(t *testing.T, test func(t *testing.T, db testDB)) {
 
 func openSQLite(t testing.TB, name string) testDB {
 	t.Helper()
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: filepath.Join(t.TempDir(), "test.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	p := dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name })
 	return prepare(t, p, func() uow.Provider { return p })
 }
 
 func postgresDSN(t testing.TB) string {
 	t.Helper()
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
-	return dsn
+	return dbtest.Environment(t, "WAYBILL_POSTGRES")
 }
 
 func openPostgres(t testing.TB, dsn string) testDB {
 	t.Helper()
-	schema := "repository_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	cfg := postgres.Config{DSN: dsn, Schema: schema}
-	p, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
-		require.NoError(t, err)
-	})
+	p, cfg := dbtest.Postgres(t, func(c *postgres.Config) { c.DSN = dsn })
 	return prepare(t, p, func() uow.Provider {
 		return rightstest.As(t, p, cfg, migrate.App, outboxdb.Migrations(), repository.Migrations())
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -85,5 +86,43 @@ func TestBatch_DuplicatesAndStrangers(t *testing.T) {
 		require.EqualValues(t, 30, r.Status().Handled)
 		require.EqualValues(t, 30, r.Status().Ignored)
 		require.EqualValues(t, 70, r.Status().Duplicates)
+	})
+}
+
+// Each message of a batch has its own origin, which the unit's Enrich completes; what it
+// said of itself stays in its metadata.
+func TestBatch_EachOriginIsEnriched(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		units, err := uow.New(uow.Config{Domain: shipping, Providers: []uow.Provider{w.provider}, Enrich: func(_ context.Context, o domain.Origin) domain.Origin {
+			o.Extensions["of"] = o.CorrelationID
+			return o
+		}})
+		require.NoError(t, err)
+		var mu sync.Mutex
+		got, together := map[string]bool{}, map[*uow.Unit]int{}
+		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			u, err := uow.From(ctx)
+			if err != nil {
+				return err
+			}
+			m, _ := domain.MetadataFrom(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			together[u]++
+			got[e.OrderID] = domain.OriginFrom(ctx).Extensions["of"] == m.ID && m.Extensions["of"] == ""
+			return nil
+		}))
+		s.Units, s.Batch = units, 20
+		const n = 60
+		for i := range n {
+			w.publish(placed(fmt.Sprintf("o-%d", i), ""))
+		}
+		_, stop := w.start(s, w.broker)
+		w.until(w.acknowledged("shipping"), "all are handled")
+		stop()
+		for i := range n {
+			require.True(t, got[fmt.Sprintf("o-%d", i)], "its correlation began with it")
+		}
+		require.Less(t, len(together), n, "several messages in one unit")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -35,6 +36,28 @@ func FindConsumptions(ctx context.Context, db bun.IDB, messageID string) ([]Cons
 		}, indexable(messageID))
 	if err != nil {
 		return nil, fmt.Errorf("subscription: look for %s in the inbox: %w", messageID, err)
+	}
+	return found, nil
+}
+
+// FindLetters returns the dead letters of messages, and of those that say that they
+// have a correlation, in the order of parking, at most limit of them. It goes through
+// the whole table, of which retention keeps the size.
+func FindLetters(ctx context.Context, db bun.IDB, correlation string, messageIDs []string, limit int) ([]DeadLetter, error) {
+	header := "d.headers->>'correlation-id'"
+	if db.Dialect().Name() == dialect.SQLite {
+		header = `json_extract(d.headers, '$."correlation-id"')`
+	}
+	var found []DeadLetter
+	err := dbrows.Each(ctx, db, "SELECT "+letterColumns+" FROM dead_letters AS d WHERE d.message_id IN (?) OR "+header+" = ? ORDER BY d.seq LIMIT ?",
+		func(scan func(...any) error) error {
+			var l DeadLetter
+			err := l.scan(scan)
+			found = append(found, l)
+			return err
+		}, bun.List(append([]string{""}, messageIDs...)), correlation, limit)
+	if err != nil {
+		return nil, fmt.Errorf("subscription: look for dead letters of correlation %s: %w", correlation, err)
 	}
 	return found, nil
 }

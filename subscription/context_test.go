@@ -83,7 +83,7 @@ func (w *world) process() {
 	})
 }
 
-// S4-19, S4-20, A65, A66, D10, F-77, C-79: from the request to what a handler's own events carry.
+// S4-19, S4-20, A65, A66, D10, F-77, C-79, U-25: from the request to what a handler's own events carry.
 func TestOriginFlowsThroughAHandler(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		ordersUnits, err := uow.New(uow.Config{Domain: ordering, Providers: []uow.Provider{w.provider}})

@@ -32,6 +32,7 @@ const (
 	crashed      reason = "crashed"
 	behind       reason = "held"
 	later        reason = "waiting"
+	early        reason = "early"
 )
 
 // parkRow keeps m as it came.
@@ -53,6 +54,16 @@ func waitRow(d schema.Dialect, s Stream, m *message, wait time.Duration) (uow.St
 	}, err
 }
 
+// earlyRow keeps m as it came, until what it waits for has happened. Nobody waits for
+// it, and from patience on it is for people to look at.
+func earlyRow(d schema.Dialect, s Stream, m *message, cause error, patience time.Duration) (uow.Statement, error) {
+	columns, values, args, err := deadLetter(d, s, m, early, "early", false, cause)
+	return uow.Statement{
+		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+", due_at) VALUES ("+values+", ?)", append(args, bun.Safe(dbtime.In(d, patience)))...),
+		Rows:  1, Else: errSettled,
+	}, err
+}
+
 // appendRow puts m behind the other messages of its key. It locks the first of
 // them: whoever handles that one frees the key, and would not see m.
 func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
@@ -67,7 +78,7 @@ func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
 	}
 	return uow.Statement{
 		Query: bun.SafeQuery("INSERT INTO dead_letters ("+columns+") SELECT "+values+" FROM (SELECT 1 FROM dead_letters"+
-			" WHERE subscription = ? AND key_id = ? AND "+holding+" ORDER BY seq LIMIT 1"+lock+") AS head", append(args, s.Name, m.keyID)...),
+			" WHERE subscription = ? AND key_id = ? AND "+holding+" ORDER BY seq LIMIT 1"+lock+") AS head", append(args, s.Letters(), m.keyID)...),
 		Rows: 1, Else: errFree,
 	}, err
 }
@@ -88,7 +99,7 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 	return "id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack, reason, attempts, first_at, last_at, status, holds",
 		"?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE((SELECT first_at FROM inbox_attempts WHERE subscription = ? AND message_id = ?), ?), ?, ?, ?",
 		[]any{
-			uuid.Must(uuid.NewV7()).String(), s.Name, dberr.Clean(m.Topic), dberr.Clean(m.key), m.keyID, m.id, bun.NullZero(dberr.Clean(m.meta.Type)), m.Body, string(encoded),
+			uuid.Must(uuid.NewV7()).String(), s.Letters(), dberr.Clean(m.Topic), dberr.Clean(m.key), m.keyID, m.id, bun.NullZero(dberr.Clean(m.meta.Type)), m.Body, string(encoded),
 			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
 			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, holds,
 		}, nil

@@ -20,7 +20,7 @@ import (
 )
 
 // DeadLetterStatus is what becomes of a dead letter. Those that are parked, held,
-// waiting or in replay are open: their messages have had no effect yet, and may.
+// waiting, early or in replay are open: their messages have had no effect yet, and may.
 type DeadLetterStatus string
 
 const (
@@ -32,6 +32,9 @@ const (
 	// DeadLetterWaiting is handled when its time has come, by itself: its handler wants
 	// it later, or failed, and too many others waited to keep it in hand meanwhile.
 	DeadLetterWaiting DeadLetterStatus = "waiting"
+	// DeadLetterEarly waits for its process to begin, and is handled then. When it was
+	// there for the process's patience it counts as one that needs somebody.
+	DeadLetterEarly DeadLetterStatus = "early"
 	// DeadLetterReplay is handled again when its time has come and nothing of its
 	// key is before it.
 	DeadLetterReplay DeadLetterStatus = "replay"
@@ -156,6 +159,12 @@ type DeadLetter struct {
 	DueAt   *time.Time `json:"due_at"`  // of the replay; nil: at once
 }
 
+// Of says whether the message came by a subscription: that of the dead letter, or one of
+// the streams of a process, which share theirs and are named after process and topic.
+func (l DeadLetter) Of(subscription string) bool {
+	return subscription == l.Subscription || subscription == l.Subscription+"."+l.Topic
+}
+
 // DeadLetterDetails is all of a dead letter, and its place in its key.
 type DeadLetterDetails struct {
 	DeadLetter
@@ -209,7 +218,7 @@ func (s *DeadLetters) List(ctx context.Context, f DeadLetterFilter, page DeadLet
 		page.Limit = 100
 	}
 	if len(f.Statuses) == 0 {
-		f.Statuses = []DeadLetterStatus{DeadLetterParked, DeadLetterHeld, DeadLetterWaiting, DeadLetterReplay}
+		f.Statuses = []DeadLetterStatus{DeadLetterParked, DeadLetterHeld, DeadLetterWaiting, DeadLetterEarly, DeadLetterReplay}
 	}
 	db := s.provider.Reader()
 	match, err := f.match(db.Dialect())

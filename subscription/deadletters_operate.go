@@ -91,7 +91,7 @@ type DeadLetterResult struct {
 func (s *DeadLetters) Replay(ctx context.Context, f DeadLetterFilter, opts ReplayOptions) (DeadLetterResult, error) {
 	return s.operate(ctx, &operation{
 		action: actionReplay, filter: f, bounds: operate.Bounds{Rate: opts.Rate, Limit: opts.Limit, UpTo: opts.UpTo},
-		choose: "d.status = 'parked'", ordered: true,
+		choose: "d.status IN ('parked', 'early')", ordered: true,
 	}, opts.Actor, opts.DryRun)
 }
 
@@ -279,7 +279,7 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 				}
 			case busy && !o.ordered:
 				r.Busy++
-			case status == DeadLetterReplay, status == DeadLetterWaiting:
+			case status == DeadLetterReplay, status == DeadLetterWaiting, status == DeadLetterEarly:
 				r.Underway++
 			case behind > 0 && o.ordered:
 				r.Behind++
@@ -371,7 +371,7 @@ func (o *operation) set(ctx context.Context, tx bun.Tx, seqs []int64, before int
 		}
 		rows[i] = bun.SafeQuery("(?, ?)", seq, at)
 	}
-	_, err := tx.ExecContext(ctx, "WITH due (seq, at) AS (VALUES ?) UPDATE dead_letters SET status = 'replay', replays = replays + 1, taken_until = NULL, due_at = "+due+
+	_, err := tx.ExecContext(ctx, "WITH due (seq, at) AS (VALUES ?) UPDATE dead_letters SET holds = holds OR status = 'early', status = 'replay', replays = replays + 1, taken_until = NULL, due_at = "+due+
 		" FROM due WHERE dead_letters.seq = due.seq AND dead_letters.seq BETWEEN ? AND ?", bun.List(rows), seqs[0], seqs[len(seqs)-1])
 	return err
 }

@@ -118,7 +118,10 @@ func (r *Runner) attemptOnce(ctx context.Context, p pass, m *message) (outcome, 
 	case ctx.Err() != nil:
 		r.takeBack(ctx, m)
 		return aborted, 0, err
-	case errors.Is(err, errSettled), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
+	case errors.Is(err, ErrArrived) && m.parked != nil:
+		r.takeBack(ctx, m)
+		return delayed, replayPoll, nil // Another letter goes first.
+	case errors.Is(err, errSettled), errors.Is(err, ErrArrived), errors.Is(err, errFree), errors.Is(err, errFull) && m.behind < r.stream.HoldLimit:
 		r.takeBack(ctx, m)
 		return repeat, 0, nil
 	case errors.Is(err, errFull), errors.Is(err, errNoRoom):
@@ -257,6 +260,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 	err = r.handle(ctx, w)
 	_, hopeless := errors.AsType[*parkError](err)
 	needless, isNeedless := errors.AsType[*dropError](err)
+	tooEarly, isEarly := errors.AsType[*earlyError](err)
 	switch {
 	case err == nil:
 		return handled, nil
@@ -267,6 +271,8 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		return r.park(ctx, m, parked, err)
 	case isNeedless:
 		return r.drop(ctx, m, err, needless.effect)
+	case isEarly:
+		return r.early(ctx, m, tooEarly)
 	}
 	return failed, err
 }
@@ -275,7 +281,7 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 // with a reason is one that another attempt doesn't mend.
 func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 	known := r.stream.Units.Domain()
-	if r.needless(m) {
+	if m.stray || r.needless(m) {
 		return w, "", nil
 	}
 	if m.bad != nil {
@@ -353,7 +359,8 @@ func (r *Runner) enter(alone bool) (leave func()) {
 // all of them take effect, or none.
 func (r *Runner) handle(ctx context.Context, all ...work) error {
 	return protect(func() error {
-		// The metadata is that of the first for whoever asks outside of handlers.
+		// The metadata is that of the first for whoever asks outside of handlers. If there is
+		// but one, its handler has this context.
 		return r.stream.Units.Do(domain.WithMetadata(ctx, all[0].meta), func(unit context.Context) error {
 			if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
 				return err
@@ -384,19 +391,20 @@ func (r *Runner) callAmong(unit context.Context, w work) (err error) {
 	traced, span := r.attempting(unit, w.message)
 	result := failed
 	defer func() { span.end(result, err) }()
-	if err = r.call(traced, w); err == nil {
+	if err = r.call(r.stream.Units.Enrich(domain.WithMetadata(traced, w.meta)), w); err == nil {
 		result = handled
 	}
 	return err
 }
 
-// call calls a handler, for as long as it may take.
+// call calls a handler, for as long as it may take, in a context that has the message's
+// metadata.
 func (r *Runner) call(unit context.Context, w work) error {
 	limit := fmt.Errorf("subscription: the handler took longer than %v (Stream.Timeout)", r.stream.Timeout)
-	ctx, cancel := context.WithTimeoutCause(domain.WithMetadata(unit, w.meta), r.stream.Timeout, limit)
+	ctx, cancel := context.WithTimeoutCause(unit, r.stream.Timeout, limit)
 	defer cancel()
 	if w.parked != nil {
-		ctx = context.WithValue(ctx, replayedKey{}, true)
+		ctx = context.WithValue(ctx, replayedKey{}, w.parked.id)
 	}
 	err := w.handler.handle(ctx, w.event)
 	if unit.Err() == nil && errors.Is(context.Cause(ctx), limit) {

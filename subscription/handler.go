@@ -37,6 +37,13 @@ func On[E any](handle func(ctx context.Context, event E) error) Handler {
 	return h
 }
 
+// OnType is [On] for a type that only the running program knows.
+func OnType(event reflect.Type, handle func(ctx context.Context, event any) error) Handler {
+	return Handler{event: event, resolve: func(d *domain.Domain) (*domain.EventType, error) {
+		return d.EventTypeOf(reflect.Zero(event).Interface())
+	}, handle: handle}
+}
+
 // Park marks err as hopeless: the message is parked without another attempt.
 // Park(nil) is nil.
 func Park(err error) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -33,19 +34,19 @@ var (
 // open are the conditions of a dead letter that is not over, and holding those of
 // one that others of its key wait for.
 const (
-	open    = "status IN ('parked', 'held', 'waiting', 'replay')"
+	open    = "status IN ('parked', 'held', 'waiting', 'replay', 'early')"
 	holding = open + " AND holds"
 )
 
-// claimRows are the inbox rows of messages, as the first statement of the unit of
+// claimRows are the inbox rows of messages of a stream, as the first statement of the unit of
 // work that handles them. Whoever loses the race for a message waits here for the
 // other's end. Nothing is claimed whose key is held: another member of the group may
 // have parked a message, or let one wait, since this one looked.
-func claimRows(subscription string, messages ...*message) uow.Statement {
-	query, args := claimed(subscription, messages)
+func claimRows(s Stream, messages ...*message) uow.Statement {
+	query, args := claimed(s.Name, messages)
 	query += " WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND " + holding + ") ON CONFLICT DO NOTHING"
 	return uow.Statement{
-		Query: claim{bun.SafeQuery(query, append(args, subscription)...), subscription, messages},
+		Query: claim{bun.SafeQuery(query, append(args, s.Letters())...), s.Name, s.Letters(), messages},
 		Rows:  int64(len(messages)), Else: errSettled,
 	}
 }
@@ -61,8 +62,8 @@ func claimAnyway(subscription string, m *message) uow.Statement {
 // claim can also be sent as a prepared statement: see uow/postgres.
 type claim struct {
 	schema.QueryWithArgs
-	subscription string
-	messages     []*message
+	subscription, letters string
+	messages              []*message
 }
 
 // maxPrepared is how many messages a prepared statement claims at most: there is one
@@ -78,11 +79,11 @@ func (c claim) Prepared() (query string, values []any, err error) {
 	for i, m := range c.messages {
 		ids[i], keys[i] = m.id, m.keyID
 	}
-	return claimUnlessHeld, []any{c.subscription, pipeline.Texts(ids), pipeline.Texts(keys)}, nil
+	return claimUnlessHeld, []any{c.subscription, pipeline.Texts(ids), pipeline.Texts(keys), c.letters}, nil
 }
 
 const claimUnlessHeld = "INSERT INTO inbox (subscription, message_id) SELECT $1, v.id FROM unnest($2::text[], $3::text[]) AS v(id, key)" +
-	" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $1 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
+	" WHERE NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = $4 AND key_id = v.key AND " + holding + ") ON CONFLICT DO NOTHING"
 
 func claimed(subscription string, messages []*message) (query string, args []any) {
 	args = []any{subscription}
@@ -105,7 +106,7 @@ type record struct {
 
 // inboxOf reads the records of messages, in one snapshot. An attempt that another
 // run has begun, and not ended, counts as a crash: nobody else has the message now.
-func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, messages []*message) (map[*message]record, error) {
+func inboxOf(ctx context.Context, db bun.IDB, s Stream, run string, messages []*message) (map[*message]record, error) {
 	ids := make([]string, len(messages))
 	keys := make([]string, len(messages))
 	for i, m := range messages {
@@ -131,7 +132,7 @@ func inboxOf(ctx context.Context, db bun.IDB, subscription, run string, messages
 			behind[name] = n
 		}
 		return err
-	}, subscription, bun.List(ids), run, subscription, bun.List(ids), subscription, bun.List(keys))
+	}, s.Name, bun.List(ids), run, s.Name, bun.List(ids), s.Letters(), bun.List(keys))
 	if err != nil {
 		return nil, fmt.Errorf("subscription: look into the inbox: %w", err)
 	}
@@ -180,17 +181,45 @@ func CountInbox(ctx context.Context, db bun.IDB) (map[string]int64, error) {
 // need somebody, for those that have some: what only waits for its time is not among
 // them, nor what is behind it. An index answers it.
 func CountDeadLetters(ctx context.Context, db bun.IDB) (map[string]int64, error) {
-	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND d.status <> 'waiting'"+
-		" AND NOT (d.status = 'held' AND EXISTS (SELECT 1 FROM dead_letters AS w WHERE w.subscription = d.subscription AND w.key_id = d.key_id AND w.status = 'waiting'))"+
-		" GROUP BY d.subscription")
+	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND NOT ("+patient(db)+") GROUP BY d.subscription")
 }
 
 // CountWaiting returns how many messages of each subscription of a database wait for
-// their time in dead_letters, with those behind them, for those that have some.
+// their time in dead_letters, or for their process to begin, with those behind them, for
+// those that have some.
 func CountWaiting(ctx context.Context, db bun.IDB) (map[string]int64, error) {
-	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND (d.status = 'waiting'"+
-		" OR d.status = 'held' AND EXISTS (SELECT 1 FROM dead_letters AS w WHERE w.subscription = d.subscription AND w.key_id = d.key_id AND w.status = 'waiting'))"+
-		" GROUP BY d.subscription")
+	return count(ctx, db, "SELECT d.subscription, count(*) FROM dead_letters AS d WHERE "+isOpen+" AND ("+patient(db)+") GROUP BY d.subscription")
+}
+
+// EarlyLetters are dead letters that wait for a process to begin, for longer than its
+// patience.
+type EarlyLetters struct {
+	Count int64
+	Error string // of one of them: which process, and what would begin it
+}
+
+// CountEarly returns those of [CountDeadLetters] that wait for a process to begin, by
+// subscription, for those that have some.
+func CountEarly(ctx context.Context, db bun.IDB) (map[string]EarlyLetters, error) {
+	found := map[string]EarlyLetters{}
+	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), min(d.error) FROM dead_letters AS d WHERE d.status = 'early' AND NOT ("+patient(db)+") GROUP BY d.subscription",
+		func(scan func(...any) error) error {
+			var name string
+			var e EarlyLetters
+			err := scan(&name, &e.Count, &e.Error)
+			found[name] = e
+			return err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("subscription: count what came early: %w", err)
+	}
+	return found, nil
+}
+
+// patient is the condition of an open dead letter that needs nobody.
+func patient(db bun.IDB) string {
+	return "d.status = 'waiting' OR d.status = 'early' AND COALESCE(d.due_at > " + dbtime.Now(db.Dialect()) + ", FALSE)" +
+		" OR d.status = 'held' AND EXISTS (SELECT 1 FROM dead_letters AS w WHERE w.subscription = d.subscription AND w.key_id = d.key_id AND w.status = 'waiting')"
 }
 
 func count(ctx context.Context, db bun.IDB, query string) (map[string]int64, error) {

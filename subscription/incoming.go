@@ -34,6 +34,8 @@ type home interface {
 	// park and drop settle a message that a handler didn't.
 	park(m *message, why reason, cause error) ([]uow.Statement, error)
 	drop(m *message) []uow.Statement
+	// early keeps a message until what it waits for has happened.
+	early(m *message, cause error, patience time.Duration) ([]uow.Statement, error)
 }
 
 // incoming is the home of what the broker delivers. A message that is handled the
@@ -45,11 +47,11 @@ type incoming struct {
 }
 
 func (h incoming) look(ctx context.Context, messages []*message) (map[*message]record, error) {
-	return inboxOf(ctx, h.provider.Reader(), h.stream.Name, h.run, messages)
+	return inboxOf(ctx, h.provider.Reader(), h.stream, h.run, messages)
 }
 
 func (h incoming) claim(messages []*message) []uow.Statement {
-	statements := []uow.Statement{claimRows(h.stream.Name, messages...)}
+	statements := []uow.Statement{claimRows(h.stream, messages...)}
 	for _, m := range messages {
 		if m.counted {
 			statements = append(statements, h.forget(m))
@@ -110,6 +112,11 @@ func (h incoming) takeBack(ctx context.Context, m *message) error {
 
 func (h incoming) park(m *message, why reason, cause error) ([]uow.Statement, error) {
 	row, err := parkRow(h.provider.DB().Dialect(), h.stream, m, why, cause)
+	return h.settle(m, row), err
+}
+
+func (h incoming) early(m *message, cause error, patience time.Duration) ([]uow.Statement, error) {
+	row, err := earlyRow(h.provider.DB().Dialect(), h.stream, m, cause, patience)
 	return h.settle(m, row), err
 }
 

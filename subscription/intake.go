@@ -134,7 +134,7 @@ func (in intake) accept(m *domain.Metadata) (reason, error) {
 		return refused, err
 	}
 	if m.Command != nil {
-		m.Command.Key = plain(m.Command.Key)
+		m.Command.Key, m.Command.Reply = plain(m.Command.Key), plain(m.Command.Reply)
 	}
 	// These go on into rows, headers and logs, which have lines.
 	for _, text := range []*string{&m.ID, &m.Type, &m.CorrelationID, &m.CausationID, &m.TenantID, &m.Traceparent} {

@@ -45,12 +45,23 @@ const (
 	// nobody has it. One that two runs have not seen the end of is left until the
 	// second is known to be gone.
 	atRest = goesOn + " AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
-		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = dead_letters.subscription AND r.run = dead_letters.run AND r.seen_at > ?))"
+		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = ? AND r.run = dead_letters.run AND r.seen_at > ?))"
 	letter = "id, topic, partition_key, body, headers, reason, error"
 )
 
 // resting are the arguments of atRest.
-func (h letters) resting() []any { return []any{h.in(0), h.in(0), h.in(-forgetAfter)} }
+func (h letters) resting() []any {
+	return []any{h.in(0), h.in(0), h.stream.Name, h.in(-forgetAfter)}
+}
+
+// mine restricts a search to what came by the stream of this runner: others that share
+// its letters believe other things of theirs.
+func (h letters) mine() (condition string, args []any) {
+	if h.stream.Instances == nil {
+		return "", nil
+	}
+	return " AND topic = ?", []any{h.stream.Topic()}
+}
 
 // in is the database's time, so much later.
 func (h letters) in(after time.Duration) bun.Safe {
@@ -59,8 +70,9 @@ func (h letters) in(after time.Duration) bun.Safe {
 
 // due returns messages that were to wait until now.
 func (h letters) due(ctx context.Context, limit int) ([]*message, error) {
-	args := append([]any{h.stream.Name}, h.resting()...)
-	return h.find(ctx, "SELECT "+letter+" FROM dead_letters WHERE subscription = ? AND status = 'waiting' AND "+atRest+" ORDER BY due_at LIMIT ?", append(args, limit)...)
+	mine, topic := h.mine()
+	args := append(append([]any{h.stream.Letters()}, h.resting()...), topic...)
+	return h.find(ctx, "SELECT "+letter+" FROM dead_letters WHERE subscription = ? AND status = 'waiting' AND "+atRest+mine+" ORDER BY due_at LIMIT ?", append(args, limit)...)
 }
 
 // heads returns dead letters that can be handled, at most one of each held key: the
@@ -68,21 +80,23 @@ func (h letters) due(ctx context.Context, limit int) ([]*message, error) {
 // found one after the other through the index, whatever is behind their first
 // row.
 func (h letters) heads(ctx context.Context, limit int) ([]*message, error) {
-	name := h.stream.Name
-	args := append([]any{name, name, name, name}, h.resting()...)
+	name := h.stream.Letters()
+	mine, topic := h.mine()
+	args := append(append([]any{name, name, name, name}, h.resting()...), topic...)
 	return h.find(ctx, "WITH RECURSIVE keys(key_id) AS ("+
 		" SELECT min(key_id) FROM dead_letters WHERE subscription = ? AND status IN ('held', 'replay') AND holds"+
 		" UNION ALL SELECT (SELECT min(d.key_id) FROM dead_letters AS d WHERE d.subscription = ? AND d.status IN ('held', 'replay') AND d.holds AND d.key_id > k.key_id) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
 		" heads(seq) AS (SELECT (SELECT min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND d.key_id = k.key_id AND d."+open+" AND d.holds) FROM keys AS k WHERE k.key_id IS NOT NULL),"+
 		" loose(seq) AS (SELECT seq FROM dead_letters WHERE subscription = ? AND status = 'replay' AND NOT holds)"+
-		" SELECT "+letter+" FROM dead_letters WHERE seq IN (SELECT seq FROM heads UNION ALL SELECT seq FROM loose) AND status <> 'waiting' AND "+atRest+" ORDER BY seq LIMIT ?",
+		" SELECT "+letter+" FROM dead_letters WHERE seq IN (SELECT seq FROM heads UNION ALL SELECT seq FROM loose) AND status <> 'waiting' AND "+atRest+mine+" ORDER BY seq LIMIT ?",
 		append(args, limit)...)
 }
 
 // following returns the first of m's key, if that can be handled.
 func (h letters) following(ctx context.Context, m *message) (*message, error) {
-	args := append([]any{h.stream.Name, m.keyID}, h.resting()...)
-	found, err := h.find(ctx, "SELECT "+letter+" FROM dead_letters WHERE seq = (SELECT min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND d.key_id = ? AND d."+open+" AND d.holds) AND "+atRest, args...)
+	mine, topic := h.mine()
+	args := append(append([]any{h.stream.Letters(), m.keyID}, h.resting()...), topic...)
+	found, err := h.find(ctx, "SELECT "+letter+" FROM dead_letters WHERE seq = (SELECT min(d.seq) FROM dead_letters AS d WHERE d.subscription = ? AND d.key_id = ? AND d."+open+" AND d.holds) AND "+atRest+mine, args...)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -188,7 +202,7 @@ func (h letters) end(m *message, status string) []uow.Statement {
 	return []uow.Statement{{
 		Query: bun.SafeQuery("UPDATE dead_letters SET status = ?, last_at = ?, run = NULL, begun = FALSE, taken_until = NULL, due_at = NULL WHERE id = ? AND run = ? AND "+goesOn+
 			" AND (NOT holds OR NOT EXISTS (SELECT 1 FROM dead_letters AS e WHERE e.subscription = ? AND e.key_id = ? AND e."+open+" AND e.holds AND e.seq < dead_letters.seq))",
-			status, h.in(0), m.parked.id, h.run, h.stream.Name, m.keyID),
+			status, h.in(0), m.parked.id, h.run, h.stream.Letters(), m.keyID),
 		Rows: 1, Else: errSettled,
 	}}
 }
@@ -240,6 +254,16 @@ func (h letters) takeBack(ctx context.Context, m *message) error {
 		return fmt.Errorf("subscription: take an attempt back: %w", err)
 	}
 	return nil
+}
+
+// early puts m back to wait for what it needs.
+func (h letters) early(m *message, cause error, patience time.Duration) ([]uow.Statement, error) {
+	text, typ, _ := describe(cause)
+	return []uow.Statement{{
+		Query: bun.SafeQuery("UPDATE dead_letters SET status = 'early', holds = FALSE, reason = 'early', error = ?, error_type = ?, stack = NULL, attempts = tried, last_at = ?, run = NULL, begun = FALSE, due_at = ?, taken_until = NULL"+
+			" WHERE id = ? AND run = ? AND "+goesOn, text, bun.NullZero(typ), h.in(0), h.in(patience), m.parked.id, h.run),
+		Rows: 1, Else: errSettled,
+	}}, nil
 }
 
 // park ends the round. Under Skip nothing waits for the message any longer.

@@ -19,6 +19,7 @@ type message struct {
 	data  json.RawMessage
 	bad   error  // Why it is no message that can be handled,
 	fault reason // and what that is called.
+	stray bool   // It concerns none of the stream's instances.
 
 	traceparent     string // In the envelope, as it came.
 	sent, published time.Time

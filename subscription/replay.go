@@ -81,9 +81,25 @@ func (r *Runner) replay() {
 				r.again(p, m)
 			})
 		}
-		if !sleep(r.intake, wait) {
+		if woken, ok := r.rest(wait); !ok {
 			return
+		} else if woken {
+			heads, wait = time.Time{}, 0
 		}
+	}
+}
+
+// rest sleeps, unless there is a reason to look at once.
+func (r *Runner) rest(d time.Duration) (woken, ok bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false, true
+	case <-r.woken:
+		return true, true
+	case <-r.intake.Done():
+		return false, false
 	}
 }
 
@@ -154,6 +170,9 @@ func (r *Runner) again(p pass, m *message) {
 		case over:
 			next, err := r.letters.following(r.intake, m)
 			if err != nil || next == nil {
+				if r.stream.Instances != nil {
+					r.stream.Instances.Wake() // The next one came by another stream, perhaps.
+				}
 				return // the search for heads finds it
 			}
 			m = next
@@ -183,7 +202,7 @@ func (r *Runner) once(p pass, m *message) (wait time.Duration, over bool) {
 			return 0, true
 		}
 		wait = r.backoff(1)
-	case dropped, duplicate, setAside:
+	case dropped, duplicate, setAside, postponed:
 		return 0, true
 	case aborted:
 		wait = 0

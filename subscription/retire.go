@@ -10,6 +10,7 @@ import (
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -60,7 +61,8 @@ type Listed struct {
 	// 10,000 are counted, and InboxMore says that there are more.
 	Inbox     int64 `json:"inbox"`
 	InboxMore bool  `json:"inbox_more"`
-	// DeadLetters are all of it, and Open those of them that may still take effect.
+	// DeadLetters are all of it, and Open those of them that may still take effect. The
+	// streams of a process have theirs under its name, where no inbox is.
 	DeadLetters int64 `json:"dead_letters"`
 	Open        int64 `json:"open"`
 }
@@ -82,17 +84,19 @@ func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
 		}
 		return l
 	}
+	var shared [][2]string // names of dead letters, and of the streams that they may be of
 	d := db.Dialect()
 	for _, step := range []func() error{
 		func() error { return inboxes(ctx, db, of, seen) },
 		func() error {
-			return dbrows.Each(ctx, db, "SELECT subscription, count(*), count(CASE WHEN "+open+" THEN 1 END), max(last_at) FROM dead_letters GROUP BY subscription", func(scan func(...any) error) error {
-				var name string
+			return dbrows.Each(ctx, db, "SELECT subscription, topic, count(*), count(CASE WHEN "+open+" THEN 1 END), max(last_at) FROM dead_letters GROUP BY subscription, topic", func(scan func(...any) error) error {
+				var name, topic string
 				var n, open int64
 				var at dbtime.Time
-				err := scan(&name, &n, &open, &at)
+				err := scan(&name, &topic, &n, &open, &at)
 				l := seen(name, at)
-				l.DeadLetters, l.Open = n, open
+				l.DeadLetters, l.Open = l.DeadLetters+n, l.Open+open
+				shared = append(shared, [2]string{name, name + "." + topic})
 				return err
 			})
 		},
@@ -114,6 +118,15 @@ func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
 	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("subscription: list subscriptions: %w", err)
+		}
+	}
+	for _, s := range shared {
+		if of := all[s[1]]; of != nil {
+			l := all[s[0]]
+			l.Running, l.Joined = l.Running || of.Running, l.Joined || of.Joined
+			if of.LastSeen != nil && (l.LastSeen == nil || l.LastSeen.Before(*of.LastSeen)) {
+				l.LastSeen = of.LastSeen
+			}
 		}
 	}
 	list := []Listed{}
@@ -180,6 +193,10 @@ func (r Retired) Total() (n int64) {
 // inbox, attempts, marks, uptime and dead letters. What operators did to these
 // stays on record, and the consumer group stays at the broker.
 //
+// A process has a subscription for each stream that it hears, named after both: with
+// one of these go the process's dead letters that came by it, and with the process's
+// name all of them.
+//
 // It is refused while a run of it was seen within the hour, and while dead letters
 // are open, unless these shall be discarded. It removes step by step, each a
 // transaction of its own; where that ends early, running it again goes on. Of a
@@ -239,14 +256,14 @@ func (t remains) retire(ctx context.Context, run *operate.Run, name string, o Re
 func planRetire(ctx context.Context, db bun.IDB, name string, o RetireOptions, r *Retired) error {
 	for _, t := range allRemains {
 		var n int64
-		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+t.table+" WHERE subscription = ?", name).Scan(&n); err != nil {
+		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+t.table+" WHERE ?", t.of(name)).Scan(&n); err != nil {
 			return fmt.Errorf("subscription: retire %q: count %s: %w", name, t.table, err)
 		}
 		if n > 0 {
 			r.Rows[t.table] = n
 		}
 	}
-	err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters WHERE subscription = ? AND "+open, name).Scan(&r.Open)
+	err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters WHERE ? AND "+open, lettersOf(name)).Scan(&r.Open)
 	if err == nil {
 		err = inTheWay(ctx, db, name, o)
 	}
@@ -261,8 +278,9 @@ func planRetire(ctx context.Context, db bun.IDB, name string, o RetireOptions, r
 func inTheWay(ctx context.Context, db bun.IDB, name string, o RetireOptions) error {
 	now, d := bun.Safe(dbtime.Now(db.Dialect())), db.Dialect()
 	var seen dbtime.Time
-	err := db.QueryRowContext(ctx, "SELECT max(at) FROM (SELECT up_until AS at FROM subscription_uptime WHERE subscription = ?0 AND up_from <= ?1"+
-		" UNION ALL SELECT seen_at FROM subscription_runs WHERE subscription = ?0) AS signs WHERE at > ?2", name, now, bun.Safe(dbtime.In(d, -goneFor))).Scan(&seen)
+	names := "(SELECT ?0 UNION SELECT ?0 || '.' || topic FROM dead_letters WHERE subscription = ?0)" // A process's letters are its streams'.
+	err := db.QueryRowContext(ctx, "SELECT max(at) FROM (SELECT up_until AS at FROM subscription_uptime WHERE subscription IN "+names+" AND up_from <= ?1"+
+		" UNION ALL SELECT seen_at FROM subscription_runs WHERE subscription IN "+names+") AS signs WHERE at > ?2", name, now, bun.Safe(dbtime.In(d, -goneFor))).Scan(&seen)
 	switch {
 	case err != nil:
 		return fmt.Errorf("find out when it was seen: %w", err)
@@ -273,19 +291,40 @@ func inTheWay(ctx context.Context, db bun.IDB, name string, o RetireOptions) err
 		return nil
 	}
 	var n int64
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM dead_letters WHERE subscription = ? AND "+open, name).Scan(&n); err != nil {
+	var under *string
+	if err := db.QueryRowContext(ctx, "SELECT count(*), min(subscription) FROM dead_letters WHERE ? AND "+open, lettersOf(name)).Scan(&n, &under); err != nil {
 		return fmt.Errorf("count its open dead letters: %w", err)
 	}
 	if n > 0 {
-		return fmt.Errorf("%d of its dead letters are open, and would never take effect: see them with waybill dead-letters list --subscription %s, and give them up with --discard", n, name)
+		return fmt.Errorf("%d of its dead letters are open, and would never take effect: see them with waybill dead-letters list --subscription %s, and give them up with --discard", n, *under)
 	}
 	return nil
+}
+
+// of is the condition of a subscription's rows.
+func (t remains) of(name string) schema.QueryWithArgs {
+	if t.table == "dead_letters" {
+		return lettersOf(name)
+	}
+	return bun.SafeQuery("subscription = ?", name)
+}
+
+// lettersOf is the condition of the dead letters under a name, and of those that came by
+// the stream of a process that has this name: they are under the process's.
+func lettersOf(name string) schema.QueryWithArgs {
+	owners := []string{name}
+	for i, c := range name {
+		if c == '.' {
+			owners = append(owners, name[:i])
+		}
+	}
+	return bun.SafeQuery("(subscription = ? OR subscription IN (?) AND subscription || '.' || topic = ?)", name, bun.List(owners), name)
 }
 
 // remove removes some rows, those behind one where it walks, and returns the last
 // one.
 func (t remains) remove(ctx context.Context, tx bun.Tx, name, after string) (n int64, last string, err error) {
-	these, returning, args := " FROM "+t.table+" WHERE subscription = ?", "''", []any{name}
+	these, returning, args := " FROM "+t.table+" WHERE ?", "''", []any{t.of(name)}
 	if t.walk != "" {
 		these, returning, args = these+" AND "+t.walk+" > ? ORDER BY "+t.walk, t.walk, append(args, after)
 	}

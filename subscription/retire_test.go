@@ -184,3 +184,53 @@ func TestList_B14_WhatTheDatabaseKnows(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("retire %q: it was seen at", "shipping"))
 	})
 }
+
+// The streams of a process share dead letters under its name: that name was seen when
+// one of them was, and with a stream go the letters that came by it.
+func TestRetire_StreamsOfAProcess(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		stream := "library.lending.t" // by the topic of what is kept
+		leave(w, stream, 1, longAgo)
+		keep(w, keptRow{subscription: "library.lending", status: "parked"}, keptRow{subscription: "library.lending", status: "replayed"})
+		w.exec("INSERT INTO subscription_runs (subscription, run) VALUES (?, 'now')", stream)
+		list, err := subscription.List(t.Context(), w.provider.Reader())
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+		require.Equal(t, "library.lending", list[0].Name)
+		require.True(t, list[0].Running)
+		require.Equal(t, []int64{2, 1}, []int64{list[0].DeadLetters, list[0].Open})
+		require.WithinDuration(t, time.Now(), *list[0].LastSeen, time.Minute)
+		for _, name := range []string{"library.lending", stream} {
+			_, err = subscription.Retire(t.Context(), w.provider, name, subscription.RetireOptions{DryRun: true, Discard: true})
+			require.ErrorContains(t, err, "must be gone for an hour", name)
+		}
+		w.exec("DELETE FROM subscription_runs WHERE run = 'now'")
+		for _, name := range []string{"library.lending", stream} {
+			_, err = subscription.Retire(t.Context(), w.provider, name, subscription.RetireOptions{DryRun: true})
+			require.ErrorContains(t, err, "1 of its dead letters are open, and would never take effect: see them with waybill dead-letters list --subscription library.lending,", name)
+		}
+		r, err := subscription.Retire(t.Context(), w.provider, stream, subscription.RetireOptions{Actor: "ada", Discard: true})
+		require.NoError(t, err)
+		require.Equal(t, int64(1), r.Open)
+		require.Equal(t, int64(4), r.Rows["dead_letters"])
+		require.Zero(t, w.count("SELECT count(*) FROM dead_letters"))
+	})
+}
+
+// A letter that is early needs nobody before its time, and says then what it waits for.
+func TestCountEarly(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		keep(w, keptRow{subscription: "a", status: "early", reason: "early", err: "no LoanPlaced"}, keptRow{subscription: "b", status: "early", reason: "early"}, keptRow{subscription: "a", status: "parked"})
+		w.exec("UPDATE dead_letters SET due_at = ? WHERE subscription = 'a'", dbtime.Value(w.provider.DB().Dialect(), longAgo))
+		w.exec("UPDATE dead_letters SET due_at = ? WHERE subscription = 'b'", dbtime.Value(w.provider.DB().Dialect(), time.Now().Add(time.Hour)))
+		early, err := subscription.CountEarly(t.Context(), w.provider.Reader())
+		require.NoError(t, err)
+		require.Equal(t, map[string]subscription.EarlyLetters{"a": {Count: 1, Error: "no LoanPlaced"}}, early)
+		open, err := subscription.CountDeadLetters(t.Context(), w.provider.Reader())
+		require.NoError(t, err)
+		require.Equal(t, map[string]int64{"a": 2}, open)
+		waiting, err := subscription.CountWaiting(t.Context(), w.provider.Reader())
+		require.NoError(t, err)
+		require.Equal(t, map[string]int64{"b": 1}, waiting)
+	})
+}

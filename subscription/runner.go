@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -66,7 +67,8 @@ type Runner struct {
 	presence *presence
 	evictor  *evictor
 	valve    *valve
-	alone    sync.RWMutex // Held for writing: by the only handler that is called now.
+	alone    sync.RWMutex  // Held for writing: by the only handler that is called now.
+	woken    chan struct{} // There may be dead letters to handle.
 
 	session                               atomic.Pointer[session] // Nil while it isn't in its group.
 	running, interrupted                  atomic.Bool
@@ -98,6 +100,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Backoff = testclock.Of(provider).Backoff(s.Backoff)
 	log := cfg.Logger
 	if log == nil {
 		log = slog.Default()
@@ -106,7 +109,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		stream: s, broker: cfg.Broker, provider: provider, handlers: handlers,
 		assumed: cfg.Stream.Inbound.Trust.isZero() && s.Inbound.Trust.kind == untrusted,
 		log:     log.With("subscription", s.Name), tracer: tracing.New(cfg.TracerProvider),
-		done: make(chan struct{}), valve: newValve(),
+		done: make(chan struct{}), woken: make(chan struct{}, 1), valve: newValve(),
 	}
 	r.aside.Log, r.aside.Told = r.log, r.databaseOutage.on
 	r.presence = newPresence(provider, s.Name, r.consuming, func(err error) { r.asked(beating, err) })
@@ -115,7 +118,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	r.arrivals = intake{s.Inbound}
 	r.letters = letters{provider, s, r.arrivals, r.presence.run, takenFor}
 	r.hands.have = map[string]*message{}
-	r.room = room{provider: provider, subscription: s.Name, limit: int64(s.WaitLimit)}
+	r.room = room{provider: provider, subscription: s.Letters(), limit: int64(s.WaitLimit)}
 	r.intake, r.close = context.WithCancel(context.Background())
 	r.work, r.abort = context.WithCancel(context.Background())
 	return r, nil
@@ -143,6 +146,10 @@ func (r *Runner) Start(ctx context.Context) error {
 		defer r.over.Store(true)
 		defer r.bounded("the row of its run", r.presence.start(r.intake))
 		defer r.bounded("the eviction from the inbox", r.evictor.start(r.intake))
+		if in := r.stream.Instances; in != nil {
+			in.add(r)
+			defer in.remove(r)
+		}
 		replayed := make(chan struct{})
 		go func() {
 			defer close(replayed)

@@ -160,7 +160,7 @@ func TestRuns_OutlastAnOutage(t *testing.T) {
 	})
 }
 
-// F-66: the time in which nobody consumes is no uptime, and several that consume
+// F-66, U-13: the time in which nobody consumes is no uptime, and several that consume
 // together count once.
 func TestUptime_F_66_OnlyWhileConsuming(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {

@@ -192,6 +192,7 @@ func (s *session) hold(deliveries []broker.Delivery) []*message {
 	arrived := make([]*message, len(deliveries))
 	for i, d := range deliveries {
 		arrived[i] = s.r.arrivals.read(d)
+		s.r.assign(arrived[i])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

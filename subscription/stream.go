@@ -31,6 +31,9 @@ type Stream struct {
 	Provider string
 	// Inbound says what is believed of messages, and how large they may be.
 	Inbound Inbound
+	// Instances are what the messages belong to, in place of their key. For package
+	// process; nil: there are none.
+	Instances *Instances
 
 	// Lanes is how many messages are handled at a time, each of another key.
 	// Defaults to 16.
@@ -152,6 +155,9 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	}
 	if s.InboxRetention != -1 && s.InboxRetention < s.RedeliveryHorizon {
 		fail("InboxRetention is %v, but a message may come again for %v (RedeliveryHorizon) and would then take effect twice: keep it at least as long, or -1 for ever", s.InboxRetention, s.RedeliveryHorizon)
+	}
+	if s.Instances != nil && s.Batch != 1 {
+		fail("Batch is %d: 1, as one transaction is to hold one of the stream's instances", s.Batch)
 	}
 	if err := s.Inbound.check(); err != nil {
 		fail("%w", err)

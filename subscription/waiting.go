@@ -208,7 +208,7 @@ func (s *session) tell(why error) {
 // postpone puts messages into dead_letters, to be handled from there after their
 // waits: all of them, or none.
 func (r *Runner) postpone(ctx context.Context, messages []*message, waits []time.Duration) error {
-	statements := []uow.Statement{claimRows(r.stream.Name, messages...)}
+	statements := []uow.Statement{claimRows(r.stream, messages...)}
 	for i, m := range messages {
 		row, err := waitRow(r.provider.DB().Dialect(), r.stream, m, waits[i])
 		if err != nil {
@@ -245,8 +245,9 @@ func (r *room) left(ctx context.Context) (int64, error) {
 	defer r.mu.Unlock()
 	if begin := time.Now(); !begin.Before(r.next) {
 		err := r.provider.Reader().NewRaw("SELECT (SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE subscription = ? AND status = 'waiting' LIMIT ?) AS w)"+
-			" + (SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE subscription = ? AND status IN ('held', 'replay') AND holds LIMIT ?) AS h)",
-			r.subscription, bun.Safe(fmt.Sprint(r.limit)), r.subscription, bun.Safe(fmt.Sprint(r.limit))).Scan(ctx, &r.n)
+			" + (SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE subscription = ? AND status IN ('held', 'replay') AND holds LIMIT ?) AS h)"+
+			" + (SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE subscription = ? AND status = 'early' LIMIT ?) AS e)",
+			r.subscription, bun.Safe(fmt.Sprint(r.limit)), r.subscription, bun.Safe(fmt.Sprint(r.limit)), r.subscription, bun.Safe(fmt.Sprint(r.limit))).Scan(ctx, &r.n)
 		if err != nil {
 			return 0, fmt.Errorf("subscription: count what waits in dead_letters: %w", err)
 		}

@@ -5,23 +5,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
@@ -29,7 +26,6 @@ import (
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
-	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,21 +74,8 @@ func databases(t *testing.T, test func(t *testing.T, w *world)) {
 	}
 }
 
-var schemas atomic.Int64
-
 func openPostgres(t testing.TB) uow.Provider {
-	t.Helper()
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
-	schema := fmt.Sprintf("subscription_%d_%d", os.Getpid(), schemas.Add(1))
-	cfg := postgres.Config{DSN: dsn, Schema: schema, MaxConns: 24}
-	p, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+	p, cfg := dbtest.Postgres(t, func(c *postgres.Config) { c.MaxConns = 24 })
 	return owner{p, cfg}
 }
 
@@ -102,13 +85,7 @@ type owner struct {
 	cfg postgres.Config
 }
 
-func openSQLite(t testing.TB) uow.Provider {
-	t.Helper()
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "test.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
-}
+func openSQLite(t testing.TB) uow.Provider { return dbtest.SQLite(t) }
 
 // world is a database with the tables, a broker, and shipping's units of work.
 type world struct {

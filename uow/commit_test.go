@@ -259,7 +259,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// A15, A16: what fails after the commit neither runs the unit again nor raises
+// A15, A16, D13: what fails after the commit neither runs the unit again nor raises
 // its events again.
 func TestAfterCommit_A15_A16(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {

@@ -52,6 +52,18 @@ func (u *Unit) Exec(provider string, s Statement) error {
 	return nil
 }
 
+// Change is [Unit.Exec] of a statement that has to change so many rows, on the default
+// provider; otherwise the unit fails with an error.
+//
+// For package process.
+func (u *Unit) Change(query string, args []any, rows int64, otherwise error) error {
+	e := execution{bun.SafeQuery(query, args...)}
+	if err := e.check(u.m.cfg.Providers[0].DB().QueryGen()); err != nil {
+		return u.doom(err)
+	}
+	return u.Exec("", Statement{Query: e, Rows: rows, Else: otherwise})
+}
+
 // execution is a statement of the application's.
 type execution struct{ schema.QueryWithArgs }
 

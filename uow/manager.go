@@ -34,6 +34,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/tracing"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -64,6 +65,15 @@ type Config struct {
 	// MaxMessageBytes limits a message's body: a larger one fails the commit with
 	// an [*outbox.TooLargeError]. Defaults to 1 MiB; -1 is no limit.
 	MaxMessageBytes int
+	// Enrich completes the origin of what a unit raises, sends and sets: with a tenant,
+	// a user, a build. Do calls it once, before the function runs for the first time, with
+	// the origin of its context, whose Extensions may be changed; the function's context has
+	// what it returns. A Do within a unit doesn't call it again. A subscription that handles
+	// several messages in one unit calls it for each of them; what a message said of itself
+	// stays in domain.MetadataFrom. What the function sets with domain.WithOrigin stands as
+	// it is. It can't fail, and must not block: what it doesn't know it leaves out. It is
+	// called from several goroutines.
+	Enrich func(ctx context.Context, o domain.Origin) domain.Origin
 	// NoOutbox stores no events at all.
 	NoOutbox bool
 	// Lease is the engine's, in outbox.Config. Where a database has one writer, as
@@ -90,6 +100,7 @@ type Manager struct {
 	tracer   *tracing.Tracer
 	writer   outbox.Writer
 	outboxes map[string]*outboxOf      // by provider
+	clock    *testclock.Clock          // nil: it is no test
 	warned   atomic.Pointer[time.Time] // of a unit that held a writer for too long
 
 	mu        sync.Mutex
@@ -158,6 +169,7 @@ func New(cfg Config) (*Manager, error) {
 		listeners: map[int]func(string, []outbox.Poke) []outbox.Poke{},
 		onTimer:   map[int]func(string, time.Time){},
 	}
+	m.clock = testclock.Of(cfg.Providers[0])
 	for _, p := range cfg.Providers {
 		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
 	}
@@ -288,16 +300,35 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 	if outer, ok := ctx.Value(unitKey{}).(*Unit); ok {
 		return outer.join(ctx, m, fn)
 	}
+	ctx = m.clock.Context(ctx)
 	o := options{outer: ctx}
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
+	ctx = m.Enrich(ctx)
 	tracer := m.tracer.Get()
 	if tracer == nil {
 		_, _, err := m.do(ctx, fn, o)
 		return err
 	}
 	return m.traced(ctx, tracer, fn, o)
+}
+
+// Enrich returns ctx with its origin completed by Config.Enrich.
+//
+// For authors of subscriptions, where several messages share a unit.
+func (m *Manager) Enrich(ctx context.Context) context.Context {
+	if m.cfg.Enrich == nil {
+		return ctx
+	}
+	o := domain.OriginFrom(ctx)
+	if o.Extensions = maps.Clone(o.Extensions); o.Extensions == nil {
+		o.Extensions = map[string]string{}
+	}
+	if o = m.cfg.Enrich(ctx, o); len(o.Extensions) == 0 {
+		o.Extensions = nil
+	}
+	return domain.WithOrigin(ctx, o)
 }
 
 // do also returns the last unit, and how many there were.

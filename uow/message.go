@@ -3,6 +3,7 @@ package uow
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 type CommandOptions struct {
 	Deadline time.Time // Zero: none but that of the command that is being handled.
 	Key      string    // The idempotency key.
+	Reply    string    // Where a refusal of it is heard.
 }
 
 // Send puts a command, own or foreign, into the outbox: with the events of the unit, in
@@ -25,12 +27,9 @@ type CommandOptions struct {
 //
 // For package command.
 func (u *Unit) Send(ctx context.Context, command any, o CommandOptions) error {
-	if err := u.usable(); err != nil {
-		return err
-	}
-	p, err := u.part("")
+	p, err := u.standard()
 	if err != nil {
-		return u.doom(err)
+		return err
 	}
 	e, err := u.command(ctx, uuid.Must(uuid.NewV7()).String(), command, o)
 	if err != nil {
@@ -41,6 +40,18 @@ func (u *Unit) Send(ctx context.Context, command any, o CommandOptions) error {
 	}
 	p.messages = append(p.messages, e)
 	return nil
+}
+
+// standard is the part of the default provider.
+func (u *Unit) standard() (*part, error) {
+	if err := u.usable(); err != nil {
+		return nil, err
+	}
+	p, err := u.part("")
+	if err != nil {
+		return nil, u.doom(err)
+	}
+	return p, nil
 }
 
 // command gives a command its bytes and everything that is known about it.
@@ -56,29 +67,60 @@ func (u *Unit) command(ctx context.Context, id string, command any, o CommandOpt
 	if problem := dbtext.KeyProblem(key); problem != "" {
 		return outbox.Event{}, fmt.Errorf("uow: the key %.60q of command %s %s", key, t.WireName(), problem)
 	}
-	identity := cmp.Or(key, id)
-	meta := domain.CommandMetadata{Deadline: o.Deadline, Key: o.Key}
+	meta := domain.CommandMetadata{Deadline: o.Deadline, Key: o.Key, Reply: o.Reply}
 	if outer, ok := domain.MetadataFrom(ctx); ok && outer.Command != nil && !outer.Command.Deadline.IsZero() {
 		if d := outer.Command.Deadline; meta.Deadline.IsZero() || d.Before(meta.Deadline) {
 			meta.Deadline = d
 		}
 	}
+	return u.message(ctx, id, Message{Type: t.WireName(), Category: t.Category(), Key: key}, data, &meta), nil
+}
+
+// Message is one that no aggregate raises, to a stream of this context or another one.
+type Message struct {
+	Type     string // Its wire name.
+	Category string
+	Key      string
+	Data     any // Becomes a JSON object.
+}
+
+// Post puts a message into the outbox. On the default provider.
+//
+// For packages command and process.
+func (u *Unit) Post(ctx context.Context, m Message) error {
+	p, err := u.standard()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(m.Data)
+	if err != nil {
+		return u.doom(fmt.Errorf("uow: %s can't be encoded: %w", m.Type, err))
+	}
+	if _, err := u.outbox(ctx, p); err != nil {
+		return u.doom(err)
+	}
+	p.messages = append(p.messages, u.message(ctx, uuid.Must(uuid.NewV7()).String(), m, data, &domain.CommandMetadata{}))
+	return nil
+}
+
+func (u *Unit) message(ctx context.Context, id string, m Message, data json.RawMessage, meta *domain.CommandMetadata) outbox.Event {
+	identity := cmp.Or(m.Key, id)
 	return outbox.Event{
 		Metadata: domain.Metadata{
 			Origin:      u.origin(ctx),
 			ID:          id,
-			Type:        t.WireName(),
-			Time:        time.Now().UTC(),
-			Stream:      t.Category() + "-" + identity,
-			Category:    t.Category(),
+			Type:        m.Type,
+			Time:        u.m.clock.Now().UTC(),
+			Stream:      m.Category + "-" + identity,
+			Category:    m.Category,
 			Context:     u.m.cfg.Domain.Name(),
 			AggregateID: identity,
 			Priority:    domain.PriorityFrom(ctx),
-			Command:     &meta,
+			Command:     meta,
 		},
-		Key:  key,
+		Key:  m.Key,
 		Data: data,
-	}, nil
+	}
 }
 
 // origin is that of ctx, made whole.

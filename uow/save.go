@@ -219,7 +219,7 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 			Origin:      u.origin(ctx),
 			ID:          r.ID,
 			Type:        et.WireName(),
-			Time:        r.At.UTC(),
+			Time:        r.At.Add(u.m.clock.Ahead()).UTC(),
 			Stream:      e.typ.Category + "-" + e.root.ID,
 			Category:    e.typ.Category,
 			Context:     u.m.cfg.Domain.Name(),

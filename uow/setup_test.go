@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
@@ -178,23 +176,11 @@ func scan(ctx context.Context, db bun.IDB, a domain.AggregateRoot) error {
 	return json.Unmarshal([]byte(state), a)
 }
 
-var schemas atomic.Int64
-
 // providers opens providers of one kind, each on a database of its own.
 type providers func(t *testing.T, name string) uow.Provider
 
 func openPostgres(t *testing.T, name string) uow.Provider {
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
-	schema := fmt.Sprintf("units_%d_%d", os.Getpid(), schemas.Add(1))
-	cfg := postgres.Config{Name: name, DSN: dsn, Schema: schema}
-	p, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+	p, cfg := dbtest.Postgres(t, func(c *postgres.Config) { c.Name = name })
 	return owner{p, cfg}
 }
 
@@ -205,10 +191,7 @@ type owner struct {
 }
 
 func openSQLite(t *testing.T, name string) uow.Provider {
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: filepath.Join(t.TempDir(), "test.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+	return dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name })
 }
 
 // databases runs a test on both.

@@ -3,6 +3,7 @@ package uow
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,11 +57,46 @@ func (u *Unit) timer(ctx context.Context, p *part, owner string, t rootstate.Tim
 	if e.Category != domain.CommandCategory(u.m.cfg.Domain.Name()) {
 		return fmt.Errorf("%s is for another context, and a timer is for the context's own commands: let the handler of one send it", e.Type)
 	}
+	return u.setTimer(ctx, p, owner, t.Name, t.At, e)
+}
+
+func (u *Unit) setTimer(ctx context.Context, p *part, owner, name string, at time.Time, e outbox.Event) error {
 	if _, err := u.outbox(ctx, p); err != nil {
 		return err
 	}
-	e.Command.Timer, e.Time = true, t.At.UTC() // An inbox takes what is much older than it remembers for a message that comes again.
-	p.timers = append(p.timers, timer{owner: owner, name: t.Name, at: t.At, event: &e})
+	e.Command.Timer, e.Time = true, at.UTC() // An inbox takes what is much older than it remembers for a message that comes again.
+	p.timers = append(p.timers, timer{owner: owner, name: name, at: at, event: &e})
+	return nil
+}
+
+// SetTimer has a message sent at a time, unless the timer is stopped or set anew before
+// it is handled. On the default provider.
+//
+// For package process.
+func (u *Unit) SetTimer(ctx context.Context, owner, name string, at time.Time, m Message) error {
+	p, err := u.standard()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(m.Data)
+	if err == nil {
+		err = u.setTimer(ctx, p, owner, name, at, u.message(ctx, uuid.Must(uuid.NewV7()).String(), m, data, &domain.CommandMetadata{}))
+	}
+	if err != nil {
+		return u.doom(fmt.Errorf("uow: timer %q of %s: %w", name, owner, err))
+	}
+	return nil
+}
+
+// StopTimer stops a timer, or all of an owner's if name is empty.
+//
+// For package process.
+func (u *Unit) StopTimer(owner, name string) error {
+	p, err := u.standard()
+	if err != nil {
+		return err
+	}
+	p.timers = append(p.timers, timer{owner: owner, name: name})
 	return nil
 }
 
@@ -105,7 +141,7 @@ func (u *Unit) timerStatements(p *part, partitions int) ([]Statement, error) {
 // TimerHandled adds the statement that deletes the row of the timer whose message the unit
 // handles. It is sent behind the state, and before other timers.
 //
-// For package command.
+// For packages command and process.
 func (u *Unit) TimerHandled(s Statement) error {
 	if err := u.usable(); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -12,7 +13,7 @@ import (
 // F-52: statements that nobody has prepared are one transaction in one message, also
 // behind a pooler; if one fails, none has happened.
 func TestPlain_IsOneTransaction(t *testing.T) {
-	_, behind := pooled(t)
+	_, behind := dbtest.Pooled(t)
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: behind, MaxConns: 2})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })

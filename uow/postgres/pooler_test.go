@@ -1,12 +1,9 @@
 package postgres_test
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -14,39 +11,17 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
-func pooler(t *testing.T) string {
-	dsn := os.Getenv("WAYBILL_PGBOUNCER")
-	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up pgbouncer)\"")
-	return dsn
-}
-
-// pooled is a new database, and how to reach it past the pooler and through it.
-func pooled(t *testing.T) (past, through string) {
-	server, name := open(t), fmt.Sprintf("uow_pooled_%d_%d", os.Getpid(), schemas.Add(1))
-	exec(t, server, "CREATE DATABASE "+name)
-	t.Cleanup(func() {
-		_, err := server.DB().ExecContext(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
-		require.NoError(t, err)
-	})
-	to := func(dsn string) string {
-		u, err := url.Parse(dsn)
-		require.NoError(t, err)
-		u.Path = "/" + name
-		return u.String()
-	}
-	return to(dsn(t)), to(pooler(t))
-}
-
 // F-52: units of work behind a pooler in transaction mode, those of one trip and
 // those that begin, from more connections than it has.
 func TestPooler_F_52_Units(t *testing.T) {
-	_, behind := pooled(t)
+	_, behind := dbtest.Pooled(t)
 	p, err := postgres.Open(t.Context(), postgres.Config{DSN: behind, MaxConns: 40})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
@@ -79,7 +54,7 @@ func TestPooler_F_52_Units(t *testing.T) {
 // F-52, F-53: through a pooler nothing can be heard, which is noticed; past it
 // what was told through it can.
 func TestPooler_F_52_F_53_Listening(t *testing.T) {
-	past, through := pooled(t)
+	past, through := dbtest.Pooled(t)
 	open := func(listen string) uow.Provider {
 		p, err := postgres.Open(t.Context(), postgres.Config{DSN: through, ListenDSN: listen})
 		require.NoError(t, err)
@@ -96,7 +71,7 @@ func TestPooler_F_52_F_53_Listening(t *testing.T) {
 
 // F-52: a schema of one's own, which a pooler refuses, or ignores.
 func TestPooler_F_52_Schema(t *testing.T) {
-	_, err := postgres.Open(t.Context(), postgres.Config{DSN: pooler(t), Schema: "elsewhere"})
+	_, err := postgres.Open(t.Context(), postgres.Config{DSN: dbtest.Environment(t, "WAYBILL_PGBOUNCER"), Schema: "elsewhere"})
 	require.ErrorContains(t, err, "unsupported startup parameter: search_path")
 	require.ErrorContains(t, err, "ALTER ROLE")
 

@@ -26,6 +26,7 @@ import (
 	"github.com/uptrace/bun/dialect/pgdialect"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/lifeline"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -97,6 +98,9 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	pc, listen, err := cfg.parse()
 	if err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, err)
+	}
+	for _, c := range []*pgx.ConnConfig{pc.ConnConfig, listen} {
+		c.DialFunc = lifeline.Dial(ctx, c.DialFunc)
 	}
 	p := &provider{name: cfg.Name, path: pc.ConnConfig.RuntimeParams[searchPath], pause: pause{name: cfg.Name, log: cmp.Or(cfg.Logger, slog.Default())}}
 	p.signals = newSignals(p)

@@ -1,16 +1,12 @@
 package postgres_test
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/uowtest"
@@ -18,27 +14,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func dsn(t *testing.T) string {
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
-	return dsn
-}
-
-var schemas atomic.Int64
+func dsn(t *testing.T) string { return dbtest.Environment(t, "WAYBILL_POSTGRES") }
 
 // open opens a provider on a schema of the test's own.
 func open(t *testing.T, change ...func(*postgres.Config)) uow.Provider {
-	cfg := postgres.Config{DSN: dsn(t), Schema: fmt.Sprintf("uow_%d_%d", os.Getpid(), schemas.Add(1))}
-	for _, c := range change {
-		c(&cfg)
-	}
-	p, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA IF EXISTS ? CASCADE", bun.Ident(cfg.Schema))
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+	p, _ := dbtest.Postgres(t, change...)
 	return p
 }
 

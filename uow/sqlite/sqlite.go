@@ -26,6 +26,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dbfile"
+	"github.com/waybill-go/waybill/internal/lifeline"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -90,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 		err = create(path)
 	}
 	if err == nil {
-		err = p.open(path)
+		err = p.open(ctx, path)
 	}
 	if err == nil {
 		if err = p.check(ctx, path); err != nil {
@@ -156,7 +157,7 @@ func (cfg Config) path() (string, error) {
 	return path, nil
 }
 
-func (p *provider) open(path string) error {
+func (p *provider) open(ctx context.Context, path string) error {
 	name := filepath.ToSlash(path)
 	if !strings.HasPrefix(name, "/") {
 		name = "/" + name // a volume, as in file:///C:/ordering.db
@@ -174,6 +175,7 @@ func (p *provider) open(path string) error {
 	if err != nil {
 		return err
 	}
+	writing, reading = lifeline.Connector(ctx, writing), lifeline.Connector(ctx, reading)
 	pool := func(c driver.Connector) *bun.DB {
 		db := sql.OpenDB(c)
 		db.SetMaxIdleConns(maxReaders)
