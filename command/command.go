@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -58,6 +59,7 @@ type Handlers struct {
 	cfg    Config
 	log    *slog.Logger
 	byType map[reflect.Type]*bound
+	clock  *testclock.Clock // nil: it is no test
 }
 
 // bound is a handler and the command that it is for.
@@ -88,6 +90,7 @@ func New(cfg Config) (*Handlers, error) {
 		}
 	}
 	if cfg.Units != nil {
+		h.clock = testclock.Of(cfg.Units.Providers()[0])
 		for _, t := range cfg.Units.Domain().Commands() {
 			if !t.Foreign && !h.handles(t) {
 				fail("%s has no handler: add command.On, command.Create or command.Update for it, or take its declaration out", t.WireName())
@@ -197,6 +200,7 @@ func (h *Handlers) do(ctx context.Context, command any, options []Option) (resul
 	if _, err := uow.From(ctx); o.key != "" && !errors.Is(err, uow.ErrNone) {
 		return result{}, fmt.Errorf("command: %s has an idempotency key and is done inside a unit of work, whose rollback would undo what its answer promised: call Do outside of it, or leave command.Once out", b.WireName())
 	}
+	ctx = h.clock.Context(ctx)
 	now := domain.Now(ctx)
 	if o.expired(now) {
 		b.expired.Add(1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -66,7 +67,14 @@ func TestDo_TheEffectIsCommittedAndTheCommandIsItsCause(t *testing.T) {
 		require.ErrorContains(t, w.lib.Do(ctx, ChargeFee{"l1"}), "is for context billing, which handles it: send it there with command.Send")
 		require.ErrorContains(t, w.lib.Do(ctx, 7), "int is not declared")
 		require.Equal(t, 2, w.count("SELECT count(*) FROM outbox"))
-		require.Equal(t, command.Count{Command: "ConfirmLoan", Done: 1, Refused: 1, Failed: 1}, counted(w.lib, "ConfirmLoan"))
+		got := counted(w.lib, "ConfirmLoan")
+		require.Equal(t, []int64{1, 1, 1}, []int64{got.Done, got.Refused, got.Failed})
+		require.Contains(t, got.LastFailure.Error, "no loan has id none")
+		require.WithinDuration(t, time.Now(), got.LastFailure.At, time.Minute)
+		require.EqualValues(t, 3, got.Took.Count, "each time that it ran")
+		require.GreaterOrEqual(t, got.Lately.P99, got.Lately.P50)
+		require.NotNil(t, got.Ever)
+		require.Equal(t, command.Count{Command: "CountLoan", Type: "Library.CountLoan.v1", Took: counted(w.lib, "CountLoan").Took}, counted(w.lib, "CountLoan"))
 	})
 }
 
@@ -180,3 +188,28 @@ func TestTimeout_EndsAHandler(t *testing.T) {
 	}})
 	require.ErrorContains(t, h.Do(t.Context(), BillFee{"a"}), "took longer than 1ms (command.Timeout)")
 }
+
+// An idempotency key is known within the tenant that the unit's Enrich says.
+func TestOnce_OfTheTenantThatEnrichSays(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		type who struct{}
+		units, err := uow.New(uow.Config{Domain: lonely, Providers: []uow.Provider{w.db}, Enrich: func(ctx context.Context, o domain.Origin) domain.Origin {
+			o.TenantID, _ = ctx.Value(who{}).(string)
+			return o
+		}})
+		require.NoError(t, err)
+		require.NoError(t, engine.Migrate(t.Context(), units))
+		runs := 0
+		h, err := command.New(command.Config{Units: units, Handlers: []command.Handler{command.On(func(context.Context, Count) error { runs++; return nil })}})
+		require.NoError(t, err)
+		for _, tenant := range []string{"acme", "acme", "duck"} {
+			require.NoError(t, h.Do(context.WithValue(t.Context(), who{}, tenant), Count{}, command.Once("k")))
+		}
+		require.Equal(t, 2, runs)
+		require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys WHERE tenant = 'duck' AND key = 'k'"))
+	})
+}
+
+type Count struct{}
+
+var lonely = domain.MustNew("lonely", domain.Command[Count](domain.KeyedBy("")))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/processmsg"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -42,7 +43,7 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 	o := options{deadline: meta.Command.Deadline, key: meta.Command.Key}
 	if o.expired(domain.Now(ctx)) {
 		b.expired.Add(1)
-		return drop(&ExpiredError{Type: meta.Type, Deadline: o.deadline}, meta)
+		return h.drop(&ExpiredError{Type: meta.Type, Deadline: o.deadline}, meta, command)
 	}
 	w, err := h.prepare(b, command, o)
 	if err != nil {
@@ -62,22 +63,35 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 		return subscription.Park(err)
 	}
 	if Refused(err) {
-		return drop(err, meta)
+		return h.drop(err, meta, command)
 	}
 	return err
 }
 
-// drop ends a message without effect, and its timer with it.
-func drop(why error, meta domain.Metadata) error {
-	if !meta.Command.Timer {
+// drop ends a message without effect, and its timer with it. The process that has sent
+// the command hears why, if it wants to.
+func (h *Handlers) drop(why error, meta domain.Metadata, command any) error {
+	to, process, id, replies := processmsg.ParseAddress(meta.Command.Reply)
+	replies = replies && to == meta.Context // Nobody sends others what they didn't ask for.
+	if !meta.Command.Timer && !replies {
 		return subscription.Drop(why)
 	}
 	return subscription.DropWith(why, func(ctx context.Context) error {
 		u, err := uow.From(ctx)
+		if err == nil && meta.Command.Timer {
+			err = u.Exec("", uow.Statement{Query: timerdb.Handled(meta.ID), Rows: -1}) // It may have been stopped meanwhile.
+		}
+		if err != nil || !replies {
+			return err
+		}
+		_, data, err := h.cfg.Units.Domain().EncodeCommand(command)
 		if err != nil {
 			return err
 		}
-		return u.Exec("", uow.Statement{Query: timerdb.Handled(meta.ID), Rows: -1}) // It may have been stopped meanwhile.
+		return u.Post(ctx, uow.Message{
+			Type: processmsg.WireName(processmsg.RefusedName), Category: processmsg.Category(to), Key: processmsg.Key(process, id),
+			Data: processmsg.Refused{Process: process, ID: id, Command: meta.Type, Data: data, Reason: why.Error()},
+		})
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-func TestSend_IsHandledByTheOtherContextAfterTheCommit(t *testing.T) {
+func TestSend_D11_IsHandledByTheOtherContextAfterTheCommit(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		require.ErrorIs(t, command.Send(t.Context(), ChargeFee{"l1"}), uow.ErrNone)
 		broken := errors.New("broken")

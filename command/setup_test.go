@@ -3,15 +3,11 @@ package command_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/broker"
@@ -19,12 +15,12 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
-	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -146,30 +142,12 @@ func databases(t *testing.T, test func(t *testing.T, w *world)) {
 	}
 }
 
-var schemas atomic.Int64
-
 func openPostgres(t *testing.T) uow.Provider {
-	t.Helper()
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, "run scripts/test, or eval \"$(scripts/services up)\"")
-	schema := fmt.Sprintf("command_%d_%d", os.Getpid(), schemas.Add(1))
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: schema, MaxConns: 24})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+	p, _ := dbtest.Postgres(t, func(c *postgres.Config) { c.MaxConns = 24 })
 	return p
 }
 
-func openSQLite(t *testing.T) uow.Provider {
-	t.Helper()
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "test.db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
-}
+func openSQLite(t *testing.T) uow.Provider { return dbtest.SQLite(t) }
 
 func newWorld(t *testing.T, db uow.Provider) *world {
 	t.Helper()

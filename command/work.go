@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/durations"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -61,14 +64,15 @@ func (h *Handlers) once(ctx context.Context, w *work) (result, error) {
 		return result{}, err
 	}
 	meta, _ := domain.MetadataFrom(ctx)
+	tenant := domain.OriginFrom(ctx).TenantID // uow.Config.Enrich may know it only
 	after := dbtime.In(db.Dialect(), h.cfg.KeyRetention)
 	inserted, err := db.NewRaw("INSERT INTO command_keys (tenant, type, key, digest, command_id, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, type, key) DO NOTHING",
-		meta.TenantID, w.Name, w.once, w.digest, meta.ID, bun.Safe(after)).Exec(ctx)
+		tenant, w.Name, w.once, w.digest, meta.ID, bun.Safe(after)).Exec(ctx)
 	if err != nil {
 		return result{}, fmt.Errorf("command: store the idempotency key: %w", err)
 	}
 	if n, err := inserted.RowsAffected(); err != nil || n == 0 {
-		return h.known(ctx, db, meta.TenantID, w)
+		return h.known(ctx, db, tenant, w)
 	}
 	r, err := w.run(ctx)
 	if err != nil || !w.returns {
@@ -78,7 +82,7 @@ func (h *Handlers) once(ctx context.Context, w *work) (result, error) {
 	if err != nil {
 		return r, fmt.Errorf("command: the result of %s can't be stored with its idempotency key: %w", w.WireName(), err)
 	}
-	return r, uow.Exec(ctx, "UPDATE command_keys SET result = ? WHERE tenant = ? AND type = ? AND key = ?", string(stored), meta.TenantID, w.Name, w.once)
+	return r, uow.Exec(ctx, "UPDATE command_keys SET result = ? WHERE tenant = ? AND type = ? AND key = ?", string(stored), tenant, w.Name, w.once)
 }
 
 // known is the result of the command that has used the key.
@@ -100,6 +104,11 @@ func (w *work) run(ctx context.Context) (result, error) {
 	limit := fmt.Errorf("command: the handler of %s took longer than %v (command.Timeout)", w.WireName(), w.timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, limit)
 	defer cancel()
+	began := time.Now()
+	defer func() { // also on a panic
+		now := time.Now()
+		w.took.Add(now, now.Sub(began))
+	}()
 	value, err := w.call(ctx, w.command)
 	if err != nil && errors.Is(context.Cause(ctx), limit) {
 		err = errors.Join(limit, err)
@@ -134,6 +143,9 @@ func as[R any](r result) (R, error) {
 // counters are of one command, since the process began.
 type counters struct {
 	done, refused, failed, expired, stopped atomic.Int64
+
+	failure atomic.Pointer[Failure]
+	took    durations.Counter
 }
 
 func (c *counters) count(err error) {
@@ -144,6 +156,7 @@ func (c *counters) count(err error) {
 		c.refused.Add(1)
 	default:
 		c.failed.Add(1)
+		c.failure.Store(&Failure{Error: dberr.Clip(err.Error()), At: time.Now()})
 	}
 }
 
@@ -151,21 +164,46 @@ func (c *counters) count(err error) {
 // messages.
 type Count struct {
 	Command string // "ConfirmLoan"
+	Type    string // of its messages, "Library.ConfirmLoan.v1"
 	// Done took effect, or had before. Refused were declined, see [Refuse]. Failed is how
 	// often a handler failed: a message may have failed several times. Expired came too
 	// late, see [Before].
 	Done, Refused, Failed, Expired int64
 	// Stopped are timers that were stopped or moved while their message was on its way.
 	Stopped int64
+	// LastFailure is nil if none has failed yet.
+	LastFailure *Failure
+	// Took is how long the handler took, each time that it ran, whatever came of it.
+	// Lately is estimated for the last minute, and Ever for all since the process began:
+	// nil if it didn't run.
+	Took         Durations
+	Lately, Ever *Quantiles
 }
+
+// Failure is why a command failed, and when.
+type Failure struct {
+	Error string
+	At    time.Time
+}
+
+type (
+	// Durations are how long handlers took, for a histogram.
+	Durations = durations.Total
+	// Quantiles are how long half of them took at most, and 99 in 100.
+	Quantiles = durations.Quantiles
+)
 
 // Counts returns the counts of all commands, by name.
 func (h *Handlers) Counts() []Count {
 	var all []Count
+	now := time.Now()
 	for _, t := range h.cfg.Units.Domain().Commands() {
 		for _, b := range h.byType {
 			if b.CommandType == t {
-				all = append(all, Count{Command: t.ShortName(), Done: b.done.Load(), Refused: b.refused.Load(), Failed: b.failed.Load(), Expired: b.expired.Load(), Stopped: b.stopped.Load()})
+				all = append(all, Count{
+					Command: t.ShortName(), Type: t.WireName(), Done: b.done.Load(), Refused: b.refused.Load(), Failed: b.failed.Load(), Expired: b.expired.Load(),
+					Stopped: b.stopped.Load(), LastFailure: b.failure.Load(), Took: b.took.Total(), Lately: b.took.Lately(now), Ever: b.took.Ever(),
+				})
 			}
 		}
 	}
