@@ -1,0 +1,49 @@
+package waybilltest
+
+import (
+	"context"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
+)
+
+// connection is a process's connection to a broker.
+type connection struct {
+	*memory.Broker
+	process *process
+}
+
+// Publish implements [broker.Publisher].
+func (c *connection) Publish(ctx context.Context, messages []broker.Message) error {
+	if c.process.k.points == nil {
+		return c.Broker.Publish(ctx, messages)
+	}
+	return c.process.around(ctx, publication, func() error { return c.Broker.Publish(ctx, messages) })
+}
+
+// Consume implements [broker.Broker].
+func (c *connection) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	inner, err := c.Broker.Consume(ctx, topic, group)
+	if err != nil || c.process.k.points == nil {
+		return inner, err
+	}
+	return &consumer{inner.(memoryConsumer), c.process}, nil
+}
+
+// memoryConsumer is what a consumer in memory can do.
+type memoryConsumer interface {
+	broker.Consumer
+	broker.Lagging
+	broker.Stateful
+}
+
+// consumer is one whose acknowledgements are points of a crash.
+type consumer struct {
+	memoryConsumer
+	process *process
+}
+
+// Ack implements [broker.Consumer].
+func (c *consumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
+	return c.process.around(ctx, acknowledgement, func() error { return c.memoryConsumer.Ack(ctx, deliveries...) })
+}
