@@ -19,7 +19,7 @@ type access int
 const (
 	anyone    access = iota // probes, and the page without its data
 	readers                 // with a token or, where there is none, from this machine
-	operators               // with a token of role operate only
+	operators               // with a token of role operate only: who acts, or asks for what is content by its name
 )
 
 // visitor is who a request is from.
@@ -105,6 +105,8 @@ func (e *Engine) judge(free func(*http.Request) bool, may access, r *http.Reques
 		return visitor{name: key.Name, operate: key.Role == RoleOperate}, nil
 	}
 	switch {
+	case may == operators && r.Method != http.MethodPost:
+		return no(http.StatusForbidden, actionsOff, "this shows what messages brought; to see it, set server.token, and send it as Authorization: Bearer …")
 	case may == operators:
 		return no(http.StatusForbidden, actionsOff, "actions are off; to turn them on, set server.token, and send it as Authorization: Bearer …")
 	case !free(r):

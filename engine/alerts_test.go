@@ -49,6 +49,18 @@ var provoked = map[string]provoke{
 		b.partner.FailNext(1, broker.Permanent)
 		return sold(t, b, b.config(), 1, "waybill_outbox_abandoned", 1)
 	},
+	"WaybillProcessesIdle warning": func(t *testing.T, b *bench) []samples {
+		long := dbtime.Value(b.db.DB().Dialect(), time.Now().Add(-31*24*time.Hour))
+		_, err := b.db.DB().ExecContext(t.Context(), "INSERT INTO processes (process, id, version, status, state, began_at, last_at) VALUES ('library.lending', 'l1', 1, 'running', '{}', ?0, ?0)", long)
+		require.NoError(t, err)
+		e := b.start(b.config())
+		got := scraped(t, e, map[string]float64{
+			`waybill_processes_idle{process="library.lending",provider="default"}`:             1,
+			`waybill_processes{process="library.lending",provider="default",status="running"}`: 1,
+		})
+		require.InDelta(t, (31 * 24 * time.Hour).Seconds(), got[`waybill_process_oldest_running_seconds{process="library.lending",provider="default"}`], 60)
+		return []samples{got}
+	},
 	"WaybillTimersLate critical": func(t *testing.T, b *bench) []samples { return lateFor(t, b, 11*time.Minute) },
 	"WaybillTimersLate warning":  func(t *testing.T, b *bench) []samples { return lateFor(t, b, 2*time.Minute) },
 	"WaybillOutboxNobodyPublishes critical": func(t *testing.T, b *bench) []samples {

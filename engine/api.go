@@ -120,9 +120,7 @@ func (r *laneReport) database(s outbox.Stats) {
 func (r *laneReport) process(s outbox.LaneStatus) {
 	r.InFlight, r.Breaker, r.PublishedPerSecond = &s.InFlight, &s.Breaker, &s.PublishedPerSecond
 	r.Doing = &s.Doing
-	if s.Latency != nil {
-		r.LatencySeconds = &latencyReport{s.Latency.P50.Seconds(), s.Latency.P99.Seconds()}
-	}
+	r.LatencySeconds = quantiles(s.Latency)
 	if s.LastError != "" {
 		r.LastError, r.outage = &s.LastError, s.Breaker != "closed" || s.Database != nil
 	}

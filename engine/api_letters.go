@@ -11,10 +11,10 @@ import (
 
 var (
 	letterStatuses = []subscription.DeadLetterStatus{
-		subscription.DeadLetterParked, subscription.DeadLetterHeld, subscription.DeadLetterWaiting, subscription.DeadLetterReplay,
-		subscription.DeadLetterReplayed, subscription.DeadLetterDiscarded,
+		subscription.DeadLetterParked, subscription.DeadLetterHeld, subscription.DeadLetterWaiting, subscription.DeadLetterEarly,
+		subscription.DeadLetterReplay, subscription.DeadLetterReplayed, subscription.DeadLetterDiscarded,
 	}
-	letterReasons = []string{"undecodable", "too_large", "refused", "newer_version", "parked", "failed", "crashed", "held", "waiting"}
+	letterReasons = []string{"undecodable", "too_large", "refused", "newer_version", "parked", "failed", "crashed", "held", "waiting", "early"}
 )
 
 // letterReport is a dead letter in a list.

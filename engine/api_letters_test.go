@@ -148,7 +148,7 @@ func TestAPI_C_12_C_14_ListDeadLetters(t *testing.T) {
 func TestAPI_ParametersThatAreWrong(t *testing.T) {
 	_, e, _ := withLetters(t, nil)
 	for query, want := range map[string]string{
-		"status=parkd":                           `status is "parkd": it takes one of parked, held, waiting, replay, replayed, discarded`,
+		"status=parkd":                           `status is "parkd": it takes one of parked, held, waiting, early, replay, replayed, discarded`,
 		"reason=why":                             `reason is "why": it takes one of undecodable`,
 		"reason=held&reason=held":                "reason stands there 2 times",
 		"limit=1001":                             `limit is "1001": it takes a whole number from 1 to 1000`,
@@ -362,7 +362,7 @@ func TestAPI_DatabasesThatCantAnswer(t *testing.T) {
 
 	_, err := other.DB().ExecContext(t.Context(), "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', 99, '2026-01-02T03:04:05.678Z')")
 	require.NoError(t, err)
-	ask("this build knows only 3; deploy a newer build")
+	ask("this build knows only 4; deploy a newer build")
 
 	_, err = other.DB().ExecContext(t.Context(), "DELETE FROM waybill_migrations WHERE version = 99; ALTER TABLE dead_letters RENAME TO letters")
 	require.NoError(t, err)

@@ -271,13 +271,14 @@ func (e *Engine) consumptions(ctx context.Context, report *messageReport) error 
 	report.Consumed, report.DeadLetters = []consumption{}, []messageDeadLetter{}
 	for _, d := range e.databases {
 		name := d.provider.Name()
-		without := map[string]bool{} // an effect: the inbox has what is parked, too
 		for _, l := range fates[name].letters {
 			report.DeadLetters = append(report.DeadLetters, messageDeadLetter{name, l.ID, l.Subscription, l.Status, l.Reason, l.Error})
-			without[l.Subscription] = l.Status != subscription.DeadLetterReplayed
 		}
 		for _, c := range fates[name].consumed {
-			if !without[c.Subscription] {
+			// The inbox has what is parked, too, without an effect.
+			if !slices.ContainsFunc(fates[name].letters, func(l subscription.DeadLetter) bool {
+				return l.Of(c.Subscription) && l.Status != subscription.DeadLetterReplayed
+			}) {
 				report.Consumed = append(report.Consumed, consumption{name, c.Subscription, c.At})
 			}
 		}

@@ -33,6 +33,7 @@ type subscriptionReport struct {
 	LagSeconds  *float64 `json:"lag_seconds"`
 	LastError   *string  `json:"last_error"`
 	DeadLetters *int64   `json:"dead_letters"`
+	LettersOf   string   `json:"dead_letters_of"`
 	Waiting     *int64   `json:"waiting"`
 	Postponed   int64    `json:"postponed"`
 	Stalled     *string  `json:"stalled"`
@@ -71,6 +72,7 @@ func (e *Engine) subscriptionState(ctx context.Context, s stream, as age) subscr
 		Provider: s.provider, Running: status.Running, Paused: status.Paused, Open: status.Open, InFlight: status.InFlight,
 		Handled: status.Handled, Duplicates: status.Duplicates, Parked: status.Parked, Retries: status.Retries,
 		Postponed: status.Postponed, Joined: status.Joined, Partitions: status.Partitions, Missed: status.Missed,
+		LettersOf: s.letters,
 	}
 	if !status.Since.IsZero() {
 		since := status.Since.UTC().Format(time.RFC3339)
@@ -98,7 +100,7 @@ func (e *Engine) subscriptionState(ctx context.Context, s stream, as age) subscr
 			continue
 		}
 		if open, known := d.dead.ask(ctx, as); known && open.err == nil {
-			n, waiting := open.value.open[s.name], open.value.waiting[s.name]+status.Waiting
+			n, waiting := open.value.open[s.letters], open.value.waiting[s.letters]+status.Waiting
 			report.DeadLetters, report.Waiting = &n, &waiting
 		}
 	}

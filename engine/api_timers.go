@@ -25,6 +25,15 @@ type timerReport struct {
 	SentAt        *time.Time `json:"sent_at"`
 	TenantID      *string    `json:"tenant_id"`
 	CorrelationID *string    `json:"correlation_id"`
+	DueInSeconds  *float64   `json:"due_in_seconds"` // below 0 it is late; null: it is sent
+}
+
+// timersCount is what a database has of timers.
+type timersCount struct {
+	Waiting     int64   `json:"waiting"`
+	Due         int64   `json:"due"`
+	Sent        int64   `json:"sent"`
+	LateSeconds float64 `json:"late_seconds"`
 }
 
 // withoutContent leaves out whose it is.
@@ -41,8 +50,9 @@ func (t timerReport) withoutContent() timerReport {
 
 // timersReport is the answer of /api/timers.
 type timersReport struct {
-	Timers []timerReport     `json:"timers"`
-	Next   map[string]string `json:"next"` // the after of the next page, by provider, where there is one
+	Timers []timerReport           `json:"timers"`
+	Next   map[string]string       `json:"next"`   // the after of the next page, by provider, where there is one
+	Counts map[string]*timersCount `json:"counts"` // of all, whatever is asked for, by provider; null: not known
 }
 
 func (e *Engine) timers(r *http.Request) (any, error) {
@@ -76,30 +86,47 @@ func (e *Engine) timers(r *http.Request) (any, error) {
 	if filter.After != "" && len(of) > 1 {
 		return nil, badRequest("after is a place in one database: name it with provider")
 	}
-	pages, errs := fromEach(of, func(d *database) (page outbox.TimerPage, err error) {
-		err = d.inTurn(r.Context(), func(ctx context.Context) error {
-			if err := timerdb.Migrations().Check(ctx, d.provider.Reader()); err != nil {
-				return err
-			}
-			page, err = d.timers.Find(ctx, filter)
-			return err
-		})
-		return page, err
-	})
+	pages, errs := fromEach(of, func(d *database) (timersPage, error) { return d.findTimers(r.Context(), filter) })
 	if len(errs) > 0 {
 		return nil, first(errs)
 	}
 	return reportTimers(of, pages, visitorOf(r).content()), nil
 }
 
-func reportTimers(of []*database, pages map[string]outbox.TimerPage, content bool) timersReport {
-	report := timersReport{[]timerReport{}, map[string]string{}}
+// timersPage is what a database has.
+type timersPage struct {
+	outbox.TimerPage
+
+	counts *timersCount // nil: not known in time
+}
+
+func (d *database) findTimers(ctx context.Context, filter outbox.TimerFilter) (page timersPage, err error) {
+	err = d.inTurn(ctx, func(ctx context.Context) error {
+		if err := timerdb.Migrations().Check(ctx, d.provider.Reader()); err != nil {
+			return err
+		}
+		page.TimerPage, err = d.timers.Find(ctx, filter)
+		return err
+	})
+	if f, known := d.late.recent(ctx); known && f.err == nil {
+		page.counts = &timersCount{f.value.Waiting, f.value.Due, f.value.Sent, f.value.Late.Seconds()}
+	}
+	return page, err
+}
+
+func reportTimers(of []*database, pages map[string]timersPage, content bool) timersReport {
+	report := timersReport{[]timerReport{}, map[string]string{}, map[string]*timersCount{}}
 	for _, d := range of {
 		name := d.provider.Name()
+		report.Counts[name] = pages[name].counts
 		for _, t := range pages[name].Timers {
 			shown := timerReport{
 				Provider: name, ID: t.ID, Owner: t.Owner, Name: t.Name, Type: t.Type, Status: t.Status, AvailableAt: t.AvailableAt,
 				SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID),
+			}
+			if t.Status == outbox.TimerWaiting {
+				in := time.Until(t.AvailableAt).Seconds()
+				shown.DueInSeconds = &in
 			}
 			if !content {
 				shown = shown.withoutContent()

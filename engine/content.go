@@ -70,6 +70,11 @@ func (m *messageReport) withoutContent() *messageReport {
 	return m
 }
 
+func (p processReport) withoutContent() processReport {
+	p.ID = notShown
+	return p
+}
+
 func (l letterReport) withoutContent() letterReport {
 	l.Key, l.Error = notShown, *hide(&l.Error)
 	return l
@@ -129,6 +134,12 @@ func (s sight) withoutContent() sight {
 		subscriptions[name] = c
 	}
 	s.parts.Subscriptions, s.subscriptions = parts, subscriptions
+	early := map[lane]subscription.EarlyLetters{}
+	for at, e := range s.early {
+		e.Error = *hide(&e.Error)
+		early[at] = e
+	}
+	s.early = early
 	return s
 }
 

@@ -1,17 +1,22 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/processmsg"
+	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
 // Context is a bounded context and all that it runs.
 type Context struct {
-	// Units are the context's units of work. Those of Commands if it is left out.
+	// Units are the context's units of work. Those of Commands if it is left out. Their
+	// Config.Enrich completes the origin of what every unit raises: of requests, commands
+	// and subscriptions alike.
 	Units *uow.Manager
 	// Commands are required if the domain declares commands of its own. The engine runs
 	// the subscription of those that come as messages.
@@ -19,12 +24,14 @@ type Context struct {
 	// Subscriptions are the streams that it consumes. They belong to Units if they name
 	// none.
 	Subscriptions []subscription.Stream
+	// Processes tunes processes that the domain declares. The engine runs them all.
+	Processes []process.Config
 }
 
 // contexts makes units and subscriptions of what stands in Contexts.
 func (w *wiring) contexts() {
 	w.cfg.Units, w.cfg.Subscriptions = slices.Clone(w.cfg.Units), slices.Clone(w.cfg.Subscriptions)
-	handled := map[*uow.Manager]bool{}
+	handled, here := map[*uow.Manager]bool{}, map[*uow.Manager]bool{}
 	var seen []*uow.Manager
 	for i, c := range w.cfg.Contexts {
 		if c.Units == nil && c.Commands != nil {
@@ -51,6 +58,8 @@ func (w *wiring) contexts() {
 			}
 			w.cfg.Subscriptions = append(w.cfg.Subscriptions, s)
 		}
+		here[c.Units] = true
+		w.processesOf(c)
 		if c.Commands != nil {
 			handled[c.Units] = true
 			w.commands(c.Commands)
@@ -59,6 +68,9 @@ func (w *wiring) contexts() {
 	for _, m := range w.cfg.Units {
 		if m != nil && m.Domain().HandlesCommands() && !handled[m] {
 			w.fail("context %s declares commands, and nothing handles them: add engine.Context{Units: …, Commands: …} to Contexts, with what command.New returned", m.Domain().Name())
+		}
+		if m != nil && len(m.Domain().Processes()) > 0 && !here[m] {
+			w.fail("context %s declares processes, and nothing runs them: add engine.Context{Units: …} to Contexts", m.Domain().Name())
 		}
 	}
 }
@@ -70,9 +82,34 @@ func (w *wiring) commands(h *command.Handlers) {
 	}
 }
 
-// commandCategories are the streams of a context's commands, and of those that it sends
-// to others.
-func commandCategories(d *domain.Domain) (categories []string) {
+func (w *wiring) processesOf(c Context) {
+	if len(c.Units.Domain().Processes())+len(c.Processes) == 0 {
+		return
+	}
+	all, err := process.New(c.Units, c.Processes, w.log)
+	if err != nil {
+		w.errs = append(w.errs, fmt.Errorf("context %s: %w", c.Units.Domain().Name(), err))
+		return
+	}
+	w.processes = append(w.processes, all)
+	w.cfg.Subscriptions = append(w.cfg.Subscriptions, all.Streams()...)
+}
+
+// ownCategories are the streams of a context's own, besides those of its aggregates.
+func ownCategories(d *domain.Domain) (categories []string) {
+	if d.HandlesCommands() {
+		categories = append(categories, domain.CommandCategory(d.Name()))
+	}
+	if slices.ContainsFunc(d.Processes(), (*domain.ProcessType).Posted) {
+		categories = append(categories, processmsg.Category(d.Name()))
+	}
+	return categories
+}
+
+// commandCategories are the streams of a context's commands and processes, and of the
+// commands that it sends to others.
+func commandCategories(d *domain.Domain) []string {
+	categories := ownCategories(d)
 	for _, t := range d.Commands() {
 		if c := t.Category(); !slices.Contains(categories, c) {
 			categories = append(categories, c)

@@ -14,7 +14,9 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -31,6 +33,7 @@ type database struct {
 	processor *relay.Relay // nil: no context of it has an outbox, or it is observed
 	observed  bool         // nothing runs on it; it is only looked at
 	timers    *timerdb.Store
+	instances *processdb.Store  // of processes
 	promoter  *timerdb.Promoter // of timers; nil where processor is
 	log       *slog.Logger
 
@@ -49,11 +52,13 @@ type database struct {
 	held   *cached[found[map[string]outbox.Held]]
 	late   *cached[found[timerdb.Stats]]
 	dead   *cached[found[letters]]
+
+	running *cached[found[map[string]processdb.Stats]] // and other processes
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
 	return &database{
-		provider: p, store: outboxdb.New(p.DB(), p.Reader()), timers: timerdb.New(p.DB(), p.Reader()),
+		provider: p, store: outboxdb.New(p.DB(), p.Reader()), timers: timerdb.New(p.DB(), p.Reader()).By(testclock.Of(p)), instances: processdb.New(p),
 		schema: schema{provider: p}, log: log, turns: make(chan struct{}, maxTurns),
 	}
 }
@@ -240,13 +245,17 @@ func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
 
 // letters are how many dead letters there are, by subscription.
 type letters struct {
-	open    map[string]int64 // that need somebody
-	waiting map[string]int64 // that go on by themselves
+	open    map[string]int64                     // that need somebody
+	waiting map[string]int64                     // that go on by themselves
+	early   map[string]subscription.EarlyLetters // of open, those whose process has not begun
 }
 
 func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
 	if f.value.open, f.err = subscription.CountDeadLetters(ctx, d.provider.Reader()); f.err == nil {
 		f.value.waiting, f.err = subscription.CountWaiting(ctx, d.provider.Reader())
+	}
+	if f.err == nil {
+		f.value.early, f.err = subscription.CountEarly(ctx, d.provider.Reader())
 	}
 	return f
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -55,8 +56,10 @@ type Config struct {
 	Outbox outbox.Config
 	// DeadLetters says how long dead letters stay that are over.
 	DeadLetters subscription.DeadLetterRetention
-	// Server is the HTTP server. None by default.
+	// Server is the engine's HTTP server. None by default.
 	Server Server
+	// App is the application's own HTTP server. None by default.
+	App App
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 	// TracerProvider gets the spans of publishing and handling; those of units of work
@@ -103,7 +106,9 @@ type Engine struct {
 	links     map[string]*link
 	streams   []stream
 	handlers  []*command.Handlers
+	processes []*process.Processes
 	server    *server // nil: none
+	app       *server // the application's; nil: none
 	metrics   http.HandlerFunc
 	watchdog  *watchdog
 	feed      *feed
@@ -117,6 +122,7 @@ type Engine struct {
 	unwire   []func()
 	pending  sync.WaitGroup // databases that didn't answer at the start
 	giveUp   context.CancelFunc
+	failing  sync.Once
 	failed   chan struct{} // closed when a part failed for good
 	failure  error
 	lookouts *lookouts
@@ -160,6 +166,7 @@ func (e *Engine) equip() {
 		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
 		d.held = newCached(d.waitForOperators, e.lookouts, statsTimeout, statsTimeout)
 		d.late = newCached(d.lateTimers, e.lookouts, statsTimeout, statsTimeout)
+		d.running = newCached(d.countProcesses, e.lookouts, statsTimeout, statsTimeout)
 		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
 	}
 	for i, s := range e.streams {
@@ -177,7 +184,10 @@ func (e *Engine) equip() {
 	e.metrics = newMetrics(e)
 	e.redaction = newRedaction(e.cfg.Server.Redact)
 	if addr := e.cfg.Server.Addr; addr != "" {
-		e.server = newServer(addr, e.handler(bound(addr)), e.log)
+		e.server = newServer("server.addr", addr, e.handler(bound(addr)), e.log)
+	}
+	if app := e.cfg.App; app.Addr != "" {
+		e.app = newServer("App.Addr", app.Addr, app.Handler, e.log)
 	}
 }
 

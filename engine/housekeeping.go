@@ -4,34 +4,34 @@ import (
 	"context"
 	"time"
 
-	"github.com/waybill-go/waybill/command"
+	"github.com/uptrace/bun"
+
 	"github.com/waybill-go/waybill/subscription"
 )
 
-// Idempotency keys are removed so many at a time, and so often.
+// What may be forgotten is removed so many rows at a time, and so often.
 const (
-	keyBatch = 1000
-	keyEvery = time.Hour
+	forgetBatch = 1000
+	forgetEvery = time.Hour
 )
 
-// forgetKeys removes idempotency keys whose time is over, now and from time to time.
-// What fails is tried again then; the log has a line when that begins and one when it
-// ends.
-func (d *database) forgetKeys(ctx context.Context) {
-	tick := time.NewTicker(keyEvery)
+// forget removes rows whose time is over, now and from time to time. What fails is tried
+// again then; the log has a line when that begins and one when it ends.
+func (d *database) forget(ctx context.Context, what string, purge func(ctx context.Context, db *bun.DB, limit int) (int64, error)) {
+	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for failing := false; ; {
-		n, err := int64(keyBatch), error(nil)
-		for n == keyBatch && err == nil {
-			n, err = command.PurgeKeys(ctx, d.provider.DB(), keyBatch)
+		n, err := int64(forgetBatch), error(nil)
+		for n == forgetBatch && err == nil {
+			n, err = purge(ctx, d.provider.DB(), forgetBatch)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			d.log.Warn("idempotency keys could not be removed; it is tried again", "provider", d.provider.Name(), "every", keyEvery, "error", err)
+			d.log.Warn("rows whose time is over could not be removed; it is tried again", "rows", what, "provider", d.provider.Name(), "every", forgetEvery, "error", err)
 		case err == nil && failing:
-			d.log.Info("idempotency keys are removed again", "provider", d.provider.Name())
+			d.log.Info("rows whose time is over are removed again", "rows", what, "provider", d.provider.Name())
 		}
 		failing = err != nil
 		select {

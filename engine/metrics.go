@@ -118,6 +118,8 @@ var (
 
 	commandsTotal = counter("waybill_commands_total", "Commands by what became of them: done, refused, failed attempts, expired, or stopped, as their timer was.",
 		func(n int64) float64 { return float64(n) }, "context", "command", "result")
+	commandDuration = histogram("waybill_command_duration_seconds", "Time that handlers of commands took, each time that one ran, whatever came of it.", "context", "command")
+
 	timersWaiting = gauge("waybill_timers_waiting", "Timers that are not due yet, or not sent.", func(s timerdb.Stats) float64 { return float64(s.Waiting) }, "provider")
 	timersLate    = gauge("waybill_timers_late_seconds", "Time since the earliest timer was due that is not sent; 0 if none is due.",
 		func(s timerdb.Stats) float64 { return s.Late.Seconds() }, "provider")
@@ -238,6 +240,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		all.Go(func() { c.outboxOf(d, to) })
 		all.Go(func() { c.timersOf(d, to) })
 		all.Go(func() { c.deadLettersOf(d, to) })
+		all.Go(func() { c.processesOf(d, to) })
 	}
 	all.Go(func() { c.healthOf(to) })
 	for reason, n := range c.refusals.count {
@@ -245,6 +248,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, h := range c.handlers {
 		commandsOf(h, to)
+	}
+	for _, p := range c.processes {
+		processesDid(p, to)
 	}
 	for _, s := range c.streams {
 		send(to, subscriptionMetrics, s.runner.Status(), s.name)
@@ -305,6 +311,7 @@ func commandsOf(h *command.Handlers, to chan<- prometheus.Metric) {
 		commandsTotal.send(to, n.Failed, name, n.Command, "failed")
 		commandsTotal.send(to, n.Expired, name, n.Command, "expired")
 		commandsTotal.send(to, n.Stopped, name, n.Command, "stopped")
+		sendHistogram(to, commandDuration, n.Took, name, n.Command)
 	}
 }
 
@@ -320,7 +327,7 @@ func (c *collector) deadLettersOf(d *database, to chan<- prometheus.Metric) {
 	mine, waiting := map[string]int64{}, map[string]int64{}
 	for _, s := range c.streams {
 		if s.provider == d.provider.Name() {
-			mine[s.name], waiting[s.name] = 0, 0
+			mine[s.letters], waiting[s.letters] = 0, 0
 		}
 	}
 	if len(mine) == 0 {

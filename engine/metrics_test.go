@@ -23,6 +23,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -76,6 +77,8 @@ func scraped(t *testing.T, e *Engine, want map[string]float64, absent ...string)
 }
 
 // complete is an engine that shows every metric.
+//
+// A check begins with what was weighed.
 func complete(t *testing.T) (*bench, *Engine) {
 	t.Helper()
 	b := setup(t)
@@ -90,12 +93,29 @@ func complete(t *testing.T) (*bench, *Engine) {
 	weighed := units(t, uow.Config{Domain: scales, Providers: []uow.Provider{b.db}})
 	require.NoError(t, Migrate(t.Context(), weighed))
 	h := weighing(t, weighed)
-	cfg.Contexts = []Context{{Commands: h}}
+	checked := units(t, uow.Config{Domain: checks, Providers: []uow.Provider{b.db}})
+	require.NoError(t, Migrate(t.Context(), checked))
+	cfg.Contexts = []Context{{Commands: h}, {Units: checked}}
 	e := b.start(cfg)
 	require.NoError(t, h.Do(t.Context(), Weigh{"p1"}))
 	scraped(t, e, map[string]float64{`waybill_subscription_lag_messages{subscription="parcels"}`: 0}) // it has joined its group
 	return b, e
 }
+
+type (
+	Scale   struct{ domain.Root }
+	Weighed struct {
+		ID string `json:"id"`
+	}
+	checking struct{ domain.ProcessRoot }
+)
+
+func (*checking) Weighed(Weighed) error { return nil }
+
+var checks = domain.MustNew("checks",
+	domain.Aggregate[*Scale]("scale", domain.Event[Weighed]()),
+	domain.Process[*checking]("check", domain.CorrelatedBy("id"), domain.Starts((*checking).Weighed)),
+)
 
 // What happened is what the numbers say, each with the names of its parts.
 func TestMetrics_SayWhatHappened(t *testing.T) {

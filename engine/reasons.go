@@ -86,8 +86,20 @@ func (s sight) reasons() []reason {
 			all = append(all, r)
 		}
 	}
+	for provider := range s.parts.Providers {
+		if r := s.idleProcesses(provider); r != nil {
+			all = append(all, *r)
+		}
+	}
+	for at, e := range s.early {
+		all = append(all, reason{
+			Code: "dead_letters_early", State: degraded, Provider: at.provider, Subscription: at.name,
+			what:   number(e.Count, "message") + " of it came before what begins their process, which has not come for longer than its patience" + because(&e.Error),
+			remedy: "They are handled when it comes: `waybill dead-letters list {only} --status early` says what is missing. `waybill dead-letters discard {only} --status early` gives them up; if such messages may be about what has no process, declare them domain.Optional().",
+		})
+	}
 	for at, n := range s.letters {
-		if n > 0 {
+		if n -= s.early[at].Count; n > 0 {
 			all = append(all, reason{
 				Code: "dead_letters", State: degraded, Provider: at.provider, Subscription: at.name,
 				what:   number(n, "dead letter") + " of it, and the messages behind them, wait for somebody",
@@ -111,6 +123,31 @@ func (t timersSight) reasons() (all []reason) {
 		})
 	}
 	return all
+}
+
+// idleProcesses is that processes of a database run which nothing will end; nil: none.
+func (s sight) idleProcesses(provider string) *reason {
+	var names []string
+	total := int64(0)
+	for at, n := range s.idle {
+		if at.provider == provider && n > 0 {
+			names = append(names, at.name)
+			total += n
+		}
+	}
+	if total == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	have := "have"
+	if total == 1 {
+		have = "has"
+	}
+	return &reason{
+		Code: "processes_idle", State: degraded, Provider: provider,
+		what:   fmt.Sprintf("%d of its processes (%s) %s heard nothing for 30 days or longer, with no timer that would end that", total, strings.Join(names, ", "), have),
+		remedy: "`waybill processes list --idle` says which. Give the process a timer for what may never come; `waybill processes end --idle` ends these.",
+	}
 }
 
 // withheld is something that a database that answers doesn't let somebody do.
@@ -181,8 +218,8 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 		if len(s.OpenTopics) > 0 {
 			all = append(all, reason{
 				Code: "topics_down", State: degraded, Broker: target,
-				what:   fmt.Sprintf("topics %q take nothing, though their broker answers", s.OpenTopics),
-				remedy: "A topic is missing, has no leader, or may not be written to; the log has the broker's words.",
+				what:   fmt.Sprintf("topics %q take nothing, though their broker answers%s", s.OpenTopics, because(&s.TopicError)),
+				remedy: "A topic is missing, has no leader, or may not be written to.",
 			})
 		}
 	}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/process"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 
 // Run starts the engine, unless it runs already, and runs until ctx is done.
 // Then it stops cleanly within Config.StopTimeout and returns nil. It returns an
-// error if the start fails, or the clean stop, or the HTTP server while running;
+// error if the start fails, or the clean stop, or an HTTP server while running;
 // a database or a broker that is down for a while ends nothing. It installs no
 // signal handlers: use signal.NotifyContext.
 func (e *Engine) Run(ctx context.Context) error {
@@ -45,8 +47,8 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // Start checks the tables, creates missing topics, and starts the HTTP server,
-// the processors and the subscriptions. It returns when they run; they go on
-// after ctx is done, until [Engine.Stop]. After an error nothing runs.
+// the processors, the subscriptions and the application's server. It returns when they
+// run; they go on after ctx is done, until [Engine.Stop]. After an error nothing runs.
 //
 // A wrong configuration, such as missing tables, is an error. A database or
 // broker that doesn't answer for ten seconds is not: what needs it starts as
@@ -70,16 +72,17 @@ func (e *Engine) Start(ctx context.Context) error {
 		return errors.Join(err, e.stop(stop))
 	}
 	e.phase.Store(running)
-	e.log.Info("engine is running", "addr", e.Addr(), "providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams))
+	about := []any{"addr", e.Addr(), "providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams)}
+	if e.app != nil {
+		about = append(about, "app", e.AppAddr())
+	}
+	e.log.Info("engine is running", about...)
 	return nil
 }
 
 func (e *Engine) start(ctx context.Context) error {
 	if e.server != nil {
-		if err := e.server.start(ctx, func(err error) {
-			e.failure = err
-			close(e.failed)
-		}); err != nil {
+		if err := e.server.start(ctx, e.fail); err != nil {
 			return err
 		}
 	}
@@ -148,7 +151,18 @@ func (e *Engine) start(ctx context.Context) error {
 			return d.wrap(err)
 		}
 	}
+	if e.app != nil {
+		return e.app.start(ctx, e.fail)
+	}
 	return nil
+}
+
+// fail ends Run.
+func (e *Engine) fail(err error) {
+	e.failing.Do(func() {
+		e.failure = err
+		close(e.failed)
+	})
 }
 
 // prepare creates a broker's topics. That it can't be reached is no error.
@@ -178,7 +192,10 @@ func (e *Engine) consume(ctx context.Context, d *database) error {
 	d.ready.Store(true)
 	e.lookouts.start(func(ctx context.Context) { d.housekeeping(ctx, e.cfg.DeadLetters) })
 	if len(e.handlers) > 0 {
-		e.lookouts.start(d.forgetKeys)
+		e.lookouts.start(func(ctx context.Context) { d.forget(ctx, "idempotency keys", command.PurgeKeys) })
+	}
+	if len(e.processes) > 0 {
+		e.lookouts.start(func(ctx context.Context) { d.forget(ctx, "processes that have ended", process.Purge) })
 	}
 	return nil
 }
@@ -213,10 +230,11 @@ func (e *Engine) await(ctx context.Context, d *database, started bool) {
 	}
 }
 
-// Stop ends what Start started: no more messages are taken and running handlers
-// finish, then the calls that are out are settled and partitions released, then
-// the HTTP server ends, which reports draining meanwhile. A done ctx ends the
-// rest hard, and is an error; leases then run out by themselves.
+// Stop ends what Start started: the application's server answers its last requests; no
+// more messages are taken and running handlers finish, then the calls that are out are
+// settled and partitions released, then the engine's HTTP server ends, which reports
+// draining meanwhile. A done ctx ends the rest hard, and is an error; leases then run out
+// by themselves.
 //
 // Stopping an engine that doesn't run does nothing.
 func (e *Engine) Stop(ctx context.Context) error {
@@ -231,6 +249,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 func (e *Engine) stop(ctx context.Context) error {
 	e.phase.Store(draining)
 	defer e.phase.Store(stopped)
+	errs := []error{e.stopApp(ctx)}
 	for _, cancel := range e.unwire {
 		cancel()
 	}
@@ -245,7 +264,7 @@ func (e *Engine) stop(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		handlers, cancel = context.WithTimeout(ctx, time.Until(deadline)*2/3)
 	}
-	errs := together(e.streams, func(s stream) error { return s.runner.Stop(handlers) })
+	errs = append(errs, together(e.streams, func(s stream) error { return s.runner.Stop(handlers) })...)
 	cancel()
 	errs = append(errs, together(e.databases, func(d *database) error { return d.stop(ctx) })...)
 	e.lookouts.stop()
@@ -271,10 +290,10 @@ func together[T any](parts []T, stop func(T) error) []error {
 }
 
 // warnOfHomelessEvents says which events are declared as published and go to
-// nobody outside: most likely an external broker was forgotten.
+// nobody outside, nor to another context here: most likely an external broker was forgotten.
 func (e *Engine) warnOfHomelessEvents() {
 	for _, m := range e.cfg.Units {
-		if names := homeless(m); len(names) > 0 && !m.OutboxDisabled() {
+		if names := homeless(m, e.cfg.Units); len(names) > 0 && !m.OutboxDisabled() {
 			e.log.Warn("published events go to no external broker: add a target for them, or don't declare them domain.Published()",
 				"context", m.Domain().Name(), "events", strings.Join(names, ", "))
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -341,6 +342,17 @@ func TestStart_A59_WarnsOfPublishedEventsThatGoNowhere(t *testing.T) {
 	require.Len(t, warnings, 1, "one for parcels, none for sales")
 	require.Contains(t, warnings[0], "context=parcels")
 	require.Contains(t, warnings[0], "events=ParcelSent")
+}
+
+// An event that another context here knows is published for that one.
+func TestStart_PublishedForAContextOfTheEngine(t *testing.T) {
+	b := setup(t)
+	ear := units(t, uow.Config{Providers: []uow.Provider{b.db}, Domain: domain.MustNew("ear", domain.Foreign[Sold]("Parcels.ParcelSent.v1"))})
+	require.NoError(t, Migrate(t.Context(), ear))
+	cfg := b.config()
+	cfg.Units = append(cfg.Units, ear)
+	b.start(cfg)
+	require.Empty(t, b.logs.with("level=WARN", "published events go to no external broker"))
 }
 
 func TestCheck_And_Migrate(t *testing.T) {

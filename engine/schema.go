@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -63,7 +64,7 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 
 // sets are the tables that every provider has.
 func sets() []migrate.Set {
-	return []migrate.Set{repository.Migrations(), subscription.Migrations(), command.Migrations()}
+	return []migrate.Set{repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
 }
 
 // schema is what contexts expect of one provider's tables.

@@ -17,6 +17,7 @@ const writeTimeout = 15 * time.Second
 // server is an HTTP server with limits on everything that a client could make
 // last for ever.
 type server struct {
+	name string // of its address, for people
 	http *http.Server
 	done chan struct{}
 
@@ -24,8 +25,9 @@ type server struct {
 	listener net.Listener
 }
 
-func newServer(addr string, h http.Handler, log *slog.Logger) *server {
+func newServer(name, addr string, h http.Handler, log *slog.Logger) *server {
 	return &server{
+		name: name,
 		http: &http.Server{
 			Addr: addr, Handler: h,
 			ReadHeaderTimeout: 5 * time.Second,
@@ -43,7 +45,7 @@ func newServer(addr string, h http.Handler, log *slog.Logger) *server {
 func (s *server) start(ctx context.Context, failed func(error)) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.http.Addr)
 	if err != nil {
-		return fmt.Errorf("engine: server.addr %q: %w; choose another port, or port 0 for a free one", s.http.Addr, err)
+		return fmt.Errorf("engine: %s %q: %w; choose another port, or port 0 for a free one", s.name, s.http.Addr, err)
 	}
 	s.mu.Lock()
 	s.listener = l
@@ -51,7 +53,7 @@ func (s *server) start(ctx context.Context, failed func(error)) error {
 	go func() {
 		defer close(s.done)
 		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			failed(fmt.Errorf("engine: HTTP server: %w", err))
+			failed(fmt.Errorf("engine: HTTP server of %s: %w", s.name, err))
 		}
 	}()
 	return nil
@@ -73,7 +75,7 @@ func (s *server) stop(ctx context.Context) error {
 	}
 	err := s.http.Shutdown(ctx)
 	if err != nil {
-		err = errors.Join(fmt.Errorf("HTTP server: %w", err), s.http.Close())
+		err = errors.Join(fmt.Errorf("HTTP server of %s: %w", s.name, err), s.http.Close())
 	}
 	<-s.done
 	return err

@@ -16,7 +16,9 @@ type sight struct {
 	parts         components
 	outboxes      map[string]outboxSight // by provider
 	subscriptions map[string]subscriptionSight
-	letters       map[lane]int64 // open dead letters, by provider and subscription
+	letters       map[lane]int64                     // dead letters that need somebody, by provider and subscription
+	idle          map[lane]int64                     // running processes that nothing will end, by provider and name
+	early         map[lane]subscription.EarlyLetters // of these, those whose process has not begun
 }
 
 type outboxSight struct {
@@ -53,7 +55,7 @@ type lane struct{ provider, name string }
 
 // look asks what the caches have, for a second at most.
 func (e *Engine) look(ctx context.Context) sight {
-	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}}
+	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -72,6 +74,17 @@ func (e *Engine) look(ctx context.Context) sight {
 			s.outboxes[name] = o
 		})
 		all.Go(func() {
+			if !e.hasProcesses(d) {
+				return
+			}
+			processes, _ := d.running.recent(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			for process, n := range processes.value {
+				s.idle[lane{name, process}] = n.Idle
+			}
+		})
+		all.Go(func() {
 			if !e.consumes(name) && !d.observed {
 				return // there may be no table
 			}
@@ -80,6 +93,9 @@ func (e *Engine) look(ctx context.Context) sight {
 			defer mu.Unlock()
 			for subscription, n := range letters.value.open {
 				s.letters[lane{name, subscription}] = n
+			}
+			for process, e := range letters.value.early {
+				s.early[lane{name, process}] = e
 			}
 		})
 	}

@@ -92,6 +92,12 @@ func TestTimers_AreLateWhereNobodySendsThem(t *testing.T) {
 	d := diagnosed(t, o, "timers_late")
 	require.Contains(t, d.Reasons[0].Text, "a timer that waits was due 2m0s ago")
 	require.Contains(t, d.Reasons[0].Text, "`waybill timers list --status waiting`")
+	var page timersReport
+	require.Equal(t, 200, get(t, o, "/api/timers", &page))
+	require.Less(t, *page.Timers[0].DueInSeconds, -119.0)
+	counts := page.Counts["default"]
+	require.Equal(t, []int64{1, 1, 0}, []int64{counts.Waiting, counts.Due, counts.Sent})
+	require.Greater(t, counts.LateSeconds, 119.0)
 }
 
 // The list has what waits and what is sent; who may not see content doesn't see whose
@@ -108,12 +114,14 @@ func TestTimers_ListedOverHTTP(t *testing.T) {
 	got := page.Timers[0]
 	require.Equal(t, []any{"default", far.Row.MessageID, "loan-1", "due", "Parcels.ParcelSent.v1", "waiting", far.At, "acme", "c"},
 		[]any{got.Provider, got.ID, got.Owner, got.Name, got.Type, got.Status, got.AvailableAt, *got.TenantID, *got.CorrelationID})
+	require.Greater(t, *got.DueInSeconds, 1e6)
+	require.Equal(t, map[string]*timersCount{"default": {Waiting: 2}}, page.Counts)
 	next := page.Next["default"]
 	page = timersReport{}
 	require.Equal(t, 200, get(t, e, "/api/timers?after="+next, &page))
 	require.Equal(t, "loan-2", page.Timers[0].Owner)
 	require.Empty(t, page.Next)
-	for _, path := range []string{"/api/timers?after=7", "/api/timers?status=late", "/api/timers?id=7"} {
+	for _, path := range []string{"/api/timers?after=7", "/api/timers?after=0000-01-01T00:00:00Z,0198f3c2-7d8e-7b9a-8c6d-5e4f3a2b1c0d", "/api/timers?status=late", "/api/timers?id=7"} {
 		require.Contains(t, refused(t, e, 400, "GET", path, ""), "it takes")
 	}
 

@@ -134,9 +134,9 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			return s
 		}, []string{"broker_down degraded broker partner"}, []string{"(no leader)"}},
 		"topics that don't answer": {func(s sight) sight {
-			s.partner(func(l *laneSight) { l.status.OpenTopics = []string{"sales.sale"} })
+			s.partner(func(l *laneSight) { l.status.OpenTopics, l.status.TopicError = []string{"sales.sale"}, "no leader" })
 			return s
-		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"]`}},
+		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"] take nothing, though their broker answers (no leader)`}},
 		// O4: a process that doesn't reach the broker that others reach.
 		"some are sick": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
@@ -284,6 +284,32 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			},
 			[]string{"dead_letters degraded subscription other", "dead_letters degraded subscription parcels"},
 			[]string{"1 dead letter of it", "`waybill dead-letters list {only}`"},
+		},
+		"messages whose process has not begun, among other dead letters of it": {
+			func(s sight) sight {
+				s.letters[lane{"default", "library.lending"}] = 3
+				s.early = map[lane]subscription.EarlyLetters{{"default", "library.lending"}: {Count: 2, Error: `there is no lending "l1"`}}
+				return s
+			},
+			[]string{"dead_letters degraded subscription library.lending", "dead_letters_early degraded subscription library.lending"},
+			[]string{"1 dead letter of it", `2 messages of it came before what begins their process, which has not come for longer than its patience (there is no lending "l1")`, "list {only} --status early", "domain.Optional()"},
+		},
+		"processes that nothing will end": {
+			func(s sight) sight {
+				s.idle = map[lane]int64{{"default", "library.lending"}: 2}
+				return s
+			},
+			[]string{"processes_idle degraded database default"},
+			[]string{"2 of its processes (library.lending) have heard nothing for 30 days or longer", "`waybill processes list --idle`"},
+		},
+		"messages whose process has not begun": {
+			func(s sight) sight {
+				s.letters[lane{"default", "library.lending"}] = 1
+				s.early = map[lane]subscription.EarlyLetters{{"default", "library.lending"}: {Count: 1}}
+				return s
+			},
+			[]string{"dead_letters_early degraded subscription library.lending"},
+			nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 // stream is a subscription and the database of its inbox.
 type stream struct {
 	name, provider string
+	letters        string // the name of its dead letters, which streams of a process share
 	runner         *subscription.Runner
 	started        *atomic.Bool
 	lag            *cached[found[subscription.Lag]]
@@ -59,6 +60,9 @@ func (e *Engine) wire() error {
 		w.errs = append(w.errs, err)
 	}
 	if err := e.cfg.DeadLetters.Check(); err != nil {
+		w.errs = append(w.errs, err)
+	}
+	if err := e.cfg.App.check(); err != nil {
 		w.errs = append(w.errs, err)
 	}
 	if len(w.errs) == 0 {
@@ -263,15 +267,23 @@ func private(m *uow.Manager) []string {
 }
 
 // homeless are the published events of a context that no external broker gets.
-func homeless(m *uow.Manager) []string {
+func homeless(m *uow.Manager, all []*uow.Manager) []string {
 	var names []string
 	for _, e := range m.Domain().Events() {
 		wanted := slices.ContainsFunc(m.External(), func(t outbox.Target) bool { return wants(t, e) })
-		if e.Published && !e.Foreign && !wanted {
+		if e.Published && !e.Foreign && !wanted && !heard(e, m, all) {
 			names = append(names, e.ShortName())
 		}
 	}
 	return names
+}
+
+// heard says whether another context of the engine knows an event: it needn't go
+// outside to be part of a contract.
+func heard(e *domain.EventType, by *uow.Manager, all []*uow.Manager) bool {
+	return slices.ContainsFunc(all, func(m *uow.Manager) bool {
+		return m != by && slices.ContainsFunc(m.Domain().Events(), func(o *domain.EventType) bool { return o.Foreign && o.Name == e.Name })
+	})
 }
 
 func (w *wiring) subscriptions() {
@@ -305,7 +317,7 @@ func (w *wiring) subscriptions() {
 			w.errs = append(w.errs, err)
 			continue
 		}
-		w.streams = append(w.streams, stream{name: s.Name, provider: s.Provider, runner: r, started: new(atomic.Bool)})
+		w.streams = append(w.streams, stream{name: s.Name, provider: s.Provider, letters: s.Letters(), runner: r, started: new(atomic.Bool)})
 	}
 }
 
@@ -321,9 +333,7 @@ func (w *wiring) checkCategory(what string, s subscription.Stream) {
 		for _, a := range m.Domain().Aggregates() {
 			categories = append(categories, a.Category)
 		}
-		if m.Domain().HandlesCommands() {
-			categories = append(categories, domain.CommandCategory(name))
-		}
+		categories = append(categories, ownCategories(m.Domain())...)
 		if !slices.Contains(categories, s.Category) {
 			w.fail("%s: Category is %q, and no aggregate of context %s raises to it: read one of %q", what, s.Category, name, categories)
 		}

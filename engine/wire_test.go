@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -46,6 +47,20 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 				cfg.Subscriptions = []subscription.Stream{s}
 			},
 			[]string{`subscription "parcels" names broker "elsewhere"`},
+		},
+		"an application's server without a handler": {
+			func(_ *testing.T, _ *bench, cfg *Config) { cfg.App = App{Addr: "127.0.0.1:0"} },
+			[]string{"App.Addr is set and App.Handler is not"},
+		},
+		"an application's handler without an address": {
+			func(_ *testing.T, _ *bench, cfg *Config) { cfg.App = App{Handler: http.NotFoundHandler()} },
+			[]string{"App.Handler is set and App.Addr is not"},
+		},
+		"an application's address without a port": {
+			func(_ *testing.T, _ *bench, cfg *Config) {
+				cfg.App = App{Addr: "localhost", Handler: http.NotFoundHandler()}
+			},
+			[]string{`App.Addr is "localhost": write host:port`},
 		},
 		"a broker that is nil": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Brokers["partner"] = nil },

@@ -11,6 +11,10 @@ import { message } from './views/message.js';
 import { deadLetters } from './views/deadletters.js';
 import { deadLetter } from './views/deadletter.js';
 import { partitions } from './views/partitions.js';
+import { waiting } from './views/waiting.js';
+import { commands } from './views/commands.js';
+import { processes } from './views/processes.js';
+import { processOf } from './views/process.js';
 
 const views = [
   { path: '', title: 'Overview', view: overview },
@@ -18,6 +22,9 @@ const views = [
   { path: 'messages', title: 'Messages', view: messages, one: message },
   { path: 'dead-letters', title: 'Dead letters', view: deadLetters, one: deadLetter },
   { path: 'partitions', title: 'Partitions', view: partitions },
+  { path: 'waiting', title: 'Waiting', view: waiting },
+  { path: 'commands', title: 'Commands', view: commands },
+  { path: 'processes', title: 'Processes', view: processes, one: processOf },
 ];
 
 const main = document.getElementById('main');

@@ -37,8 +37,11 @@ export function when(text) {
   return h('time', { datetime: text, title: text }, clock(text));
 }
 
+// hidden stands for what only some may see.
+export const hidden = '[hidden]';
+
 // found is a link to what has the same key or stream. What only some may see is none.
-export const found = (text, href, title, length = 40) => (text === '[hidden]'
+export const found = (text, href, title, length = 40) => (text === hidden
   ? h('span', { class: 'quiet', title: 'A token of role operate shows it.' }, text)
   : h('a', { class: 'mono', href, title }, short(text, length)));
 

@@ -11,7 +11,7 @@ export function deadLetter(main, { rest, signal }) {
   main.append(h('p', { class: 'path' }, h('a', { href: '#/dead-letters' }, 'Dead letters'), ' ›'), h('h1', { class: 'mono' }, id), content);
 
   function draw(l) {
-    const open = ['parked', 'held', 'waiting', 'replay'].includes(l.status);
+    const open = ['parked', 'held', 'waiting', 'early', 'replay'].includes(l.status);
     const target = [{ provider: l.provider, filter: { subscription: l.subscription, ids: [l.id] } }];
     replace(content,
       h('p', { id: 'letter-status' }, badge(l.status), ' ', l.status === 'held' && 'It goes on by itself when what is before it in its key is replayed or discarded.',
@@ -23,7 +23,7 @@ export function deadLetter(main, { rest, signal }) {
         fact('Replays', count(l.replays)), fact('Due', l.due_at && when(l.due_at)),
         fact('Before it in its key', l.before > 0 && [`${plural(l.before, 'open one')}, the first `, h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.head)}` }, l.head)]),
         fact('Behind it in its key', l.behind > 0 && plural(l.behind, 'open one'))),
-      h('div', { class: 'actions' }, l.status === 'parked' && actionButton('replay', target, load, { one: true }), open && actionButton('discard', target, load, { one: true })),
+      h('div', { class: 'actions' }, ['parked', 'early'].includes(l.status) && actionButton('replay', target, load, { one: true }), open && actionButton('discard', target, load, { one: true })),
       h('h2', null, 'Error'), h('pre', { class: 'error', tabindex: '0' }, l.error, l.error_type && `\n(${l.error_type})`),
       l.stack && h('details', null, h('summary', null, 'Stack'), h('pre', { tabindex: '0' }, l.stack)),
       h('h2', null, 'Payload'),

@@ -7,8 +7,8 @@ import { now, providers } from '../live.js';
 import { filterFrom, pages, search } from '../search.js';
 
 const path = 'dead-letters';
-const statuses = ['parked', 'held', 'waiting', 'replay', 'replayed', 'discarded'];
-const reasons = ['undecodable', 'too_large', 'refused', 'newer_version', 'parked', 'failed', 'crashed', 'held', 'waiting'];
+const statuses = ['parked', 'held', 'waiting', 'early', 'replay', 'replayed', 'discarded'];
+const reasons = ['undecodable', 'too_large', 'refused', 'newer_version', 'parked', 'failed', 'crashed', 'held', 'waiting', 'early'];
 const names = ['provider', 'subscription', 'message', 'key', 'type', 'error_type', 'error', 'reason', 'from', 'until', 'after'];
 
 // The names of a subscription.DeadLetterFilter for those of the address.

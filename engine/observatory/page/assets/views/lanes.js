@@ -56,7 +56,7 @@ export function lanes(main, { signal }) {
       { title: 'Retries', num: true, cell: (s) => count(s.retries) },
       { title: 'Missed', num: true, cell: (s) => count(s.missed) },
       { title: 'Parked', num: true, cell: (s) => count(s.parked) },
-      { title: 'Dead letters', num: true, same: (s) => `${s.dead_letters}`, cell: (s) => (s.dead_letters > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.name })}` }, count(s.dead_letters)) : count(s.dead_letters)) },
+      { title: 'Dead letters', num: true, same: (s) => `${s.dead_letters}`, cell: (s) => (s.dead_letters > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.dead_letters_of })}` }, count(s.dead_letters)) : count(s.dead_letters)) },
       { title: 'Last error', same: (s) => `${s.refusal}\n${s.last_error}`, cell: (s) => (s.refusal || s.last_error ? text(s.refusal || s.last_error) : '–') },
     ],
   });

@@ -38,7 +38,7 @@ export function overview(main, { signal }) {
     const known = {
       pending: sum(all.map((l) => l.counts?.pending)), processing: sum(all.map((l) => l.counts?.processing)),
       failed: sum(all.map((l) => l.counts?.failed)), abandoned: sum(all.map((l) => l.counts?.abandoned)),
-      dead: sum(Object.values(now.subscriptions ?? {}).map((s) => s.dead_letters)),
+      dead: sum([...new Map(Object.values(now.subscriptions ?? {}).map((s) => [`${s.provider} ${s.dead_letters_of}`, s.dead_letters])).values()]),
     };
     for (const [id, n] of Object.entries(known)) {
       figures[id].textContent = count(n);

@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waybill-go/waybill/internal/processdb"
+	"github.com/waybill-go/waybill/process"
+)
+
+var (
+	processesNow = gauge("waybill_processes", "Processes by status: those that run, those for which messages came before what begins them (awaited), and those that have ended and are not forgotten.",
+		func(n int64) float64 { return float64(n) }, "provider", "process", "status")
+	processesIdle = gauge("waybill_processes_idle", "Running processes that have heard nothing for 30 days and have no timer: nothing that they have set will end them.",
+		func(s processdb.Stats) float64 { return float64(s.Idle) }, "provider", "process")
+	processOldest = gauge("waybill_process_oldest_running_seconds", "Age of the oldest process that runs; 0 if none does.", func(s processdb.Stats) float64 {
+		if s.OldestSeconds == nil {
+			return 0
+		}
+		return *s.OldestSeconds
+	}, "provider", "process")
+	processMetrics = []metric[process.Count]{
+		processDid("started", "Processes that began.", func(n process.Count) int64 { return n.Started }),
+		processDid("ended", "Processes that ended themselves.", func(n process.Count) int64 { return n.Ended }),
+		processDid("heard", "Messages that took effect in processes.", func(n process.Count) int64 { return n.Heard }),
+		processDid("early", "Messages that came before what begins their process, and were set aside for it.", func(n process.Count) int64 { return n.Early }),
+		processDid("ignored", "Messages that came after their process had ended, or are optional and met none.", func(n process.Count) int64 { return n.Ignored }),
+		processDid("stopped", "Timers that were stopped or moved while their message was on its way.", func(n process.Count) int64 { return n.Stopped }),
+		processDid("refused", "Refusals of commands that processes were told of.", func(n process.Count) int64 { return n.Refused }),
+	}
+)
+
+func processDid(name, help string, value func(process.Count) int64) metric[process.Count] {
+	return counter("waybill_process_"+name+"_total", help, func(n process.Count) float64 { return float64(value(n)) }, "process")
+}
+
+// countProcesses also counts those of other programs.
+func (d *database) countProcesses(ctx context.Context) (f found[map[string]processdb.Stats]) {
+	f.value, f.err = d.instances.Stats(ctx)
+	return f
+}
+
+// hasProcesses says whether the database is asked for processes: an observed one may not
+// have their table.
+func (e *Engine) hasProcesses(d *database) bool { return d.hasOutbox() && !d.observed }
+
+// withDeclared adds those that this engine runs there and of which there is none now.
+func (e *Engine) withDeclared(d *database, counts map[string]processdb.Stats) map[string]processdb.Stats {
+	all := map[string]processdb.Stats{}
+	for _, p := range e.processes {
+		if p.Units().Providers()[0].Name() == d.provider.Name() {
+			for _, name := range p.Names() {
+				all[name] = processdb.Stats{}
+			}
+		}
+	}
+	maps.Copy(all, counts)
+	return all
+}
+
+func (c *collector) processesOf(d *database, to chan<- prometheus.Metric) {
+	if !c.hasProcesses(d) {
+		return
+	}
+	result, known := d.running.get(c.lookouts.ctx)
+	if !known || result.err != nil {
+		return
+	}
+	provider := d.provider.Name()
+	for name, s := range c.withDeclared(d, result.value) {
+		processesNow.send(to, s.Running, provider, name, processdb.Running)
+		processesNow.send(to, s.Awaited, provider, name, processdb.Awaited)
+		processesNow.send(to, s.Ended, provider, name, processdb.Ended)
+		processesIdle.send(to, s, provider, name)
+		processOldest.send(to, s, provider, name)
+	}
+}
+
+func processesDid(p *process.Processes, to chan<- prometheus.Metric) {
+	context := p.Units().Domain().Name()
+	for _, n := range p.Counts() {
+		send(to, processMetrics, n, context+"."+n.Process)
+	}
+}
