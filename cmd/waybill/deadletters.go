@@ -21,6 +21,7 @@ var (
 		subscription.DeadLetterParked:    "waits for an operator",
 		subscription.DeadLetterHeld:      "waits for what is before it in its key, then goes on by itself",
 		subscription.DeadLetterWaiting:   "is handled by itself when it is due",
+		subscription.DeadLetterEarly:     "waits for its process to begin, and is handled then",
 		subscription.DeadLetterReplay:    "is handled again when it is due and the first of its key",
 		subscription.DeadLetterReplayed:  "was handled again, and had its effect",
 		subscription.DeadLetterDiscarded: "was given up, and never has an effect",
@@ -35,6 +36,7 @@ var (
 		"crashed":       "it had its attempts, and the process died of the last",
 		"held":          "it came after a message of its key that is here",
 		"waiting":       "it is to be tried later, and too many others waited",
+		"early":         "it came before what begins its process",
 	}
 )
 
@@ -47,8 +49,8 @@ type lettersFilter struct {
 	Type         string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
 	Error        string   `placeholder:"TEXT" help:"Only with this in the error's text."`
 	ErrorType    string   `placeholder:"TYPE" help:"Only with an error of this Go type."`
-	Reason       string   `enum:",undecodable,too_large,refused,newer_version,parked,failed,crashed,held,waiting" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, too_large, refused, newer_version, parked, failed, crashed, held or waiting."`
-	Status       []string `enum:"parked,held,waiting,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, waiting, replay, replayed or discarded. May be repeated."`
+	Reason       string   `enum:",undecodable,too_large,refused,newer_version,parked,failed,crashed,held,waiting,early" default:"" placeholder:"REASON" help:"Only for this reason: undecodable, too_large, refused, newer_version, parked, failed, crashed, held, waiting or early."`
+	Status       []string `enum:"parked,held,waiting,early,replay,replayed,discarded" placeholder:"STATUS" help:"Only in this status: parked, held, waiting, early, replay, replayed or discarded. May be repeated."`
 	From         moment   `placeholder:"TIME" help:"Only with a last attempt at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
 	Until        moment   `placeholder:"TIME" help:"Only with a last attempt before this time."`
 }
@@ -100,15 +102,9 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	if err := t.flush(err, "No dead letter is like that."); err != nil {
 		return err
 	}
-	for _, provider := range slices.Sorted(maps.Keys(all)) {
-		if next := all[provider].Next; next != 0 {
-			of := ""
-			if len(all) > 1 {
-				of = " --provider " + provider
-			}
-			fmt.Fprintf(stderr, "%d of %d; go on with%s --after %d\n", len(all[provider].Letters), all[provider].Total, of, next)
-		}
-	}
+	goOn(stderr, all, func(p subscription.DeadLetterList) (said string, after any, more bool) {
+		return fmt.Sprintf("%d of %d", len(p.Letters), p.Total), p.Next, p.Next != 0
+	})
 	return nil
 }
 
@@ -153,12 +149,16 @@ func (s showLetterCmd) Run(ctx context.Context, c *cli, stdout out) error {
 }
 
 func (s *shown) print(w io.Writer) {
-	field := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-14s%s\n", name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", 14)))
-	}
+	field := fields(w, 14)
 	field("Dead letter", "%s, provider %s", s.ID, s.Provider)
 	field("Subscription", "%s", s.Subscription)
-	field("Status", "%s: %s", s.Status, statusWords[s.Status])
+	status := statusWords[s.Status]
+	if s.Status == subscription.DeadLetterEarly && s.DueAt != nil {
+		if status += ", and for an operator, too, from " + when(*s.DueAt) + " on"; s.DueAt.Before(time.Now()) {
+			status += ", as it is now"
+		}
+	}
+	field("Status", "%s: %s", s.Status, status)
 	field("Reason", "%s: %s", s.Reason, reasonWords[s.Reason])
 	field("Message", "%s, %s", cmp.Or(s.Type, "of no known type"), s.MessageID)
 	field("Topic, key", "%s, %s", s.Topic, s.Key)
@@ -190,7 +190,10 @@ func (s *shown) print(w io.Writer) {
 	} else {
 		printBody(w, field, "Body", "", s.Body)
 	}
-	if s.Status == subscription.DeadLetterParked {
+	if s.Status == subscription.DeadLetterEarly {
+		fmt.Fprintf(w, "\nIf messages like this may be about what has no process, declare it domain.Optional() there.\n")
+	}
+	if s.Status == subscription.DeadLetterParked || s.Status == subscription.DeadLetterEarly {
 		fmt.Fprintf(w, "\nwaybill dead-letters replay --subscription %s --id %s    handles it again\n", s.Subscription, s.ID)
 		fmt.Fprintf(w, "waybill dead-letters discard --subscription %s --id %s   gives it up\n", s.Subscription, s.ID)
 	}
@@ -198,6 +201,8 @@ func (s *shown) print(w io.Writer) {
 
 func (s *shown) place() string {
 	switch {
+	case s.Status == subscription.DeadLetterEarly:
+		return "nothing waits for it: it is handled right after what begins its process"
 	case !s.Holds:
 		return "its subscription skips: nothing waits for it, and later messages of its key were handled"
 	case s.Status == subscription.DeadLetterReplayed || s.Status == subscription.DeadLetterDiscarded:
@@ -393,9 +398,4 @@ func tellPlan(stdout out, verb string, named bool, all map[string]subscription.D
 	return w.Flush()
 }
 
-func messages(n int64) string {
-	if n == 1 {
-		return "1 message"
-	}
-	return fmt.Sprintf("%d messages", n)
-}
+func messages(n int64) string { return number(n, "message", "messages") }

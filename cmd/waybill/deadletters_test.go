@@ -137,14 +137,14 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 		}
 
 		for want, args := range map[string][]string{
-			"replay what? Name --subscription or --id":                           {"replay", "--type", "x", "--yes"},
-			"discard what? Name --subscription or --id":                          {"discard", "--yes", "--actor", "ada"},
-			"who asks? Give --actor":                                             {"replay", "--subscription", "shipping", "--yes", "--actor", ""},
-			"nobody is there to be asked: look with --dry-run, then":             {"discard", "--subscription", "shipping", "--actor", "ada"},
-			"--rate and --limit are above 0":                                     {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
-			"neither a time as in 2026-01-02T15:04:05Z nor how long":             {"list", "--from", "yesterday"},
-			`the configuration has no provider "x"`:                              {"list", "--provider", "x"},
-			`must be one of "parked","held","waiting","replay","replayed","disc`: {"list", "--status", "x"},
+			"replay what? Name --subscription or --id":                                   {"replay", "--type", "x", "--yes"},
+			"discard what? Name --subscription or --id":                                  {"discard", "--yes", "--actor", "ada"},
+			"who asks? Give --actor":                                                     {"replay", "--subscription", "shipping", "--yes", "--actor", ""},
+			"nobody is there to be asked: look with --dry-run, then":                     {"discard", "--subscription", "shipping", "--actor", "ada"},
+			"--rate and --limit are above 0":                                             {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
+			"neither a time as in 2026-01-02T15:04:05Z nor how long":                     {"list", "--from", "yesterday"},
+			`the configuration has no provider "x"`:                                      {"list", "--provider", "x"},
+			`must be one of "parked","held","waiting","early","replay","replayed","disc`: {"list", "--status", "x"},
 		} {
 			require.Contains(t, run(exitUsage, args...).stderr, want)
 		}

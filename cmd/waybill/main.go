@@ -50,6 +50,13 @@ type cli struct {
 		Fire fireTimersCmd `cmd:"" help:"Let timers that wait become due at once."`
 		Stop stopTimersCmd `cmd:"" help:"Stop timers for good, also those whose message is on its way: it has no effect any more."`
 	} `cmd:"" help:"Look after messages that wait for their time. Who moved and stopped what, waybill outbox log has."`
+	Processes struct {
+		List  listProcessesCmd  `cmd:"" help:"List processes, the oldest first."`
+		Show  showProcessCmd    `cmd:"" help:"Show one process: its state, what it last heard, its timers and its dead letters."`
+		Stats processesStatsCmd `cmd:"" help:"Count processes by kind: those that run, are awaited, have ended, and are idle, as they have heard nothing for 30 days and have no timer."`
+		End   endProcessesCmd   `cmd:"" help:"End running processes and stop their timers: what comes for them is ignored. Nothing is compensated."`
+		Wake  wakeProcessCmd    `cmd:"" help:"Have a timer of a process ring now."`
+	} `cmd:"" help:"Look after processes, which hear events and send commands. Who ended what, waybill outbox log has."`
 	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what waits there."`
 	DeadLetters struct {
 		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
@@ -64,6 +71,7 @@ type cli struct {
 		List   listSubscriptionsCmd `cmd:"" help:"List what the database knows of subscriptions, of every program, also of those that run no more."`
 		Retire retireCmd            `cmd:"" help:"Remove all that the database keeps of a subscription that is no more: inbox, attempts, marks, uptime and dead letters. Refused while it was seen within the hour. Safe to end and to repeat."`
 	} `cmd:"" help:"Look after what subscriptions leave in the database."`
+	Trace       traceCmd       `cmd:"" help:"Show what became of all that has one correlation: messages, timers and dead letters, each below what caused it, in all databases of the configuration."`
 	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
 	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone, until it is interrupted."`
 	Completion  completionCmd  `cmd:"" help:"Write a script that completes this command line in a shell."`
@@ -82,7 +90,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
-		kong.Description("Looks after the tables of Waybill: outbox, timers, documents, events, inboxes and dead letters."),
+		kong.Description("Looks after the tables of Waybill: outbox, timers, processes, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),

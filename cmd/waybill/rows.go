@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,8 +91,8 @@ type rowsPage struct {
 }
 
 func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	if l.Limit < 1 || l.Limit > maxPage {
-		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
+	if err := checkLimit(l.Limit, maxPage); err != nil {
+		return err
 	}
 	f := l.filter()
 	nothing := "No row is like that."
@@ -127,15 +126,9 @@ func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) e
 	if err := t.flush(err, nothing); err != nil {
 		return err
 	}
-	for _, provider := range slices.Sorted(maps.Keys(all)) {
-		if page := all[provider]; page.Next != 0 {
-			of := ""
-			if len(all) > 1 {
-				of = " --provider " + provider
-			}
-			fmt.Fprintf(stderr, "There are more; go on with%s --after %d\n", of, page.Next)
-		}
-	}
+	goOn(stderr, all, func(p rowsPage) (said string, after any, more bool) {
+		return "There are more", p.Next, p.Next != 0
+	})
 	return nil
 }
 
@@ -233,9 +226,7 @@ func (s showRowCmd) writeJSON(stdout out, found map[string]*outbox.Message) erro
 
 // print is for people.
 func (s showRowCmd) print(w io.Writer, provider string, m *outbox.Message) {
-	field := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-16s%s\n", name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", 16)))
-	}
+	field := fields(w, 16)
 	optional := func(name, value string) {
 		if value != "" {
 			field(name, "%s", value)

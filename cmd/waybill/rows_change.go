@@ -172,27 +172,17 @@ func tellChange(stdout out, verb outbox.Verb, all map[string]outbox.ChangeResult
 	return w.Flush()
 }
 
-func rows(n int64) string {
-	if n == 1 {
-		return "1 row"
-	}
-	return fmt.Sprintf("%d rows", n)
-}
+func rows(n int64) string { return number(n, "row", "rows") }
 
-func were(n int64) string {
-	if n == 1 {
-		return "1 row was"
-	}
-	return fmt.Sprintf("%d rows were", n)
-}
+func were(n int64) string { return number(n, "row was", "rows were") }
 
 type rowsLogCmd struct {
 	Limit int `default:"50" help:"How many."`
 }
 
 func (l rowsLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
-	if l.Limit < 1 || l.Limit > maxPage {
-		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
+	if err := checkLimit(l.Limit, maxPage); err != nil {
+		return err
 	}
 	all := map[string][]outbox.Action{}
 	err := c.eachOutbox(ctx, "", func(_ *databases, provider string, s *outboxdb.Store) error {

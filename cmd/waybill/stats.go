@@ -200,14 +200,19 @@ func perSecond(now, before look, provider, target string) string {
 
 // oneLine makes an error's text fit for a terminal, whatever a broker answered.
 func oneLine(text string) string {
-	text = strings.Map(func(r rune) rune {
+	text = flat(text)
+	if runes := []rune(text); len(runes) > maxErrorText {
+		text = string(runes[:maxErrorText-1]) + "…"
+	}
+	return text
+}
+
+// flat is text without line breaks, or anything else that moves a cursor.
+func flat(text string) string {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, text)
-	if runes := []rune(text); len(runes) > maxErrorText {
-		text = string(runes[:maxErrorText-1]) + "…"
-	}
-	return text
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/user"
 	"slices"
@@ -140,6 +141,45 @@ func (t *grid) flush(err error, nothing string) error {
 		fmt.Fprintln(t.out, nothing)
 	}
 	return errors.Join(err, t.w.Flush())
+}
+
+// goOn says of each database that has more how to get it. next is what to say first, and the
+// --after of the next page.
+func goOn[P any](stderr news, all map[string]P, next func(P) (said string, after any, more bool)) {
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		said, after, more := next(all[provider])
+		if !more {
+			continue
+		}
+		of := ""
+		if len(all) > 1 {
+			of = " --provider " + provider
+		}
+		fmt.Fprintf(stderr, "%s; go on with%s --after %v\n", said, of, after)
+	}
+}
+
+// checkLimit refuses a page that has nothing, or too much.
+func checkLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", limit, most)}
+	}
+	return nil
+}
+
+// number is how many of something there are.
+func number(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// fields writes a name and a value to a line, or to several if the value has several.
+func fields(w io.Writer, width int) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-*s%s\n", width, name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", width)))
+	}
 }
 
 // since is how long ago t was.

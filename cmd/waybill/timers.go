@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -54,8 +53,8 @@ type listTimersCmd struct {
 }
 
 func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	if l.Limit < 1 || l.Limit > maxPage {
-		return &usageError{fmt.Errorf("--limit is %d: from 1 to %d", l.Limit, maxPage)}
+	if err := checkLimit(l.Limit, maxPage); err != nil {
+		return err
 	}
 	all := map[string]outbox.TimerPage{}
 	err := c.eachTimers(ctx, l.Provider, func(provider string, s *timerdb.Store) (err error) {
@@ -80,15 +79,9 @@ func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news)
 	if err := t.flush(err, "No timer is like that."); err != nil {
 		return err
 	}
-	for _, provider := range slices.Sorted(maps.Keys(all)) {
-		if next := all[provider].Next; next != "" {
-			of := ""
-			if len(all) > 1 {
-				of = " --provider " + provider
-			}
-			fmt.Fprintf(stderr, "There is more; go on with%s --after %s\n", of, next)
-		}
-	}
+	goOn(stderr, all, func(p outbox.TimerPage) (said string, after any, more bool) {
+		return "There is more", p.Next, p.Next != ""
+	})
 	return nil
 }
 
@@ -133,9 +126,7 @@ func (s showTimerCmd) Run(ctx context.Context, c *cli, stdout out) error {
 }
 
 func (s *shownTimer) print(w out) {
-	field := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-14s%s\n", name, strings.ReplaceAll(printable(fmt.Sprintf(format, args...)), "\n", "\n"+strings.Repeat(" ", 14)))
-	}
+	field := fields(w, 14)
 	field("Timer", "%s, provider %s", s.ID, s.Provider)
 	field("Owner, name", "%s, %s", s.Owner, s.Name)
 	field("Status", "%s", s.status())

@@ -115,9 +115,4 @@ func tellTimers(stdout out, verb string, all map[string]outbox.TimersChanged) er
 	return w.Flush()
 }
 
-func timers(n int64) string {
-	if n == 1 {
-		return "1 timer"
-	}
-	return fmt.Sprintf("%d timers", n)
-}
+func timers(n int64) string { return number(n, "timer", "timers") }
