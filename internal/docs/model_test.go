@@ -12,7 +12,7 @@ import (
 
 var (
 	modelSwitch = regexp.MustCompile("(?m)^\\| `?([A-Z]+|none)`?[^|]* \\| `([A-Z]+)` \\| [^|]+ \\|(?: ([^|]+) \\|)?$")
-	modelCheck  = regexp.MustCompile(`(?m)^check ([A-Z]+) (\w+) \S+(?:.* ([A-Z]+)(?:=1)?)?$`)
+	modelCheck  = regexp.MustCompile(`(?m)^(?:check|large) ([A-Z]+) (\w+) \S+(?:.* ([A-Z]+)(?:=1)?)?$`)
 )
 
 // Every rule that model/check leaves out has a row in model/README.md, with the

@@ -133,6 +133,7 @@ func (e *exam) checks() []check {
 		{"retention", "outbox", (*exam).retention},
 		{"accounts", "outbox", (*exam).accounts},
 		{"timers", "timers", (*exam).timers},
+		{"processes", "process", (*exam).processes},
 	}
 	subscriptions := []check{{"subscriptions", "subscription", (*exam).subscriptions}}
 	if e.postgres() {

@@ -7,20 +7,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/broker"
@@ -28,12 +25,12 @@ import (
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/kafkatest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
-	"github.com/waybill-go/waybill/uow/postgres"
 )
 
 func TestMain(m *testing.M) {
@@ -70,26 +67,11 @@ type world struct {
 	log    *output
 }
 
-func environment(t *testing.T, name string) string {
-	t.Helper()
-	value := os.Getenv(name)
-	require.NotEmpty(t, value, `%s is not set: run scripts/test, or eval "$(scripts/services up)"`, name)
-	return value
-}
-
 func newWorld(t *testing.T, change ...func(*kafka.Config)) *world {
 	t.Helper()
-	name := "external_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	w := &world{t: t, prefix: name + ".", log: &output{}}
-	var err error
-	w.db, err = postgres.Open(t.Context(), postgres.Config{DSN: environment(t, "WAYBILL_POSTGRES"), Schema: name})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.db.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(name))
-		require.NoError(t, err)
-		require.NoError(t, w.db.Close())
-	})
-	cfg := kafka.Config{Addresses: []string{environment(t, "WAYBILL_KAFKA")}, Logger: w.logger()}
+	p, at := dbtest.Postgres(t)
+	w := &world{t: t, db: p, prefix: at.Schema + ".", log: &output{}}
+	cfg := kafka.Config{Addresses: []string{dbtest.Environment(t, "WAYBILL_KAFKA")}, Logger: w.logger()}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -232,7 +214,7 @@ func (w *world) fromKafka(topic string) (only wire) {
 
 func (w *world) client(opts ...kgo.Opt) *kgo.Client {
 	w.t.Helper()
-	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(environment(w.t, "WAYBILL_KAFKA")))...)
+	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(dbtest.Environment(w.t, "WAYBILL_KAFKA")))...)
 	require.NoError(w.t, err)
 	return client
 }

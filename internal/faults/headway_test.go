@@ -103,13 +103,12 @@ func TestKill_InABacklog(t *testing.T) {
 	w.save(400, 50) // in one unit of work
 	for range 4 {
 		// As by default. Calls take a while: what is being settled when its process dies is settled.
-		e := w.node(func(c *nodeConfig) { c.Outbox.BatchSize, c.Outbox.Lease, c.Trap.Delay = 0, 0, 200*time.Millisecond })
-		w.publishes(1500)
-		eventually(t, func() bool { return w.inHand(e) > 0 }, "rows are in hand")
-		w.kill(e)
+		w.died(w.node(func(c *nodeConfig) {
+			c.Outbox.BatchSize, c.Outbox.Lease, c.Trap.Delay, c.Trap.KillFrom = 0, 0, 200*time.Millisecond, 1500
+		}))
 	}
 	require.Positive(t, w.waiting(), "in the middle")
-	w.engine()
+	w.engine(func(c *nodeConfig) { c.Outbox.BatchSize = 0 })
 	w.drain()
 	r := w.check()
 	require.Equal(t, 20_000, r.events)

@@ -69,6 +69,7 @@ type nodeConfig struct {
 type trap struct {
 	KillAt   string        // Whoever publishes this message dies.
 	KillNext string        // Whoever has published dies, unless this file exists.
+	KillFrom int64         // Whoever has published so many messages dies.
 	Gate     string        // "before" the call, or "after" it, or before the "start" of the engine.
 	Detached bool          // The call goes on whatever its context says: its bytes were on the wire.
 	Delay    time.Duration // before and after each call, at most.
@@ -98,6 +99,9 @@ func runNode(text string) error {
 		return err
 	}
 	defer p.Close()
+	if cfg.Role == "purchases" {
+		return n.purchases(ctx, p)
+	}
 	of := accounts
 	if cfg.Branches {
 		of = branches
@@ -307,7 +311,8 @@ func (n *node) wait() {
 // trapped is a broker with a trap.
 type trapped struct {
 	broker.Broker
-	node *node
+	node      *node
+	published atomic.Int64
 }
 
 func (b *trapped) Publish(ctx context.Context, messages []broker.Message) error {
@@ -326,6 +331,9 @@ func (b *trapped) Publish(ctx context.Context, messages []broker.Message) error 
 	err := b.Broker.Publish(ctx, messages)
 	if unanswered(err) {
 		b.node.log.Warn(noAnswer, "since", since, "error", err)
+	}
+	if err == nil && t.KillFrom > 0 && b.published.Add(int64(len(messages))) >= t.KillFrom {
+		die()
 	}
 	t.dawdle()
 	if t.Gate == "after" {

@@ -24,9 +24,9 @@ var rank = map[string]int{
 	"outbox":     1,
 	"uow":        2,
 	"repository": 3, "subscription": 3,
-	"command": 4,
-	"engine":  5, "web": 5,
-	"cmd": 6, "examples": 6,
+	"command": 4, "process": 4,
+	"engine": 5, "web": 5,
+	"cmd": 6, "examples": 6, "waybilltest": 6,
 }
 
 // Prefixes of import paths.
@@ -165,8 +165,8 @@ func TestTheInnermostPackagesLinkNextToNothing(t *testing.T) {
 		pkg     string
 		allowed []string // besides the standard library
 	}{
-		{"domain", append(own("internal/jsonfields", "internal/rootstate"), "github.com/google/uuid")},
-		{"domain/domaintest", append(own("domain", "internal/jsonfields", "internal/rootstate"), "github.com/google/uuid")},
+		{"domain", append(own("internal/jsonfields", "internal/processmsg", "internal/rootstate", "internal/testclock"), "github.com/google/uuid")},
+		{"domain/domaintest", append(own("domain", "internal/jsonfields", "internal/processmsg", "internal/rootstate", "internal/testclock"), "github.com/google/uuid")},
 		{"broker", nil},
 		{"broker/memory", own("broker")},
 	} {

@@ -1,7 +1,6 @@
 package rights_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
@@ -22,16 +22,7 @@ import (
 // openMigrated is a migrated schema of a test's own, as its owner.
 func openMigrated(t *testing.T) uow.Provider {
 	t.Helper()
-	dsn := os.Getenv("WAYBILL_POSTGRES")
-	require.NotEmpty(t, dsn, `run scripts/test, or eval "$(scripts/services up)"`)
-	schema := fmt.Sprintf("Rights %d %s", os.Getpid(), t.Name()) // has to be quoted
-	p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn, Schema: schema})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := p.DB().ExecContext(context.Background(), "DROP SCHEMA ? CASCADE", bun.Ident(schema))
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
-	})
+	p, _ := dbtest.Postgres(t, func(c *postgres.Config) { c.Schema = fmt.Sprintf("Rights %d %s", os.Getpid(), t.Name()) }) // has to be quoted
 	require.NoError(t, engine.MigrateProvider(t.Context(), p, 0))
 	return p
 }
