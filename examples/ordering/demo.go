@@ -1,24 +1,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/examples/ordering/billing"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
 	"github.com/waybill-go/waybill/examples/ordering/shipping"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
-	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
@@ -34,9 +39,12 @@ const (
 	// lease is short, so that a run after a crash goes on within seconds also where
 	// it can't be known that the process of the last one is dead.
 	lease = 5 * time.Second
+
+	// payWithin is short, so that orders that nobody pays for don't keep people waiting.
+	payWithin = 3 * time.Second
 )
 
-// demo is the whole example in one process: both contexts, their engine, the
+// demo is the whole example in one process: the three contexts, their engine, the
 // databases and brokers, and the partner.
 type demo struct {
 	dir  string
@@ -61,6 +69,8 @@ type result struct {
 	Duplicates      int64            `json:"duplicates"`
 	Seconds         float64          `json:"seconds"`
 	OK              bool             `json:"ok"`
+	Commands        int64            `json:"commands"`
+	sales
 
 	differences []string
 }
@@ -75,7 +85,7 @@ func (d *demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	if err := d.open(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "Waybill: ordering and shipping on SQLite and NATS, all in %s (%s)\n\n", d.dir, d.nats.URL())
+	fmt.Fprintf(d.out, "Waybill: ordering, shipping and billing on SQLite and NATS, all in %s (%s)\n\n", d.dir, d.nats.URL())
 	if err := d.start(ctx); err != nil {
 		return err
 	}
@@ -119,25 +129,26 @@ func (d *demo) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// start puts the two contexts together and starts their engine.
+// start puts the contexts together and starts their engine.
 func (d *demo) start(ctx context.Context) (err error) {
 	d.orders, err = uow.New(uow.Config{
-		Domain:    ordering.Domain,
+		Domain:    ordering.Selling(payWithin),
 		Providers: []uow.Provider{d.db},
 		External:  []outbox.Target{{Broker: "partner"}},
 	})
 	if err != nil {
 		return err
 	}
-	shipments, err := uow.New(uow.Config{Domain: shipping.Domain, Providers: []uow.Provider{d.db}})
-	if err != nil {
+	shipments, err1 := uow.New(uow.Config{Domain: shipping.Domain, Providers: []uow.Provider{d.db}})
+	charges, err2 := uow.New(uow.Config{Domain: billing.Domain, Providers: []uow.Provider{d.db}})
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if err := engine.Migrate(ctx, d.orders, shipments); err != nil {
+	if err := engine.Migrate(ctx, d.orders, shipments, charges); err != nil {
 		return err
 	}
 	d.engine, err = engine.New(engine.Config{
-		Units: []*uow.Manager{d.orders, shipments},
+		Contexts: []engine.Context{selling(d.orders), parcels(shipments), billing.Context(charges)},
 		Brokers: map[string]broker.Broker{
 			"default": d.nats,
 			"partner": broker.Prefixed(d.nats, partnerPrefix),
@@ -147,8 +158,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 			Retry:     outbox.RetryPolicy{BaseDelay: time.Second},
 			Retention: outbox.Retention{Published: -1}, // the books are closed over all runs
 		},
-		Subscriptions: []subscription.Stream{shipping.Orders(shipments)},
-		StopTimeout:   stopTimeout,
+		StopTimeout: stopTimeout,
 	})
 	if err != nil {
 		return err
@@ -176,19 +186,20 @@ func (d *demo) work(ctx context.Context) (*result, error) {
 	fmt.Fprintf(d.out, " %.1f s\n", time.Since(begin).Seconds())
 
 	begin = time.Now()
-	fmt.Fprint(d.out, "Publishing, shipping, telling the partner …")
+	fmt.Fprint(d.out, "Publishing, charging, shipping, telling the partner …")
 	r, err := d.rest(ctx, partner)
 	fmt.Fprintf(d.out, " %.1f s\n", time.Since(begin).Seconds())
 	return r, err
 }
 
-// demoOrders gives every seventh order a note, and cancels every tenth.
-func demoOrders(n int) func(yield func(job) bool) {
+// demoOrders gives every seventh order a note, and cancels every tenth. Of every 25, one
+// is paid for late, one never, and one by somebody who has no credit.
+func demoOrders(n int) iter.Seq[job] {
+	kinds := map[int]billing.Kind{13: billing.Late, 18: billing.Never, 23: billing.Broke}
 	return func(yield func(job) bool) {
-		i := 0
-		for j := range cancelling(randomOrders(n, defaultCustomers), 10) {
-			i++
-			j.note = i%7 == 0
+		for i := 1; i <= n; i++ {
+			j := randomOrder(fmt.Sprintf("%s-%d", cmp.Or(kinds[i%25], "customer"), 1+rand.IntN(defaultCustomers)))
+			j.note, j.cancel = i%7 == 0, i%10 == 0
 			if !yield(j) {
 				return
 			}
@@ -227,14 +238,21 @@ func (d *demo) look(ctx context.Context, p *partner) (r *result, state string, e
 	heard := p.heard()
 	r = &result{
 		Orders: b.Orders, Cancelled: b.Cancelled, Shipments: b.Shipments,
-		Events:          b.orderEvents + b.shipmentEvents,
+		Events:          b.orderEvents + b.shipmentEvents + b.chargeEvents,
 		Published:       map[string]int64{},
 		PartnerReceived: int64(len(heard)),
-		Duplicates:      d.engine.Subscriptions()["shipping"].Duplicates,
+		sales:           b.sales,
+	}
+	for _, s := range d.engine.Subscriptions() {
+		r.Duplicates += s.Duplicates
 	}
 	for name, counts := range b.Outbox {
 		r.Published[name] = counts[outbox.Published]
 	}
+	if r.Commands, err = d.commands(ctx); err != nil {
+		return nil, "", err
+	}
+	r.Published["default"] -= r.Commands
 	for _, times := range heard {
 		r.Duplicates += int64(times - 1)
 	}
@@ -249,6 +267,14 @@ func (d *demo) look(ctx context.Context, p *partner) (r *result, state string, e
 	}
 	r.differences, r.OK = b.Differences, len(b.Differences) == 0
 	return r, fmt.Sprint(*b, r.PartnerReceived), nil
+}
+
+// commands are the published messages that are no events: of commands, of refusals, and
+// of timers. All others are of aggregates, and stand for a change.
+func (d *demo) commands(ctx context.Context) (n int64, err error) {
+	err = d.db.Reader().NewRaw("SELECT count(*) FROM outbox WHERE target_broker = 'default' AND status = ? AND stream_category NOT IN (?)",
+		outbox.Published, bun.List([]string{orderCategory, shipmentCategory, chargeCategory})).Scan(ctx, &n)
+	return n, err
 }
 
 // compare holds what the partner has heard against what was published to it, by
@@ -283,9 +309,15 @@ func (d *demo) print(r *result, stdout io.Writer) error {
 		{"orders", r.Orders},
 		{"cancelled", r.Cancelled},
 		{"events", r.Events},
-		{"rows published to default", r.Published["default"]},
+		{"commands and timers", r.Commands},
+		{"rows published to default", r.Published["default"] + r.Commands},
 		{"rows published to partner", r.Published["partner"]},
 		{"shipments", r.Shipments},
+		{"of them dispatched", r.Dispatched},
+		{"purchases that have ended", r.Purchases},
+		{"cents paid", r.Paid},
+		{"cents refunded", r.Refunded},
+		{"cents shipped", r.Shipped},
 		{"messages the partner received", r.PartnerReceived},
 		{"duplicates absorbed", r.Duplicates},
 	}
@@ -295,7 +327,7 @@ func (d *demo) print(r *result, stdout io.Writer) error {
 	}
 	fmt.Fprintf(d.out, "  %-30s %8.1fs\n\n", "time", r.Seconds)
 	if r.OK {
-		fmt.Fprintln(d.out, "The books balance: one shipment for every order, and every event where it belongs.")
+		fmt.Fprintln(d.out, "The books balance: one shipment for every order, dispatched if it is paid for and cancelled if not, and every event where it belongs.")
 	}
 	for _, difference := range r.differences {
 		fmt.Fprintf(d.out, "  - %s\n", difference)

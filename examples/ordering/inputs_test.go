@@ -25,6 +25,7 @@ func TestUsage_IsShownAndWrongOnesEndWith2(t *testing.T) {
 		"--json verify":                 "--json before a command",
 		"serv":                          `no command "serv"`,
 		"serve --calls -1":              "--calls is -1",
+		"serve --pay-within -1s":        "--pay-within is -1s",
 		"serve 4":                       `"4" is not a flag`,
 		"migrate now":                   `"now" is not a flag`,
 		"verify --wait 90":              "-wait",

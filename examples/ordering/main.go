@@ -1,15 +1,16 @@
-// Command ordering is Waybill's example: two bounded contexts, ordering and
-// shipping, and a partner who listens from outside.
+// Command ordering is Waybill's example: three bounded contexts, ordering, shipping and
+// billing, a process between them, and a partner who listens from outside.
 //
 //	go run ./examples/ordering
 //
 // needs nothing installed. It places orders into a SQLite file, publishes their
-// events through an embedded NATS server, ships them, and closes the books. With
+// events through an embedded NATS server, has them paid for and ships them, or cancels
+// them and gives the money back, and closes the books. With
 // a configuration file it is a service on the databases and brokers that the
 // file names:
 //
 //	ordering --config waybill.yaml migrate
-//	ordering --config waybill.yaml serve --calls 4
+//	ordering --config waybill.yaml serve --calls 4 --pay-within 1h
 //	ordering --config waybill.yaml place --file orders.csv
 //	ordering --config waybill.yaml verify --wait 90s
 package main
@@ -26,14 +27,14 @@ import (
 	"syscall"
 )
 
-const usage = `Orders, shipments and a partner: Waybill's example.
+const usage = `Orders, shipments, payments and a partner: Waybill's example.
 
 Everything in one process, with nothing installed:
   ordering [--dir DIR] [--orders N] [--json]
 
 Against the databases and brokers of a configuration file:
   ordering [--config FILE] migrate
-  ordering [--config FILE] serve [--calls N]
+  ordering [--config FILE] serve [--calls N] [--pay-within DURATION]
   ordering [--config FILE] place [--orders N] [--customers K] [options]
   ordering [--config FILE] place --file ORDERS.csv [--part I/N] [options]
   ordering [--config FILE] verify [--wait DURATION]
@@ -47,6 +48,11 @@ Options of place:
   --rate R             orders per second (as many as possible)
   --cancel-percent C   how many of them to cancel again (0)
   --writers W          how many write at the same time (4)
+
+Options of serve:
+  --calls N            of a broker that may be out at once (what the file says)
+  --pay-within D       charge for orders, and ship them when they are paid for; those
+                       that are not paid for within D are cancelled (nobody charges)
 
 --config is waybill.yaml if left out.
 `

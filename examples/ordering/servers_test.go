@@ -141,8 +141,8 @@ func (s *site) succeed(args ...string) string {
 var listening = regexp.MustCompile(`HTTP listens on (http://127\.0\.0\.1:\d+)`)
 
 // serve starts an engine and waits until it is ready.
-func (s *site) serve() *process {
-	p := s.start("serve", "--calls", "2")
+func (s *site) serve(args ...string) *process {
+	p := s.start(append([]string{"serve", "--calls", "2"}, args...)...)
 	p.eventually(func() bool {
 		m := listening.FindStringSubmatch(p.stderr.String())
 		if m == nil {
@@ -155,11 +155,14 @@ func (s *site) serve() *process {
 }
 
 // file writes n orders of some customers.
-func (s *site) file(n, customers int) {
+func (s *site) file(n, customers int) { s.fileOf(n, customers, "") }
+
+// fileOf is file with customers of some kinds among the others: see billing.Kind.
+func (s *site) fileOf(n, customers int, kinds ...string) {
 	var b strings.Builder
 	fmt.Fprintln(&b, header)
 	for i := range n {
-		fmt.Fprintf(&b, "%05d,%s,%d,%d\n", (13*i+i/7)%customers, time.Date(1997, 1, 1+i/50, 0, 0, 0, 0, time.UTC).Format(time.DateOnly), 1+i%4, 1177+i)
+		fmt.Fprintf(&b, "%s%05d,%s,%d,%d\n", kinds[i%len(kinds)], (13*i+i/7)%customers, time.Date(1997, 1, 1+i/50, 0, 0, 0, 0, time.UTC).Format(time.DateOnly), 1+i%4, 1177+i)
 	}
 	write(s.t, s.dir, "orders.csv", b.String())
 }
@@ -191,14 +194,16 @@ func heard(t *testing.T, lines []string) (ids map[string]bool, byOrder map[strin
 }
 
 // Two engines and two writers on PostgreSQL and Kafka, one of each killed in the
-// middle and started again: every order is placed and shipped once, and the
-// partner hears of all of it, each order's events in their order.
+// middle and started again: every order is placed, and shipped once if it is paid for;
+// if it isn't, it is cancelled, and nobody has paid for it; and the partner hears of all
+// of it, each order's events in their order.
 func TestServers_BalanceAfterKills(t *testing.T) {
 	const orders = 400
 	s := newSite(t)
-	s.file(orders, 60)
+	s.fileOf(orders, 60, "", "", "late-", "", "", "never-", "", "broke-")
 	partner := start(t, s.dir, partnerProgram, "--kafka", s.kafka, "--topic", s.prefix+"partner.ordering.order")
-	first, second := s.serve(), s.serve()
+	serve := func() *process { return s.serve("--pay-within", "5s") }
+	first, second := serve(), serve()
 
 	place := func(part string, more ...string) *process {
 		return s.start(append([]string{"place", "--file", "orders.csv", "--part", part, "--cancel-percent", "10"}, more...)...)
@@ -207,7 +212,7 @@ func TestServers_BalanceAfterKills(t *testing.T) {
 	one.eventually(func() bool { return len(one.output()) > 50 }, "places orders")
 	one.kill()
 	first.kill()
-	one, first = place("1/2", "--writers", "2"), s.serve()
+	one, first = place("1/2", "--writers", "2"), serve()
 	require.Zero(t, one.wait(), one.stderr)
 	require.Zero(t, two.wait(), two.stderr)
 	require.Regexp(t, `existing [1-9]`, one.stderr.String(), "what the killed one had placed")
@@ -217,10 +222,18 @@ func TestServers_BalanceAfterKills(t *testing.T) {
 	require.EqualValues(t, orders, b.Orders)
 	require.EqualValues(t, orders, b.Shipments)
 	require.Positive(t, b.Cancelled)
-	require.Equal(t, b.Orders+b.Cancelled, b.Inbox)
+	require.Positive(t, b.Released)
+	require.Equal(t, b.Orders, b.Released+b.Cancelled)
+	require.Equal(t, b.Released, b.Dispatched)
+	require.Equal(t, []int64{b.Orders, b.Orders, 0, 0}, []int64{b.Charges, b.Purchases, b.Running, b.Timers})
+	require.Equal(t, b.Shipped, b.Paid-b.Refunded)
+	require.Equal(t, 2*b.Orders, b.Inbox, "each order is placed, and released or cancelled")
 	require.Zero(t, b.DeadLetters)
 	require.Equal(t, b.Orders+b.Cancelled, b.Outbox["partner"]["published"])
-	require.Equal(t, 2*(b.Orders+b.Cancelled), b.Outbox["default"]["published"], "ordering's events and shipping's")
+	events := "SELECT count(*) FROM outbox WHERE target_broker = 'default' AND status = 'published' AND stream_category IN ('ordering::order', 'shipping::shipment')"
+	require.Equal(t, []string{fmt.Sprint(4 * b.Orders)}, s.strings(events), "ordering's events and shipping's")
+	unpaid := "SELECT count(*) FROM documents WHERE category = 'ordering::order' AND state ->> 'CustomerID' ~ '^(never|broke)-' AND state ->> 'Status' <> 'cancelled'"
+	require.Equal(t, []string{"0"}, s.strings(unpaid))
 
 	total := int(b.Orders + b.Cancelled)
 	partner.eventually(func() bool {

@@ -11,10 +11,13 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/examples/ordering/billing"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
 	"github.com/waybill-go/waybill/examples/ordering/shipping"
+	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -78,6 +81,27 @@ func closed(ctx context.Context, s interface{ Close(context.Context) error }) er
 	return s.Close(ctx)
 }
 
+// parcels is shipping at work.
+func parcels(units *uow.Manager) engine.Context {
+	orders := shipping.Orders(units)
+	orders.Broker = units.Broker()
+	return engine.Context{Units: units, Subscriptions: []subscription.Stream{orders}}
+}
+
+// selling is ordering at work, with its process: see [ordering.Selling].
+func selling(units *uow.Manager) engine.Context {
+	orders := repository.New[*ordering.Order](units)
+	return engine.Context{Commands: command.Must(command.Config{Units: units, Handlers: []command.Handler{
+		command.Update(orders, func(o *ordering.Order, _ ordering.ReleaseOrder) error { return command.Refuse(o.Release()) }),
+		command.Update(orders, func(o *ordering.Order, c ordering.CancelOrder) error {
+			if err := o.Cancel(c.Reason); !errors.Is(err, ordering.ErrCancelled) {
+				return command.Refuse(err)
+			}
+			return nil // the customer was faster
+		}),
+	}})}
+}
+
 func (p program) migrate(ctx context.Context, args []string) error {
 	if err := parse(newFlags(), args); err != nil {
 		return err
@@ -93,18 +117,22 @@ func (p program) migrate(ctx context.Context, args []string) error {
 func (p program) serve(ctx context.Context, args []string) error {
 	flags := newFlags()
 	calls := flags.Int("calls", 0, "")
+	payWithin := flags.Duration("pay-within", 0, "")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
 	if *calls < 0 {
 		return usagef("--calls is %d: at least 1, or 0 for what the file says", *calls)
 	}
+	if *payWithin < 0 {
+		return usagef("--pay-within is %v: above 0, or 0 for orders that nobody charges for", *payWithin)
+	}
 	f, err := p.file()
 	if err != nil {
 		return err
 	}
 	f.Outbox.Calls = cmp.Or(*calls, f.Outbox.Calls)
-	return unlessStopped(ctx, p.serveFile(ctx, f))
+	return unlessStopped(ctx, p.serveFile(ctx, f, *payWithin))
 }
 
 // unlessStopped is err, but nil if it comes of being told to stop.
@@ -115,9 +143,14 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
-// serveFile runs the engine until ctx is done.
-func (p program) serveFile(ctx context.Context, f *config.File) (err error) {
-	s, err := f.Open(ctx, ordering.Domain, p.kinds())
+// serveFile runs the engine until ctx is done. Without a time to pay nobody charges for
+// orders: they are placed and cancelled, and their shipments with them.
+func (p program) serveFile(ctx context.Context, f *config.File, payWithin time.Duration) (err error) {
+	d := ordering.Domain
+	if payWithin > 0 {
+		d = ordering.Selling(payWithin)
+	}
+	s, err := f.Open(ctx, d, p.kinds())
 	if err != nil {
 		return err
 	}
@@ -126,11 +159,14 @@ func (p program) serveFile(ctx context.Context, f *config.File) (err error) {
 	if err != nil {
 		return err
 	}
-	orders := shipping.Orders(shipments)
-	orders.Broker = f.Broker
-
-	s.Engine.Units = append(s.Engine.Units, shipments)
-	s.Engine.Subscriptions = []subscription.Stream{orders}
+	s.Engine.Contexts = []engine.Context{parcels(shipments)}
+	if payWithin > 0 {
+		charges, err := s.UnitsFor(billing.Domain)
+		if err != nil {
+			return err
+		}
+		s.Engine.Contexts = append(s.Engine.Contexts, selling(s.Units), billing.Context(charges))
+	}
 	s.Engine.StopTimeout = stopTimeout
 	eng, err := engine.New(s.Engine)
 	if err != nil {

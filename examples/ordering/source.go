@@ -36,17 +36,22 @@ var articles = []string{"tea", "coffee", "cocoa", "cups", "sugar", "biscuits"}
 func randomOrders(n, customers int) iter.Seq[job] {
 	return func(yield func(job) bool) {
 		for i := 0; i != n; i++ {
-			customer := fmt.Sprintf("customer-%d", 1+rand.IntN(customers))
-			lines := make([]ordering.Line, 1+rand.IntN(3))
-			for i := range lines {
-				quantity := 1 + rand.Int64N(5)
-				lines[i] = ordering.Line{Article: articles[rand.IntN(len(articles))], Quantity: quantity, Amount: quantity * (99 + 50*rand.Int64N(20))}
-			}
-			if !yield(job{customer: customer, order: func() (*ordering.Order, error) { return ordering.Place(customer, lines...) }}) {
+			if !yield(randomOrder(fmt.Sprintf("customer-%d", 1+rand.IntN(customers)))) {
 				return
 			}
 		}
 	}
+}
+
+// randomOrder is an order of a customer, whose name also says how it is paid for: see
+// [billing.Kind].
+func randomOrder(customer string) job {
+	lines := make([]ordering.Line, 1+rand.IntN(3))
+	for i := range lines {
+		quantity := 1 + rand.Int64N(5)
+		lines[i] = ordering.Line{Article: articles[rand.IntN(len(articles))], Quantity: quantity, Amount: quantity * (99 + 50*rand.Int64N(20))}
+	}
+	return job{customer: customer, order: func() (*ordering.Order, error) { return ordering.Place(customer, lines...) }}
 }
 
 // cancelling marks percent of the jobs as to be cancelled, evenly spread.

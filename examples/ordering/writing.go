@@ -113,15 +113,18 @@ func (w *writing) do(ctx context.Context, j job) error {
 	}
 	w.placed.Add(1)
 	if j.note && ctx.Err() == nil {
-		if err := w.change(ctx, o.ID(), func(o *ordering.Order) error { return o.AddNote("a gift: no invoice") }); err != nil {
+		if _, err := w.change(ctx, o.ID(), func(o *ordering.Order) error { return o.AddNote("a gift: no invoice") }); err != nil {
 			return w.failure(o, err)
 		}
 	}
 	if j.cancel && ctx.Err() == nil {
-		if err := w.change(ctx, o.ID(), func(o *ordering.Order) error { return o.Cancel("changed my mind") }); err != nil {
+		done, err := w.change(ctx, o.ID(), func(o *ordering.Order) error { return o.Cancel("changed my mind") })
+		if err != nil {
 			return w.failure(o, err)
 		}
-		w.cancelled.Add(1)
+		if done {
+			w.cancelled.Add(1)
+		}
 	}
 	return nil
 }
@@ -140,20 +143,30 @@ func (w *writing) failure(o *ordering.Order, err error) error {
 	return nil
 }
 
-// change loads an order and commits what change does to it.
-func (w *writing) change(ctx context.Context, id string, change func(*ordering.Order) error) error {
-	var o *ordering.Order
-	err := w.patiently(ctx, func(ctx context.Context) (err error) {
-		o, err = w.orders.Get(ctx, id)
-		return err
-	})
-	if err != nil {
-		return err
+// change loads an order and commits what change does to it. An engine works on the
+// order as well: if it was faster, the order is loaded again, and if that has released
+// or cancelled it, there is nothing to be done.
+func (w *writing) change(ctx context.Context, id string, change func(*ordering.Order) error) (done bool, err error) {
+	for {
+		var o *ordering.Order
+		err := w.patiently(ctx, func(ctx context.Context) (err error) {
+			o, err = w.orders.Get(ctx, id)
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+		if err := change(o); errors.Is(err, ordering.ErrReleased) || errors.Is(err, ordering.ErrCancelled) {
+			fmt.Fprintf(w.stderr, "order %s: too late: %v\n", id, err)
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		err = w.commit(ctx, o)
+		if _, overtaken := errors.AsType[*uow.ConflictError](err); !overtaken {
+			return err == nil, err
+		}
 	}
-	if err := change(o); err != nil {
-		return err
-	}
-	return w.commit(ctx, o)
 }
 
 // commit saves an order and prints what was committed. An order that failed to
@@ -220,6 +233,5 @@ func final(err error) bool {
 		large    *outbox.TooLargeError
 		missing  *repository.NotFoundError
 	)
-	return errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &missing) ||
-		errors.Is(err, ordering.ErrCancelled)
+	return errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &missing)
 }

@@ -22,6 +22,12 @@ func cancelledV1(old orderCancelledV1) OrderCancelled {
 	return OrderCancelled{OrderID: old.OrderID, Reason: "unknown"}
 }
 
+// OrderReleased says that an order is paid for and to be shipped. It is not for
+// partners.
+type OrderReleased struct {
+	OrderID string `json:"order_id"`
+}
+
 // NoteAdded says that there is something to mind. It is not for partners.
 type NoteAdded struct {
 	OrderID string `json:"order_id"`

@@ -11,13 +11,15 @@ import (
 )
 
 // Domain is what ordering keeps and what it tells. Partners hear of orders that
-// are placed and cancelled; notes stay in the house.
-var Domain = domain.MustNew("ordering",
-	domain.Aggregate[*Order]("order",
-		domain.Event[OrderPlaced](domain.Published()),
-		domain.Event[OrderCancelled](domain.Published(), domain.Version(2), domain.Upcast(1, cancelledV1)),
-		domain.Event[NoteAdded](),
-	),
+// are placed and cancelled; the rest stays in the house. [Selling] also sees to it
+// that orders are paid for.
+var Domain = domain.MustNew("ordering", order)
+
+var order = domain.Aggregate[*Order]("order",
+	domain.Event[OrderPlaced](domain.Published()),
+	domain.Event[OrderCancelled](domain.Published(), domain.Version(2), domain.Upcast(1, cancelledV1)),
+	domain.Event[OrderReleased](),
+	domain.Event[NoteAdded](),
 )
 
 // Order is what a customer wants.
@@ -40,9 +42,10 @@ type Line struct {
 // Status is how far an order has come.
 type Status string
 
-// An order is placed, and perhaps cancelled.
+// An order is placed, and then released for shipping or cancelled: never both.
 const (
 	Placed    Status = "placed"
+	Released  Status = "released"
 	Cancelled Status = "cancelled"
 )
 
@@ -50,6 +53,7 @@ const (
 var (
 	ErrEmpty     = errors.New("ordering: an order needs a line")
 	ErrCancelled = errors.New("ordering: the order is cancelled")
+	ErrReleased  = errors.New("ordering: the order is released for shipping")
 )
 
 // Place is a new order.
@@ -71,10 +75,32 @@ func place(o *Order, customerID string, lines []Line) (*Order, error) {
 	return o, nil
 }
 
+// open is nil as long as the order can change.
+func (o *Order) open() error {
+	switch o.Status {
+	case Cancelled:
+		return ErrCancelled
+	case Released:
+		return ErrReleased
+	case Placed:
+	}
+	return nil
+}
+
+// Release lets the order be shipped: it is paid for.
+func (o *Order) Release() error {
+	if err := o.open(); err != nil {
+		return err
+	}
+	o.Status = Released
+	o.Raise(OrderReleased{OrderID: o.ID()})
+	return nil
+}
+
 // Cancel takes the order back.
 func (o *Order) Cancel(reason string) error {
-	if o.Status == Cancelled {
-		return ErrCancelled
+	if err := o.open(); err != nil {
+		return err
 	}
 	o.Status = Cancelled
 	o.Raise(OrderCancelled{OrderID: o.ID(), Reason: reason})
@@ -83,8 +109,8 @@ func (o *Order) Cancel(reason string) error {
 
 // AddNote writes something on the order for those who handle it.
 func (o *Order) AddNote(note string) error {
-	if o.Status == Cancelled {
-		return ErrCancelled
+	if err := o.open(); err != nil {
+		return err
 	}
 	o.Notes = append(o.Notes, note)
 	o.Raise(NoteAdded{OrderID: o.ID(), Note: note})

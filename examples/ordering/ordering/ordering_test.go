@@ -47,6 +47,24 @@ func TestCancel(t *testing.T) {
 		ThenError(ordering.ErrCancelled)
 }
 
+func TestRelease_OrCancelNeverBoth(t *testing.T) {
+	cancel := func(o *ordering.Order) error { return o.Cancel("too late") }
+	domaintest.Given(t, ordering.Domain, placed(t, tea)).
+		When((*ordering.Order).Release).
+		Then(ordering.OrderReleased{OrderID: "o-1"}).
+		When(cancel).
+		ThenError(ordering.ErrReleased).
+		When((*ordering.Order).Release).
+		ThenError(ordering.ErrReleased).
+		When(func(o *ordering.Order) error { return o.AddNote("a gift") }).
+		ThenError(ordering.ErrReleased)
+	domaintest.Given(t, ordering.Domain, placed(t, tea)).
+		When(cancel).
+		Then(ordering.OrderCancelled{OrderID: "o-1", Reason: "too late"}).
+		When((*ordering.Order).Release).
+		ThenError(ordering.ErrCancelled)
+}
+
 func TestAddNote(t *testing.T) {
 	domaintest.Given(t, ordering.Domain, placed(t, tea)).
 		When(func(o *ordering.Order) error { return o.AddNote("a gift") }).

@@ -16,14 +16,18 @@ type Shipment struct {
 // Status is how far a shipment has come.
 type Status string
 
-// A shipment is prepared, and perhaps cancelled.
+// A shipment is prepared, and then dispatched or cancelled: never both.
 const (
-	Prepared  Status = "prepared"
-	Cancelled Status = "cancelled"
+	Prepared   Status = "prepared"
+	Dispatched Status = "dispatched"
+	Cancelled  Status = "cancelled"
 )
 
-// ErrCancelled is a shipment that goes nowhere any more.
-var ErrCancelled = errors.New("shipping: the shipment is cancelled")
+// Why a shipment refuses: it goes nowhere any more, or has gone.
+var (
+	ErrCancelled  = errors.New("shipping: the shipment is cancelled")
+	ErrDispatched = errors.New("shipping: the shipment is dispatched")
+)
 
 // Prepare is the shipment of an order.
 func Prepare(orderID string) *Shipment {
@@ -32,20 +36,42 @@ func Prepare(orderID string) *Shipment {
 	return s
 }
 
+// here is nil as long as the parcel is in the house and wanted.
+func (s *Shipment) here() error {
+	switch s.Status {
+	case Cancelled:
+		return ErrCancelled
+	case Dispatched:
+		return ErrDispatched
+	case Prepared:
+	}
+	return nil
+}
+
 // AddLabel sticks something on the parcel.
 func (s *Shipment) AddLabel(text string) error {
-	if s.Status == Cancelled {
-		return ErrCancelled
+	if err := s.here(); err != nil {
+		return err
 	}
 	s.Labels = append(s.Labels, text)
 	s.Raise(ShipmentLabelled{ShipmentID: s.ID(), Text: text})
 	return nil
 }
 
+// Dispatch sends the parcel away.
+func (s *Shipment) Dispatch() error {
+	if err := s.here(); err != nil {
+		return err
+	}
+	s.Status = Dispatched
+	s.Raise(ShipmentDispatched{ShipmentID: s.ID()})
+	return nil
+}
+
 // Cancel keeps the parcel here.
 func (s *Shipment) Cancel() error {
-	if s.Status == Cancelled {
-		return ErrCancelled
+	if err := s.here(); err != nil {
+		return err
 	}
 	s.Status = Cancelled
 	s.Raise(ShipmentCancelled{ShipmentID: s.ID()})
@@ -61,6 +87,11 @@ type ShipmentPrepared struct {
 type ShipmentLabelled struct {
 	ShipmentID string `json:"shipment_id"`
 	Text       string `json:"text"`
+}
+
+// ShipmentDispatched says that a parcel has left the house.
+type ShipmentDispatched struct {
+	ShipmentID string `json:"shipment_id"`
 }
 
 // ShipmentCancelled says that a parcel stays.

@@ -1,4 +1,5 @@
-// Package shipping sends what was ordered. It is a context of its own, with
+// Package shipping sends what was ordered: it prepares a parcel for each order, and
+// dispatches it when the order is released. It is a context of its own, with
 // aggregates of its own: what it hears from ordering it declares in its own
 // words, and it imports nothing from there.
 package shipping
@@ -17,9 +18,11 @@ var Domain = domain.MustNew("shipping",
 	domain.Aggregate[*Shipment]("shipment",
 		domain.Event[ShipmentPrepared](),
 		domain.Event[ShipmentLabelled](),
+		domain.Event[ShipmentDispatched](),
 		domain.Event[ShipmentCancelled](),
 	),
 	domain.Foreign[OrderPlaced]("Ordering.OrderPlaced.v1"),
+	domain.Foreign[OrderReleased]("Ordering.OrderReleased.v1"),
 	domain.Foreign[OrderCancelled]("Ordering.OrderCancelled.v2"),
 	domain.Foreign[NoteAdded]("Ordering.NoteAdded.v1"),
 )
@@ -40,6 +43,9 @@ func Orders(units *uow.Manager) subscription.Stream {
 			subscription.On(func(ctx context.Context, e NoteAdded) error {
 				return shipments.Update(ctx, e.OrderID, func(s *Shipment) error { return s.AddLabel(e.Note) })
 			}),
+			subscription.On(func(ctx context.Context, e OrderReleased) error {
+				return shipments.Update(ctx, e.OrderID, (*Shipment).Dispatch)
+			}),
 			subscription.On(func(ctx context.Context, e OrderCancelled) error {
 				return shipments.Update(ctx, e.OrderID, (*Shipment).Cancel)
 			}),
@@ -49,6 +55,11 @@ func Orders(units *uow.Manager) subscription.Stream {
 
 // OrderPlaced is what shipping needs to know of an order.
 type OrderPlaced struct {
+	OrderID string `json:"order_id"`
+}
+
+// OrderReleased says that the parcel may go.
+type OrderReleased struct {
 	OrderID string `json:"order_id"`
 }
 

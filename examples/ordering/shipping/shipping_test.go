@@ -24,6 +24,21 @@ func TestCancel(t *testing.T) {
 		ThenError(shipping.ErrCancelled)
 }
 
+func TestDispatch_OrCancelNeverBoth(t *testing.T) {
+	domaintest.Given(t, shipping.Domain, shipping.Prepare("o-1")).
+		When((*shipping.Shipment).Dispatch).
+		Then(shipping.ShipmentDispatched{ShipmentID: "o-1"}).
+		When((*shipping.Shipment).Cancel).
+		ThenError(shipping.ErrDispatched).
+		When((*shipping.Shipment).Dispatch).
+		ThenError(shipping.ErrDispatched)
+	domaintest.Given(t, shipping.Domain, shipping.Prepare("o-1")).
+		When((*shipping.Shipment).Cancel).
+		Then(shipping.ShipmentCancelled{ShipmentID: "o-1"}).
+		When((*shipping.Shipment).Dispatch).
+		ThenError(shipping.ErrCancelled)
+}
+
 func TestAddLabel(t *testing.T) {
 	label := func(s *shipping.Shipment) error { return s.AddLabel("a gift") }
 	domaintest.Given(t, shipping.Domain, shipping.Prepare("o-1")).
@@ -40,6 +55,7 @@ func TestAddLabel(t *testing.T) {
 func TestForeignEvents_AreReadInShippingsOwnWords(t *testing.T) {
 	for name, want := range map[string]any{
 		"Ordering.OrderPlaced.v1":    shipping.OrderPlaced{OrderID: "o-1"},
+		"Ordering.OrderReleased.v1":  shipping.OrderReleased{OrderID: "o-1"},
 		"Ordering.OrderCancelled.v2": shipping.OrderCancelled{OrderID: "o-1"},
 		"Ordering.NoteAdded.v1":      shipping.NoteAdded{OrderID: "o-1", Note: "a gift"},
 	} {
