@@ -62,17 +62,17 @@ type peer struct {
 
 // sizes of what is done, and how long it lasts.
 type sizes struct {
-	events, large, history, resident             int
+	events, large, history, resident, timers     int
 	save, latency, steady, outage, silent, quiet time.Duration
 }
 
 var (
 	usual = sizes{
-		events: 100_000, large: 300_000, history: 1_000_000, resident: 1_000_000,
+		events: 100_000, large: 300_000, history: 1_000_000, resident: 1_000_000, timers: 1_000_000,
 		save: 5 * time.Second, latency: 10 * time.Second, steady: 20 * time.Second, outage: 10 * time.Second, silent: 30 * time.Second, quiet: time.Minute,
 	}
 	short = sizes{
-		events: 20_000, large: 60_000, history: 200_000, resident: 100_000,
+		events: 20_000, large: 60_000, history: 200_000, resident: 100_000, timers: 100_000,
 		save: 2 * time.Second, latency: 4 * time.Second, steady: 5 * time.Second, outage: 4 * time.Second, silent: 5 * time.Second, quiet: 5 * time.Second,
 	}
 )
@@ -117,6 +117,14 @@ func scenarios(n sizes) []scenario {
 		{name: "wal", unit: "bytes/event", metrics: walMetrics, less: true, waybill: walOf(n.events / 5), byHand: walByHand(n.events / 5)},
 		{name: "consume", unit: "effects/s", metrics: rate, waybill: consume(50), limit: consumeByHand(50), against: "by hand"},
 		{name: "consume-1", unit: "effects/s", metrics: rate, waybill: consume(1), limit: consumeByHand(1), against: "by hand"},
+		{name: "timer", unit: "timers/s", metrics: rate, waybill: setAndStop(n.save), limit: save(officeWriters, n.save), against: "saves with one event"},
+		{name: "command", unit: "commands/s", metrics: rate, waybill: send(n.save), limit: save(officeWriters, n.save), against: "saves with one event"},
+		{name: "step", unit: "steps/s", metrics: rate, waybill: step, limit: save(officeWriters, n.save), against: "saves with one event"},
+		{
+			name: "save-timers", unit: "units/s", metrics: rate, waybill: inOffice(n.timers, save(officeWriters, n.save)),
+			limit: inOffice(0, save(officeWriters, n.save)), against: "without timers that wait",
+		},
+		{name: "drain-timers", unit: "events/s", metrics: rate, waybill: inOffice(n.timers, all.waybill), limit: inOffice(0, all.waybill), against: "without timers that wait"},
 		{name: "retention", unit: "ms", metrics: purgeMetrics, less: true, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},
 		{name: "retention-300k", unit: "ms", metrics: purgeMetrics, less: true, waybill: withSmall, limit: withoutSmall, against: "without a purge"},
 		{name: "memory", unit: "MiB", metrics: memoryMetrics, less: true, waybill: memory(n.resident, memoryIdle)},

@@ -72,6 +72,11 @@ func TestScenarios(t *testing.T) {
 		{"wal", walOf(500), walMetrics},
 		{"wal by hand", walByHand(500)(first), walMetrics[:4]},
 		{"wal by hand, new tables", walByHand(500)(second), walMetrics[:4]},
+		{"timer", setAndStop(time.Second), rate},
+		{"command", send(time.Second), rate},
+		{"step", step, rate},
+		{"save-timers", inOffice(1000, save(2, time.Second)), rate},
+		{"drain-timers", inOffice(1000, d.waybill), rate},
 		{"memory", memory(d.events, time.Second), memoryMetrics},
 	} {
 		t.Run(c.name, func(t *testing.T) {

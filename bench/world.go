@@ -20,6 +20,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -41,6 +42,7 @@ type world struct {
 
 	provider uow.Provider
 	units    *uow.Manager
+	commands *command.Handlers // nil: the context has none
 	papers   *repository.Repository[*Paper]
 	topics   int
 }
@@ -211,10 +213,10 @@ func (w *world) prefix() string {
 // running runs an engine while do works.
 func (w *world) running(ctx context.Context, b broker.Broker, cfg outbox.Config, do func(context.Context) error) (err error) {
 	e, err := engine.New(engine.Config{
-		Units:   []*uow.Manager{w.units},
-		Brokers: map[string]broker.Broker{internal: b},
-		Outbox:  cfg,
-		Logger:  slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Contexts: []engine.Context{{Units: w.units, Commands: w.commands}},
+		Brokers:  map[string]broker.Broker{internal: b},
+		Outbox:   cfg,
+		Logger:   slog.New(slog.NewTextHandler(w.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err
@@ -235,11 +237,12 @@ func (w *world) deleteTopics(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	var names []string
-	for w.topics > 0 {
-		names = append(names, w.prefix()+topic)
-		w.topics--
+	admin := kadm.NewClient(c)
+	all, err := admin.ListTopics(ctx)
+	if err != nil {
+		return err
 	}
-	_, err = kadm.NewClient(c).DeleteTopics(ctx, names...)
+	ours := slices.DeleteFunc(all.Names(), func(name string) bool { return !strings.HasPrefix(name, w.name+".") })
+	_, err = admin.DeleteTopics(ctx, ours...)
 	return err
 }
