@@ -154,7 +154,8 @@ func (b *builder) addCommand(t *CommandType, options []CommandOption) {
 		b.errorf("the name %s is used by %s and by command %s: rename one of them", t.Name, other.goType, t.goType)
 		return
 	}
-	t.message = &EventType{Name: t.Name, Version: t.Version, Category: t.Category(), Foreign: t.Foreign, goType: t.goType, command: t}
+	t.message = &EventType{Name: t.Name, Forms: newForms(t.goType), Category: t.Category(), Foreign: t.Foreign, command: t}
+	t.message.Version, t.message.Written = t.Version, t.Version
 	b.commands[t.goType] = t
 	b.names[t.Name] = t.message
 }

@@ -63,6 +63,9 @@ type ProcessType struct {
 	Name    string // "lending"
 	Context string // "library"
 
+	// State is how its documents are read and written.
+	State StateType
+
 	goType reflect.Type
 	field  string // by which events are correlated
 	heard  []*HeardType
@@ -174,6 +177,7 @@ func (f processOption) addToProcess(b *builder, t *ProcessType) { f(b, t) }
 func Process[P ProcessState](name string, options ...ProcessOption) Element {
 	return elementFunc(func(b *builder) {
 		t := &ProcessType{Name: name, Context: b.name, goType: reflect.TypeFor[P](), timers: map[string]func(any) error{}}
+		t.State = newState(name, b.name+"."+name, t.goType)
 		for i, o := range options {
 			if o == nil {
 				b.errorf("process %q: option %d is nil: take it out", name, i+1)
@@ -181,6 +185,7 @@ func Process[P ProcessState](name string, options ...ProcessOption) Element {
 			}
 			o.addToProcess(b, t)
 		}
+		b.checkState(fmt.Sprintf("process %q", name), &t.State)
 		b.addProcess(t)
 	})
 }
@@ -351,7 +356,8 @@ func (b *builder) checkProcesses() {
 }
 
 func (b *builder) post(name string, g reflect.Type) {
-	t := &EventType{Name: name, Version: processmsg.Version, Category: processmsg.Category(b.name), goType: g, posted: true}
+	t := &EventType{Name: name, Forms: newForms(g), Category: processmsg.Category(b.name), posted: true}
+	t.Version, t.Written = processmsg.Version, processmsg.Version
 	b.posted[g], b.names[name] = t, t
 }
 

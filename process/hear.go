@@ -16,7 +16,6 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/dbtime"
-	"github.com/waybill-go/waybill/internal/jsonfields"
 	"github.com/waybill-go/waybill/internal/processmsg"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -28,10 +27,7 @@ const (
 	// maxID is how long an identity may be, in bytes: it is in an index.
 	maxID = 255
 	// lastHeard is how many messages a process's row names.
-	lastHeard = 20
-	// stateVersion is of the form in which states are written.
-	stateVersion = 1
-
+	lastHeard               = 20
 	awaited, running, ended = "awaited", "running", "ended"
 )
 
@@ -136,19 +132,15 @@ func (p *process) lock(ctx context.Context, db bun.IDB, id string) (r row, err e
 
 // decode makes a process of what is stored.
 func (p *process) decode(id string, now time.Time, r row) (domain.ProcessState, error) {
-	s := p.typ.New(id, now)
 	if r.state == nil || string(r.state) == "null" {
-		return s, nil
+		return p.typ.New(id, now), nil
 	}
-	if r.form > stateVersion {
-		return nil, fmt.Errorf("process: the state of %s %q is of form %d, and this build reads up to %d: deploy a newer build, then replay", p.typ.Name, id, r.form, stateVersion)
+	state, unknown, err := p.typ.State.Decode(id, r.state, r.form)
+	if err != nil {
+		return nil, fmt.Errorf("process: %w", err)
 	}
-	if fields := jsonfields.Unknown(p.typ.GoType(), r.state); len(fields) > 0 {
-		return nil, fmt.Errorf("process: the state of %s %q has %s, which %v has not, and a save would lose it: keep the field, then replay", p.typ.Name, id, strings.Join(fields, ", "), p.typ.GoType())
-	}
-	if err := json.Unmarshal(r.state, s); err != nil {
-		return nil, fmt.Errorf("process: the state of %s %q can't be decoded as %v: %w", p.typ.Name, id, p.typ.GoType(), err)
-	}
+	s := state.(domain.ProcessState)
+	*rootstate.OfProcess(s) = rootstate.Process{ID: id, Now: now.UTC(), Form: r.form, Unknown: unknown}
 	return s, nil
 }
 
@@ -189,7 +181,7 @@ func (p *process) save(ctx context.Context, m message, r row, s domain.ProcessSt
 	if err := p.act(ctx, u, m.id, acts); err != nil {
 		return err
 	}
-	state, err := json.Marshal(s)
+	state, form, err := p.typ.State.Encode(s, acts.Form, acts.Unknown)
 	if err != nil {
 		return fmt.Errorf("process: the state of %s %q can't be stored: %w", p.typ.Name, m.id, err)
 	}
@@ -207,7 +199,7 @@ func (p *process) save(ctx context.Context, m message, r row, s domain.ProcessSt
 	if r.status == "" {
 		err = u.Change("INSERT INTO processes (process, id, version, status, state, state_version, heard, ended_at, forget_at)"+
 			" VALUES (?, ?, 1, ?, ?, ?, ?, "+over+", "+forget+") ON CONFLICT DO NOTHING",
-			[]any{p.name, m.id, status, string(state), stateVersion, string(told)}, 1, subscription.RetryAfter(errMet, time.Millisecond))
+			[]any{p.name, m.id, status, string(state), form, string(told)}, 1, subscription.RetryAfter(errMet, time.Millisecond))
 	} else {
 		began := "began_at"
 		if r.status == awaited {
@@ -215,7 +207,7 @@ func (p *process) save(ctx context.Context, m message, r row, s domain.ProcessSt
 		}
 		err = u.Change("UPDATE processes SET version = version + 1, status = ?, state = ?, state_version = ?, heard = ?, early = ?, began_at = "+began+","+
 			" last_at = "+now+", ended_at = "+over+", forget_at = "+forget+" WHERE process = ? AND id = ? AND version = ?",
-			[]any{status, string(state), stateVersion, string(told), r.early, p.name, m.id, r.version}, 1, subscription.RetryAfter(errMet, time.Millisecond))
+			[]any{status, string(state), form, string(told), r.early, p.name, m.id, r.version}, 1, subscription.RetryAfter(errMet, time.Millisecond))
 	}
 	if err != nil {
 		return err

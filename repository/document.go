@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
@@ -28,8 +25,10 @@ import (
 // Nothing of an aggregate is lost without a word. A type with fields that JSON drops
 // or can't bring back is refused here: unexported ones, two of one name, interfaces.
 // Tag json:"-" what needn't be kept. A document with a field that the type doesn't
-// have is refused when it is loaded, as an [*UnknownFieldsError], unless
-// [domain.KeepUnknown] lets it be.
+// have is refused when it is loaded, as a [*domain.UnknownFieldsError], unless
+// [domain.KeepUnknown] lets it be, and one of a newer [domain.StateVersion] as a
+// [*domain.NewerStateError]. Older ones are read through [domain.UpcastState], and
+// written in the new form by the next save that changes something.
 //
 // New, [Mapped] and [EventSourced] panic if A is not declared in the units'
 // domain, and where else they could never work; the panic says what to do.
@@ -48,9 +47,6 @@ func (d documents[A]) check() error {
 	for _, lost := range jsonfields.Lost(t, reflect.TypeFor[domain.Root](), "") {
 		errs = append(errs, fmt.Errorf("repository.New: %s", lost))
 	}
-	if d.typ.KeepUnknown && t.Implements(reflect.TypeFor[json.Marshaler]()) {
-		errs = append(errs, fmt.Errorf("repository.New: %s is declared with domain.KeepUnknown() and has MarshalJSON, so what it doesn't know is its own matter: take one of them out", t))
-	}
 	return errors.Join(errs...)
 }
 
@@ -61,13 +57,13 @@ var _ store[domain.AggregateRoot] = documents[domain.AggregateRoot]{}
 
 const (
 	// replaceNothing lets an insert take the place of a row that only refuses others.
-	replaceNothing = " ON CONFLICT (category, id) DO UPDATE SET version = excluded.version, state = excluded.state, unit = excluded.unit" +
+	replaceNothing = " ON CONFLICT (category, id) DO UPDATE SET version = excluded.version, state = excluded.state, state_version = excluded.state_version, unit = excluded.unit" +
 		" WHERE documents.version = 0 AND documents.unit NOT LIKE "
-	insertDocument = "INSERT INTO documents (category, id, version, state, unit) VALUES (?, ?, ?, ?, ?)" + replaceNothing + "?"
-	updateDocument = "UPDATE documents SET version = ?, state = ?, unit = ? WHERE category = ? AND id = ? AND version = ? AND unit NOT LIKE ?"
-	insertPrepared = "INSERT INTO documents (category, id, version, state, unit) VALUES ($1, $2, $3, $4, $5)" + replaceNothing + "$6"
-	updatePrepared = "UPDATE documents SET version = $1, state = $2, unit = $3 WHERE category = $4 AND id = $5 AND version = $6 AND unit NOT LIKE $7"
-	selectDocument = "SELECT id, version, state FROM documents WHERE category = ? AND id IN (?) AND version > 0"
+	insertDocument = "INSERT INTO documents (category, id, version, state, state_version, unit) VALUES (?, ?, ?, ?, ?, ?)" + replaceNothing + "?"
+	updateDocument = "UPDATE documents SET version = ?, state = ?, state_version = ?, unit = ? WHERE category = ? AND id = ? AND version = ? AND unit NOT LIKE ?"
+	insertPrepared = "INSERT INTO documents (category, id, version, state, state_version, unit) VALUES ($1, $2, $3, $4, $5, $6)" + replaceNothing + "$7"
+	updatePrepared = "UPDATE documents SET version = $1, state = $2, state_version = $3, unit = $4 WHERE category = $5 AND id = $6 AND version = $7 AND unit NOT LIKE $8"
+	selectDocument = "SELECT id, version, state, state_version FROM documents WHERE category = ? AND id IN (?) AND version > 0"
 )
 
 // Persist implements [uow.Persister]. A removed aggregate is a row without
@@ -80,19 +76,20 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	var state any
 	root := rootstate.Of(c.Aggregate)
 	root.Stored = rootstate.Stored{}
+	form := int64(1)
 	if !c.Removed {
-		b, err := encode(c.Aggregate)
+		b, written, err := d.encode(c.Aggregate)
 		if err != nil {
 			return nil, err
 		}
-		state = string(b)
-		root.Stored = rootstate.Stored{Version: c.Version, State: b}
+		state, form = string(b), int64(written)
+		root.Stored = rootstate.Stored{Version: c.Version, State: b, Form: written}
 	}
 	s := uow.Statement{Rows: 1, Else: conflict(c)}
 	if c.Expected == 0 {
-		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state, c.Unit, refusing(c)), insertPrepared}
+		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state, form, c.Unit, refusing(c)), insertPrepared}
 	} else {
-		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, c.Unit, c.Type.Category, id, c.Expected, refusing(c)), updatePrepared}
+		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, form, c.Unit, c.Type.Category, id, c.Expected, refusing(c)), updatePrepared}
 	}
 	return []uow.Statement{s}, nil
 }
@@ -131,62 +128,24 @@ func (d documents[A]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow
 }
 
 // encode makes an aggregate's document, with what else was in the one it comes from.
-func encode(a domain.AggregateRoot) ([]byte, error) {
-	b, err := json.Marshal(a)
-	if err != nil {
-		return nil, err
-	}
-	if !utf8.Valid(b) {
-		return nil, errors.New("its JSON is not UTF-8")
-	}
-	return jsonfields.Join(b, rootstate.Of(a).Unknown), nil
+func (d documents[A]) encode(a domain.AggregateRoot) (doc []byte, form int, err error) {
+	root := rootstate.Of(a)
+	return d.typ.State.Encode(a, root.Form, root.Unknown)
 }
 
 // decode makes the aggregate of a document. What it has beyond the type is an error,
 // or stays with the aggregate.
-func (d documents[A]) decode(id string, doc []byte) (A, error) {
-	a := d.empty()
-	known, err := doc, error(nil)
-	var unknown []byte
-	if d.typ.KeepUnknown {
-		known, unknown, err = jsonfields.Split(reflect.TypeFor[A]().Elem(), doc)
-	}
-	if err == nil {
-		err = decodeStrictly(known, a)
-	}
+func (d documents[A]) decode(id string, version int64, doc []byte, form int) (s stored[A], err error) {
+	state, unknown, err := d.typ.State.Decode(id, doc, form)
 	if err != nil {
-		if fields := jsonfields.Unknown(reflect.TypeFor[A](), known); len(fields) > 0 {
-			return a, &UnknownFieldsError{Type: d.typ.Name, ID: id, GoType: reflect.TypeFor[A]().Elem().String(), Fields: fields}
-		}
-		return a, fmt.Errorf("repository: the document of %s %s can't be read: %w", d.typ.Category, id, err)
+		return s, fmt.Errorf("repository: %w", err)
 	}
-	rootstate.Of(a).Unknown = unknown
-	return a, nil
-}
-
-func decodeStrictly(doc []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(doc))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
+	if s, err = d.restored(state.(A), id, version); err != nil {
+		return s, err
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows it")
-	}
-	return nil
-}
-
-// UnknownFieldsError is a document with fields that the aggregate's type doesn't have.
-// They would be lost with the next save, so it isn't loaded.
-type UnknownFieldsError struct {
-	Type, ID string
-	GoType   string
-	Fields   []string // "copys", "Lines[2].Colour"
-}
-
-func (e *UnknownFieldsError) Error() string {
-	return fmt.Sprintf("repository: the document of %s %q has %q, and %s has no such field, so a save would lose it: give a field that was renamed its old name by a json tag, deploy the build that has written it, or declare domain.KeepUnknown() for fields of the aggregate itself",
-		e.Type, e.ID, e.Fields, e.GoType)
+	root := rootstate.Of(s.aggregate)
+	root.Unknown, root.Form = unknown, form
+	return s, nil
 }
 
 func (d documents[A]) unchanged(a A) bool {
@@ -194,17 +153,17 @@ func (d documents[A]) unchanged(a A) bool {
 	if root.Stored.Version != root.Version {
 		return false
 	}
-	now, err := encode(a)
+	now, _, err := d.encode(a)
 	if err != nil || bytes.Equal(now, root.Stored.State) {
 		return err == nil
 	}
 	// An older program may have spelled the same otherwise: without a field that has
-	// come since, say.
-	stored, err := d.decode(root.ID, root.Stored.State)
+	// come since, say, or in an older form.
+	stored, err := d.decode(root.ID, root.Version, root.Stored.State, root.Stored.Form)
 	if err != nil {
 		return false
 	}
-	before, err := encode(stored)
+	before, _, err := d.encode(stored.aggregate)
 	return err == nil && bytes.Equal(now, before)
 }
 
@@ -217,7 +176,8 @@ func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all [
 	var state sql.RawBytes
 	for rows.Next() {
 		var s stored[A]
-		if err := rows.Scan(&s.id, &s.version, &state); err != nil {
+		var form int
+		if err := rows.Scan(&s.id, &s.version, &state, &form); err != nil {
 			return nil, d.readError(err)
 		}
 		if state == nil {
@@ -225,16 +185,10 @@ func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all [
 			all = append(all, s)
 			continue
 		}
-		a, err := d.decode(s.id, state)
-		if err != nil {
+		if s, err = d.decode(s.id, s.version, state, form); err != nil {
 			return nil, err
 		}
-		unknown := rootstate.Of(a).Unknown
-		if s, err = d.restored(a, s.id, s.version); err != nil {
-			return nil, err
-		}
-		root := rootstate.Of(a)
-		root.Unknown, root.Stored = unknown, rootstate.Stored{Version: s.version, State: bytes.Clone(state)}
+		rootstate.Of(s.aggregate).Stored = rootstate.Stored{Version: s.version, State: bytes.Clone(state), Form: form}
 		all = append(all, s)
 	}
 	if err := rows.Err(); err != nil {

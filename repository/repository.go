@@ -340,13 +340,27 @@ func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opt
 	}
 	typ, err := domain.AggregateTypeFor[A](units.Domain())
 	provider, provErr := units.Provider(o.provider)
-	if err == nil && typ.KeepUnknown && constructor != "New" {
-		err = fmt.Errorf("%s is declared with domain.KeepUnknown(), which is about documents: take it out, or make its repository with repository.New", typ.Category)
+	if err == nil {
+		err = stateOptions(typ, constructor)
 	}
 	if err := errors.Join(err, provErr); err != nil {
 		panic(fmt.Errorf("repository.%s: %w", constructor, err))
 	}
 	return kept[A]{typ: typ, provider: provider}
+}
+
+// stateOptions refuses options of documents for what is none. Snapshots of an aggregate that
+// is kept as its events have a version, and are never upcast.
+func stateOptions(t *domain.AggregateType, constructor string) error {
+	s := &t.State
+	documents := s.KeepUnknown || s.Written < s.Version || len(s.Reads()) > 1
+	switch {
+	case constructor == "New" && len(s.Reads()) < s.Version:
+		return fmt.Errorf("%s is declared with domain.StateVersion(%d) and without a domain.UpcastState from every older version: add them", t.Category, s.Version)
+	case constructor != "New" && documents, constructor == "Mapped" && s.Version > 1:
+		return fmt.Errorf("%s is declared with domain.KeepUnknown(), domain.StateVersion, domain.UpcastState or domain.WriteState, which are about documents: take it out, or make its repository with repository.New", t.Category)
+	}
+	return nil
 }
 
 // Provider implements [uow.Persister].

@@ -89,3 +89,18 @@ func Join(doc, rest []byte) []byte {
 	joined := append(make([]byte, 0, len(doc)+len(rest)), doc[:len(doc)-1]...)
 	return append(append(joined, ','), rest[1:]...)
 }
+
+// Known lists the keys of an object, such as the rest of a [Split], that t has a field
+// for.
+func Known(t reflect.Type, rest []byte) (keys []string) {
+	if len(rest) == 0 {
+		return nil
+	}
+	l := layoutOf(t, nil)
+	for _, key := range slices.Sorted(maps.Keys(objectOf(rest))) {
+		if _, ok := l.named(key); ok {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
