@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -214,7 +215,7 @@ func (w *world) count(query string, args ...any) (n int) {
 
 func (w *world) until(condition func() bool, what string) {
 	w.t.Helper()
-	require.Eventually(w.t, condition, 20*time.Second, 5*time.Millisecond, what)
+	waittest.Until(w.t, condition, what)
 }
 
 // send sends in a unit of the library.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -69,11 +69,11 @@ func TestContexts_KeysAreForgotten(t *testing.T) {
 	cfg := b.config()
 	cfg.Contexts = []Context{{Commands: h}}
 	b.start(cfg)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var left []string
 		require.NoError(t, b.db.Reader().NewRaw("SELECT key FROM command_keys").Scan(t.Context(), &left))
 		return len(left) == 1 && left[0] == "new"
-	}, 20*time.Second, 5*time.Millisecond)
+	})
 }
 
 // A context brings its units, its streams, which are of its units, and the subscription of

@@ -13,6 +13,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -23,11 +24,11 @@ import (
 // diagnosed waits until an engine has exactly these reasons.
 func diagnosed(t *testing.T, e *Engine, want ...string) (d diagnosis) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		d = diagnosis{}
 		require.Equal(t, http.StatusOK, get(t, e, "/api/health", &d))
 		return strings.Join(codes(d), " ") == strings.Join(want, " ")
-	}, time.Minute, 50*time.Millisecond, "want %q, got %q", want, &d)
+	}, "want %q, got %q", want, &d)
 	return d
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -58,7 +59,7 @@ func scrape(t *testing.T, e *Engine) (string, map[string]float64) {
 func scraped(t *testing.T, e *Engine, want map[string]float64, absent ...string) (got map[string]float64) {
 	t.Helper()
 	var wrong string
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		_, got = scrape(t, e)
 		wrong = ""
 		for name, value := range want {
@@ -72,7 +73,7 @@ func scraped(t *testing.T, e *Engine, want map[string]float64, absent ...string)
 			}
 		}
 		return wrong == ""
-	}, time.Minute, 100*time.Millisecond, "%v", stringer(func() string { return wrong }))
+	}, "%v", stringer(func() string { return wrong }))
 	return got
 }
 

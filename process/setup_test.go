@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/repository"
@@ -300,9 +301,7 @@ func (w *world) count(query string, args ...any) (n int) {
 // until waits for a condition, which may fail the test.
 func (w *world) until(condition func() bool, what string, args ...any) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); <-time.After(5 * time.Millisecond) {
-		require.True(w.t, time.Now().Before(deadline), "not within a minute: %s", fmt.Sprintf(what, args...))
-	}
+	waittest.Until(w.t, condition, append([]any{what}, args...)...)
 }
 
 // status is that of a process; "": there is none.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -193,11 +193,11 @@ func removal[A counter](t *testing.T, k kind[A]) {
 			}
 			go func() { created <- k.repo.Save(ctx, k.made(id)) }()
 			if k.db.provider.DB().Dialect().Name() == dialect.PG {
-				require.Eventually(t, func() bool {
+				waittest.Until(t, func() bool {
 					waiting, err := k.db.provider.Reader().NewSelect().Table("pg_stat_activity").
 						Where("? = ANY (pg_blocking_pids(pid))", holder).Count(ctx)
 					return err == nil && waiting == 1 || len(created) == 1 // a history conflicts at once
-				}, 10*time.Second, 5*time.Millisecond)
+				})
 			}
 			return nil
 		}))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -510,10 +511,10 @@ func hold(t *testing.T, db testDB) *held {
 // waiting is the process that waits for h.
 func (h *held) waiting(t *testing.T) (pid int) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		err := h.db.provider.DB().NewRaw("SELECT pid FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid))", h.pid).Scan(t.Context(), &pid)
 		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 	return pid
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -120,10 +121,10 @@ func TestWaitingKeysStopNoOthers_B6(t *testing.T) {
 	w.publish(placed("live", "1"), placed("live", "2"))
 	r, stop := w.start(w.patient(&ready, time.Hour), &windowed{Broker: w.broker, most: 500})
 	var most int64
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		most = max(most, r.Status().InFlight)
 		return len(w.effects("live")) == 2
-	}, 3*time.Minute, 10*time.Millisecond, "the key behind them goes on")
+	}, "the key behind them goes on")
 	t.Logf("handled behind %d waiting keys after %v; at most %d messages in hand", keys, time.Since(begin).Round(time.Millisecond), most)
 	require.LessOrEqual(t, most, int64(1024), "with those whose acknowledgement is under way")
 	require.Empty(t, r.Status().Stalled)
@@ -154,7 +155,7 @@ func TestWaitingKeysStopNoOthersOnNATS_B6(t *testing.T) {
 	var ready atomic.Bool
 	begin := time.Now()
 	r, _ := w.start(w.patient(&ready, time.Hour), b)
-	require.Eventually(t, func() bool { return len(w.effects("live")) == 2 }, 3*time.Minute, 10*time.Millisecond, "the key behind them goes on")
+	waittest.Until(t, func() bool { return len(w.effects("live")) == 2 }, "the key behind them goes on")
 	t.Logf("handled behind %d waiting keys after %v", keys, time.Since(begin).Round(time.Millisecond))
 	require.Empty(t, r.Status().Stalled)
 	require.NoError(t, b.Publish(t.Context(), []broker.Message{placed("live", "3")}))

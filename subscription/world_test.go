@@ -23,6 +23,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -199,7 +200,7 @@ func (w *world) publish(messages ...broker.Message) {
 
 func (w *world) until(condition func() bool, what string, args ...any) {
 	w.t.Helper()
-	require.Eventually(w.t, condition, 30*time.Second, 2*time.Millisecond, append([]any{what}, args...)...)
+	waittest.Until(w.t, condition, append([]any{what}, args...)...)
 }
 
 // acknowledged says that nothing is left to do for a group.

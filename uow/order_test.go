@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -124,11 +125,11 @@ func (w *world) begin(t *testing.T, p *Parcel) unfinished {
 func (u unfinished) waiting(t *testing.T, w *world, n int) {
 	t.Helper()
 	const query = "WITH RECURSIVE w(pid) AS (SELECT ?::int UNION SELECT a.pid FROM pg_stat_activity AS a, w WHERE w.pid = ANY (pg_blocking_pids(a.pid))) SELECT count(*) - 1 FROM w"
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var have int
 		err := w.db.Reader().NewRaw(query, u.pid).Scan(t.Context(), &have)
 		return err == nil && have == n
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 }
 
 // loading is load, by units of its own.

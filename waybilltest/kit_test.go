@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -251,7 +252,7 @@ func TestSettle_S2_50_SaysWhatIsLeft(t *testing.T) {
 				t.Helper()
 				at := w.Now().Add(time.Second)
 				holdWriter(t, w.lib.units, func(ctx context.Context) error { return command.Schedule(ctx, "late", at, CancelLoan{"l1"}) })
-				require.Eventually(t, func() bool { return w.Now().After(at) }, 5*time.Second, time.Millisecond)
+				waittest.Until(t, func() bool { return w.Now().After(at) })
 			},
 			`timer "late" of library::commands, Library.CancelLoan.v1: due since `,
 		},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 func join(t testing.TB, b broker.Broker, topic string) broker.Consumer {
@@ -135,11 +136,11 @@ func TestConsume_SlowReceiver_F73_F74(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(order) >= n
-	}, wait, tick)
+	})
 	cancel()
 	wg.Wait()
 	for i, got := range order {

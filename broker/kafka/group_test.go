@@ -19,6 +19,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // brisk makes groups of little patience, and topics of few partitions. Kafka
@@ -45,7 +46,7 @@ func members(t testing.TB, topic string, n int) []string {
 	t.Helper()
 	a := admin(t)
 	var ids []string
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		groups, err := a.DescribeGroups(bounded(t), "group."+topic)
 		group := groups["group."+topic]
 		if err != nil || group.State != "Stable" {
@@ -57,7 +58,7 @@ func members(t testing.TB, topic string, n int) []string {
 		}
 		slices.Sort(ids)
 		return len(ids) == n
-	}, wait, tick)
+	})
 	return ids
 }
 
@@ -78,9 +79,9 @@ func committed(t testing.TB, topic, group string) map[int32]int64 {
 
 func commits(t testing.TB, topic string, want map[int32]int64) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		return maps.Equal(want, committed(t, topic, "group."+topic))
-	}, wait, tick, "want %v", want)
+	}, "want %v", want)
 }
 
 // F-73: whoever holds a message for longer than all timeouts of the group keeps
@@ -270,13 +271,13 @@ func TestConsume_F68_F70_KilledMember(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, theirs)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var sum int64
 		for _, offset := range committed(t, name, "group."+name) {
 			sum += offset
 		}
 		return sum == int64(50+len(ours))
-	}, wait, tick)
+	})
 
 	require.NoError(t, cmd.Process.Kill())
 	died := time.Now()
@@ -348,13 +349,13 @@ func TestCommit_C73_CompactedTopic(t *testing.T) {
 	require.NoError(t, err)
 	// Kafka compacts what is not in the last segment, every 15 s.
 	n := 0
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		require.NoError(t, b.Publish(bounded(t), []broker.Message{
 			message(name, "often", fmt.Sprint(n)), message(name, fmt.Sprint("once-", n), fmt.Sprint(n)),
 		}))
 		n++
 		return n > 5 && len(stored(t, name)) < 2*n-3
-	}, wait, 5*tick)
+	})
 
 	// Kafka may go on to compact. What was sent last stays.
 	c := join(t, b, name)

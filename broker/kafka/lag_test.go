@@ -10,12 +10,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // lags waits until the shares of members add up to want.
 func lags(t testing.TB, want int, members ...broker.Consumer) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		sum := 0
 		for _, c := range members {
 			lag, err := c.(broker.Lagging).Lag(bounded(t))
@@ -25,7 +26,7 @@ func lags(t testing.TB, want int, members ...broker.Consumer) {
 			sum += int(lag)
 		}
 		return sum == want
-	}, wait, tick, "want %d", want)
+	}, "want %d", want)
 }
 
 // Each member knows of its own partitions, and together they know of all, one that

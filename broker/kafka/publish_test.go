@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // The partition is Java's: murmur2 of the key. The hashes are those of Kafka's
@@ -282,7 +283,7 @@ func TestPublish_RestedConnection(t *testing.T) {
 	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 1)))
-	require.Eventually(t, network.rests, wait, tick)
+	waittest.Until(t, network.rests)
 	network.on(func([]byte) (bool, error) { return false, nil }, nil)
 	failed := failures(t, b.Publish(bounded(t), run(name, "key", 1, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])

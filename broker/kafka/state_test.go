@@ -17,16 +17,17 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // state waits for a state that is as wanted.
 func state(t testing.TB, c broker.Consumer, wanted func(broker.State) bool) broker.State {
 	t.Helper()
 	var last broker.State
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		last = c.(broker.Stateful).State()
 		return wanted(last)
-	}, wait, tick, "%+v", &last)
+	}, "%+v", &last)
 	return last
 }
 
@@ -59,7 +60,7 @@ func TestState_B3_B4_ARefusalShowsAndIsNotAskedForWithoutPause(t *testing.T) {
 
 			asked := func() int { return joins.Hits() + refused.Hits() }
 			before, since := asked(), time.Now()
-			require.Eventually(t, func() bool { return asked() >= before+10 }, wait, time.Millisecond)
+			waittest.Until(t, func() bool { return asked() >= before+10 })
 			require.Greater(t, time.Since(since), 500*time.Millisecond, "20 times a second at most")
 			require.True(t, ill(member.(broker.Stateful).State()))
 

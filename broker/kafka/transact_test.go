@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // transact opens an id, and closes it with the test.
@@ -78,10 +79,10 @@ func TestTransact_ConsumersSeeWhatIsCommitted(t *testing.T) {
 	require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 3}, run(name, "a", 3, 3)))
 	all, c := received(t, b, name, 6)
 	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, all)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		lag, err := c.(broker.Lagging).Lag(bounded(t))
 		return err == nil && lag == 0
-	}, wait, tick)
+	})
 	require.Zero(t, c.(broker.Stateful).State().Missed)
 }
 

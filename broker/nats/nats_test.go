@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -291,7 +292,7 @@ func TestOpenWithoutServerConnectsLater_B11(t *testing.T) {
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
 
 	h.start(t)
-	require.Eventually(t, func() bool { return b.EnsureTopics(t.Context(), topic) == nil }, 10*time.Second, 10*time.Millisecond)
+	waittest.Until(t, func() bool { return b.EnsureTopics(t.Context(), topic) == nil })
 	publish(t, b, 0, 1)
 	c := join(t, b)
 	requireBodies(t, 0, receive(t, c, 1))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // restricted is a server with the users admin, who may do everything, and u, who
@@ -47,10 +48,10 @@ func openQuick(t *testing.T, url string) *nats.Broker {
 func state(t *testing.T, c broker.Consumer, wanted func(broker.State) bool) broker.State {
 	t.Helper()
 	var last broker.State
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		last = c.(broker.Stateful).State()
 		return wanted(last)
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	return last
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/watermill"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // routed is a Pub/Sub, and a router in front of an inlet.
@@ -126,7 +127,7 @@ func TestInlet_MiddlewareThatDrops(t *testing.T) {
 	c := join(t, inlet)
 	receive(t, c)
 	require.NoError(t, c.Close(bounded(t)))
-	require.Eventually(t, func() bool { return dropped.Load() == 1 }, time.Minute, time.Millisecond)
+	waittest.Until(t, func() bool { return dropped.Load() == 1 })
 	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
 	defer cancel()
 	_, err := join(t, inlet).Receive(ctx, 1)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/watermill"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 func TestMain(m *testing.M) {
@@ -264,11 +265,11 @@ func TestPublish_ContextDone(t *testing.T) {
 
 	require.ErrorIs(t, b.Close(ctx), context.Canceled, "it waits for the publisher, as long as it may")
 	close(goOn)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.order) == 1
-	}, time.Minute, time.Millisecond)
+	})
 	require.ErrorIs(t, b.Publish(bounded(t), call("a1")), watermill.ErrClosed)
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -313,7 +314,7 @@ func TestOutbox_A86_RetriedIsPublished(t *testing.T) {
 		}
 		eventually := func(want string) {
 			t.Helper()
-			require.Eventually(t, func() bool { return statuses() == want }, 60*time.Second, 20*time.Millisecond, "%s", want)
+			waittest.Until(t, func() bool { return statuses() == want }, "%s", want)
 		}
 		eventually("ab pe pe ")
 		require.Contains(t, run(0, "outbox", "show", "2").stdout, "which is abandoned, held\n")

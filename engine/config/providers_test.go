@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -50,7 +50,7 @@ brokers: {default: {kind: memory}}
 		o := &order{Root: domain.NewRoot()}
 		o.Raise(placed{})
 		require.NoError(t, repository.New[*order](s.Units, repository.In(in)).Save(t.Context(), o))
-		require.Eventually(t, func() bool { return len(m.Messages("ordering.order")) == n+1 }, 20*time.Second, 5*time.Millisecond, in)
+		waittest.Until(t, func() bool { return len(m.Messages("ordering.order")) == n+1 }, in)
 	}
 }
 

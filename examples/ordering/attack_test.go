@@ -25,6 +25,7 @@ import (
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -375,10 +376,10 @@ server:
 		require.NoError(t, err)
 		t.Cleanup(func(db uow.Provider) func() { return func() { require.NoError(t, db.Close()) } }(db))
 		store := outboxdb.New(db.DB(), db.Reader())
-		require.Eventually(t, func() bool {
+		waittest.Until(t, func() bool {
 			rows, err := store.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Published}, Target: "default"})
 			return err == nil && len(rows) > 0 // shipping has one to publish soon, too
-		}, patient, tick)
+		})
 		letter = park(t, db)
 	}
 	places[behindProxy] = proxy(t, places[behindTokens], (*httputil.ProxyRequest).SetXForwarded)

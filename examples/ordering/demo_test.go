@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
@@ -97,10 +98,10 @@ func TestDirectory_S10_IsPrivate(t *testing.T) {
 // orderCount looks into the database of a demo that runs.
 func orderCount(t *testing.T, dir string) func() int {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		_, err := os.Stat(filepath.Join(dir, "ordering.db"))
 		return err == nil
-	}, patient, tick)
+	})
 	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(dir, "ordering.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 const (
@@ -148,14 +150,14 @@ func (p *process) stop(within time.Duration) {
 
 func (p *process) eventually(condition func() bool, what string) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool {
+	waittest.Until(p.t, func() bool {
 		select {
 		case <-p.ended:
 			return true
 		default:
 			return condition()
 		}
-	}, patient, tick, "%s: standard error:\n%s", what, p.stderr)
+	}, "%s: standard error:\n%s", what, p.stderr)
 	require.True(p.t, condition(), "%v ended before: %s; standard error:\n%s", p.cmd.Args, what, p.stderr)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/examples/ordering/billing"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
 	"github.com/waybill-go/waybill/examples/ordering/shipping"
+	"github.com/waybill-go/waybill/internal/waittest"
 	processes "github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -112,7 +113,7 @@ func TestPurchase_CancelledAgainstPaid(t *testing.T) {
 	for i := range 3 * len(until) {
 		id := fmt.Sprintf("customer-%d", i)
 		require.NoError(t, c.place(t.Context(), id))
-		require.Eventually(t, func() bool { return until[i%len(until)](id) }, patient, time.Millisecond)
+		waittest.Until(t, func() bool { return until[i%len(until)](id) })
 		err := c.orders.Update(t.Context(), id, func(o *ordering.Order) error { return o.Cancel("changed my mind") })
 		c.Settle()
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
@@ -20,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
 	"github.com/waybill-go/waybill/examples/ordering/shipping"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -105,9 +105,9 @@ func TestTraces_FromARequestThroughKafkaToTheOtherContext(t *testing.T) {
 		"unit of shipping":                             "process " + s.prefix + "ordering.order",
 		published("default", "shipping.shipment"):      "unit of shipping",
 	}
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		return provider.ForceFlush(t.Context()) == nil && len(spans.GetSpans()) >= len(want)
-	}, time.Minute, 20*time.Millisecond)
+	})
 
 	name, kinds := map[trace.SpanID]string{}, map[string]trace.SpanKind{}
 	for _, span := range spans.GetSpans() {

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -54,9 +55,9 @@ func (p *patient) system(t *testing.T, setting, value string) {
 	alter("SET " + setting + " = " + value)
 	t.Cleanup(func() {
 		alter("RESET " + setting)
-		require.Eventually(t, func() bool { return shows() == before }, 10*time.Second, 10*time.Millisecond)
+		waittest.Until(t, func() bool { return shows() == before })
 	})
-	require.Eventually(t, func() bool { return shows() != before }, 10*time.Second, 10*time.Millisecond)
+	waittest.Until(t, func() bool { return shows() != before })
 }
 
 func TestVersion(t *testing.T) {
@@ -99,7 +100,7 @@ func TestCheckpoints(t *testing.T) {
 	for range 12 {
 		p.exec(t, "CHECKPOINT")
 	}
-	require.Eventually(t, func() bool { return len(p.examine(t)) > 0 }, 20*time.Second, 100*time.Millisecond)
+	waittest.Until(t, func() bool { return len(p.examine(t)) > 0 })
 	p.has(t, "checkpoints", Warning, "max_wal_size", "did not come by checkpoint_timeout", "raise max_wal_size")
 	p.exec(t, p.examine(t)[0].Remedy[strings.Index(p.examine(t)[0].Remedy, "SELECT pg_stat_reset_shared"):])
 	require.Empty(t, p.examine(t))
@@ -111,12 +112,12 @@ func TestVacuum(t *testing.T) {
 	p.has(t, "vacuum", Critical, "table inbox", "autovacuum is off for it", "ALTER TABLE inbox RESET (autovacuum_enabled)")
 	p.exec(t, "INSERT INTO inbox (subscription, message_id) SELECT 's', n::text FROM generate_series(1, 20000) AS n", "DELETE FROM inbox")
 	var wrong []Finding
-	require.Eventually(t, func() bool { wrong = p.examine(t); return len(wrong) == 2 }, 30*time.Second, 100*time.Millisecond)
+	waittest.Until(t, func() bool { wrong = p.examine(t); return len(wrong) == 2 })
 	require.Equal(t, Warning, wrong[1].Severity)
 	require.Contains(t, wrong[1].What, "dead rows beside")
 	require.Contains(t, wrong[1].What, "vacuumed never")
 	p.exec(t, "VACUUM inbox", "ALTER TABLE inbox RESET (autovacuum_enabled)")
-	require.Eventually(t, func() bool { return len(p.examine(t)) == 0 }, 30*time.Second, 100*time.Millisecond)
+	waittest.Until(t, func() bool { return len(p.examine(t)) == 0 })
 	p.system(t, "autovacuum", "off")
 	p.has(t, "vacuum", Critical, "autovacuum", "autovacuum is off", "ALTER SYSTEM SET autovacuum = on")
 }
@@ -170,11 +171,11 @@ func TestTransactions(t *testing.T) {
 			_, err := q.DB().ExecContext(ctx, "SELECT count(*) FROM inbox, pg_sleep(60)")
 			ended <- err
 		}()
-		require.Eventually(t, func() bool { return len(p.examine(t)) == 1 }, 10*time.Second, 20*time.Millisecond)
+		waittest.Until(t, func() bool { return len(p.examine(t)) == 1 })
 		p.has(t, "transactions", Critical, "pid ", "is active: no row that has died since then can be removed", "statement_timeout")
 		cancel()
 		require.Error(t, <-ended)
-		require.Eventually(t, func() bool { return len(p.examine(t)) == 0 }, 10*time.Second, 20*time.Millisecond)
+		waittest.Until(t, func() bool { return len(p.examine(t)) == 0 })
 	})
 	t.Run("prepared", func(t *testing.T) {
 		p.exec(t, "BEGIN; DELETE FROM inbox; PREPARE TRANSACTION 'of nobody''s'")
@@ -192,7 +193,7 @@ func TestTransactions(t *testing.T) {
 		p.limits = usual
 		require.Empty(t, p.examine(t), "it keeps little")
 		require.NoError(t, standby.Close(t.Context()))
-		require.Eventually(t, func() bool { return len(p.examine(t)) == 1 }, 10*time.Second, 20*time.Millisecond)
+		waittest.Until(t, func() bool { return len(p.examine(t)) == 1 })
 		p.has(t, "transactions", Warning, "replication slot away", "nobody is connected to it", "pg_drop_replication_slot('away')")
 		p.exec(t, "SELECT pg_drop_replication_slot('away')")
 
@@ -231,11 +232,11 @@ func newStandby(t *testing.T, p *patient, slot string) *pgconn.PgConn {
 	binary.BigEndian.PutUint32(feedback[9:], uint32(xid)) // xmin; the epoch behind it is 0
 	f.Send(&pgproto3.CopyData{Data: feedback})
 	require.NoError(t, f.Flush())
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var n int
 		err := p.Reader().NewRaw("SELECT (SELECT count(*) FROM pg_replication_slots WHERE xmin IS NOT NULL) + (SELECT count(*) FROM pg_stat_replication WHERE backend_xmin IS NOT NULL)").Scan(t.Context(), &n)
 		return err == nil && n > 0
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	return conn
 }
 

@@ -14,10 +14,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -118,13 +118,13 @@ func newDatabase(t *testing.T) (name string) {
 	t.Helper()
 	ownServer.once.Do(func() { ownServer.err = start() })
 	require.NoError(t, ownServer.err)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		p, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn("postgres")})
 		if err == nil {
 			err = p.Close()
 		}
 		return err == nil
-	}, 30*time.Second, 50*time.Millisecond)
+	})
 	admin := open(t, "postgres")
 	name = fmt.Sprintf("doctor_%d", databases.Add(1))
 	_, err := admin.DB().ExecContext(t.Context(), "CREATE DATABASE "+name)

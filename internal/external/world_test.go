@@ -28,6 +28,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/kafkatest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -160,12 +161,12 @@ const patience = 60 * time.Second
 // settled waits until every row is published or abandoned.
 func (w *world) settled(rows int) (all []outbox.Entry) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool {
+	waittest.Until(w.t, func() bool {
 		all = w.find(outbox.Filter{Limit: 1000})
 		return len(all) == rows && !slices.ContainsFunc(all, func(e outbox.Entry) bool {
 			return e.Status != outbox.Published && e.Status != outbox.Abandoned
 		})
-	}, patience, 20*time.Millisecond)
+	})
 	return all
 }
 

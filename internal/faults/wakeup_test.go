@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -46,7 +47,7 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 			a.move(1, "")
 			require.NoError(t, repo.Save(t.Context(), a))
 			published++
-			require.Eventually(t, func() bool { return len(m.Messages(accountTopic)) == published }, patience, time.Millisecond)
+			waittest.Until(t, func() bool { return len(m.Messages(accountTopic)) == published })
 		}
 		for _, id := range []string{"a", "b", "c"} {
 			save(id)

@@ -14,6 +14,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -113,11 +114,11 @@ func TestBackfill_TwoAtOnce(t *testing.T) {
 		hook := &stopAt{words: "SELECT seq, partition_key", cancel: func() {
 			second.Go(func() { err = run(p.Store) })
 			if p.DB.Dialect().Name().String() == "pg" {
-				require.Eventually(t, func() bool {
+				waittest.Until(t, func() bool {
 					var waiting bool
 					scan := p.DB.NewRaw("SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%backfill:ordering:partner%')").Scan(context.Background(), &waiting)
 					return scan == nil && waiting
-				}, 10*time.Second, 5*time.Millisecond)
+				})
 			}
 		}}
 		hook.n.Store(2)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -95,7 +96,7 @@ func (f *fleet) shared(want ...int) {
 // and in order.
 func (f *fleet) delivered(rows []outbox.Row) {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool { return f.Count("SELECT count(*) FROM outbox_queue") == 0 }, 2*time.Minute, 20*time.Millisecond)
+	waittest.Until(f.t, func() bool { return f.Count("SELECT count(*) FROM outbox_queue") == 0 })
 	want, got := map[string][]string{}, map[string][]string{}
 	for _, row := range rows {
 		want[row.PartitionKey] = append(want[row.PartitionKey], row.MessageID)
@@ -173,7 +174,7 @@ func TestMembers_F_20_OnlyWhoHasTheLaneShares(t *testing.T) {
 		_, _, err := b.Lanes(t.Context(), []string{"partner"})
 		require.NoError(t, err)
 		rows := b.Insert("a")
-		require.Eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 1 }, time.Minute, 20*time.Millisecond)
+		waittest.Until(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 1 })
 		require.Equal(t, rows[0].MessageID, f.broker.Messages("ordering.order")[0].ID)
 		require.EqualValues(t, 8, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NULL"))
 		require.EqualValues(t, 1, f.stats("partner").Counts[outbox.Pending], "it is shown")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -21,13 +22,13 @@ func TestPromise_S0_20(t *testing.T) {
 		settled := func() time.Time {
 			t.Helper()
 			var p outbox.Promise
-			require.Eventually(t, func() bool { // the horizon has to pass
+			waittest.Until(t, func() bool { // the horizon has to pass
 				var ok bool
 				var err error
 				p, ok, err = b.Promise(t.Context(), "default", &memory)
 				require.NoError(t, err)
 				return ok
-			}, 10*time.Second, 10*time.Millisecond)
+			})
 			require.False(t, p.Settled.After(p.AsOf))
 			return p.Settled
 		}
@@ -45,11 +46,11 @@ func TestPromise_S0_20(t *testing.T) {
 			}
 		}
 		third := mustFind(t, b, 3).CreatedAt
-		require.Eventually(t, func() bool { return settled().Equal(third) }, 10*time.Second, 10*time.Millisecond, "what was refused for good isn't there")
+		waittest.Until(t, func() bool { return settled().Equal(third) }, "what was refused for good isn't there")
 		change(t, b, outbox.Filter{Held: true}, outbox.Change{Verb: outbox.VerbSkip})
 		require.False(t, settled().After(third), "it may have arrived")
 		b.Exec("UPDATE outbox_abandoned SET maybe_delivered = FALSE")
-		require.Eventually(t, func() bool { return settled().After(third) }, 10*time.Second, 10*time.Millisecond)
+		waittest.Until(t, func() bool { return settled().After(third) })
 
 		change(t, b, outbox.Filter{Seqs: []int64{2}}, outbox.Change{Verb: outbox.VerbRetry})
 		require.True(t, settled().Equal(mustFind(t, b, 2).CreatedAt), "an operator puts it back below")
@@ -68,7 +69,7 @@ func TestPromise_S0_20_OpenTransaction(t *testing.T) {
 		require.NoError(t, err)
 		return p, ok
 	}
-	require.Eventually(t, func() bool { _, ok := promise(&memory); return ok }, time.Minute, 10*time.Millisecond)
+	waittest.Until(t, func() bool { _, ok := promise(&memory); return ok })
 	m := b.Join("w1", time.Hour, outboxdbtest.Partitions)
 	tx, err := b.DB.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
@@ -91,5 +92,5 @@ func TestPromise_S0_20_OpenTransaction(t *testing.T) {
 		require.False(t, p.Settled.After(at), "it is undelivered")
 	}
 	m.Settle(m.Settlement(m.ClaimAll()...))
-	require.Eventually(t, func() bool { p, ok := promise(&memory); return ok && p.Settled.After(at) }, time.Minute, 10*time.Millisecond)
+	waittest.Until(t, func() bool { p, ok := promise(&memory); return ok && p.Settled.After(at) })
 }

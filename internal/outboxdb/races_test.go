@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -45,14 +46,14 @@ func (s *session) during(step func()) {
 		defer close(done)
 		step()
 	}()
-	require.Eventually(s.b.T, func() bool {
+	waittest.Until(s.b.T, func() bool {
 		select {
 		case <-done:
 			return true // it hasn't waited; what it did shows
 		default:
 		}
 		return s.b.Count("SELECT count(*) FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid))", s.pid) > 0
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 	require.NoError(s.b.T, s.tx.Commit())
 	<-done
 }

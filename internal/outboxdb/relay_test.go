@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -47,7 +48,7 @@ func TestRelay_DeliversInOrderFromBothDatabases(t *testing.T) {
 				require.NoError(t, first.Stop(t.Context()))
 			}
 		}
-		require.Eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 }, time.Minute, 10*time.Millisecond)
+		waittest.Until(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 })
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		require.NoError(t, second.Stop(ctx))

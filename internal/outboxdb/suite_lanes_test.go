@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -147,9 +148,9 @@ func claimTakesDue(t *testing.T, b *bench) {
 	c := l.next()
 	require.Equal(t, []string{"a", "b", "c"}, c.keys())
 	c.refuse(broker.Transient, "a", "b")
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		return slices.Equal([]outbox.Status{outbox.Failed, outbox.Failed, outbox.Published}, b.statuses())
-	}, time.Minute, 5*time.Millisecond)
+	})
 	b.Insert("d")
 	require.Equal(t, []string{"d"}, l.publishes(1), "what isn't due isn't claimed")
 	b.Exec("UPDATE outbox_queue SET due_at = " + past(b.Bench) + " WHERE seq = 2")
@@ -159,7 +160,7 @@ func claimTakesDue(t *testing.T, b *bench) {
 	c.answer <- nil
 	b.Insert("e")
 	require.Equal(t, []string{"e"}, l.publishes(1), "once")
-	require.Eventually(t, func() bool { return b.entry(2).Attempts == 2 && b.entry(2).Status == outbox.Published }, time.Minute, 5*time.Millisecond)
+	waittest.Until(t, func() bool { return b.entry(2).Attempts == 2 && b.entry(2).Status == outbox.Published })
 }
 
 func keyInHand(t *testing.T, b *bench) {
@@ -191,7 +192,7 @@ func respectsLimit(t *testing.T, b *bench) {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			l := b.lane(t, 1, limit) // stops with the test
 			// A lane that has some of its partitions sends their rows without the others'.
-			require.Eventually(t, func() bool { return l.relay.Status()["default"].Partitions == outboxdbtest.Partitions }, time.Minute, time.Millisecond)
+			waittest.Until(t, func() bool { return l.relay.Status()["default"].Partitions == outboxdbtest.Partitions })
 			b.Insert("a", "b", "a", "a", "b", "c")
 			for _, n := range want {
 				c := l.next()

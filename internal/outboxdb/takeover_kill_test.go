@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
@@ -17,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -64,7 +64,7 @@ func killedIn(t *testing.T, where string, inside func() bool) {
 			break
 		}
 	}
-	require.Eventually(t, inside, time.Minute, 10*time.Millisecond)
+	waittest.Until(t, inside)
 	require.NoError(t, child.Process.Kill())
 	for line := range lines {
 		require.NotContains(t, line, "migrated", "it was killed too late")

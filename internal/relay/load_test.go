@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -49,7 +50,7 @@ func TestProcessor_F_22_APokeLooksAtItsPartition(t *testing.T) {
 		m := memory.New(memory.Config{})
 		p := start(t, relay.Config{Store: store, Lanes: []relay.Lane{to(m)}, Outbox: patient()})
 		eventually(t, func() bool { return owned(p) == outboxdbtest.Partitions }, "it has all")
-		require.Eventually(t, func() bool { _, n := store.take(); return n == 0 }, 20*time.Second, 300*time.Millisecond, "it has looked, and sleeps")
+		waittest.Until(t, func() bool { _, n := store.take(); return n == 0 }, "it has looked, and sleeps")
 
 		row := b.Insert("a")[0]
 		require.Empty(t, m.Messages(orders))

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -82,7 +83,7 @@ func kill(t *testing.T, r *relay.Relay) {
 // eventually waits until something is so.
 func eventually(t testing.TB, is func() bool, what string, args ...any) {
 	t.Helper()
-	require.Eventually(t, is, time.Minute, 5*time.Millisecond, append([]any{what}, args...)...)
+	waittest.Until(t, is, append([]any{what}, args...)...)
 }
 
 // statuses waits until so many rows have each status.

@@ -29,6 +29,7 @@ import (
 	"github.com/waybill-go/waybill/engine/config"
 	"github.com/waybill-go/waybill/internal/kafkacheck"
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -175,11 +176,11 @@ func (w *world) arrives(n int) {
 	for i := range n {
 		want = append(want, i+1)
 	}
-	require.Eventually(w.t, func() bool {
+	waittest.Until(w.t, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.consumed) >= n
-	}, patience, 50*time.Millisecond, "%d messages arrive\n%s", n, &w.log)
+	}, "%d messages arrive\n%s", n, &w.log)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.Equal(w.t, want, w.consumed, "once and in order")
@@ -209,7 +210,7 @@ func (w *world) health() (state string, reasons []trouble) {
 func (w *world) says(code string, words ...string) {
 	w.t.Helper()
 	var last []trouble
-	require.Eventually(w.t, func() bool {
+	waittest.Until(w.t, func() bool {
 		_, last = w.health()
 		for _, r := range last {
 			if r.Code == code && containsAll(r.Text, words) {
@@ -218,7 +219,7 @@ func (w *world) says(code string, words ...string) {
 			}
 		}
 		return false
-	}, patience, 100*time.Millisecond, "%s with %q, and it says %+v\n%s", code, words, &last, &w.log)
+	}, "%s with %q, and it says %+v\n%s", code, words, &last, &w.log)
 }
 
 func containsAll(text string, words []string) bool {
@@ -234,11 +235,11 @@ func containsAll(text string, words []string) bool {
 func (w *world) well() {
 	w.t.Helper()
 	var last []trouble
-	require.Eventually(w.t, func() bool {
+	waittest.Until(w.t, func() bool {
 		var state string
 		state, last = w.health()
 		return state == "healthy"
-	}, patience, 100*time.Millisecond, "it is healthy again, and says %+v", &last)
+	}, "it is healthy again, and says %+v", &last)
 }
 
 // nobodyPaid requires that some rows wait, and none of them has lost an attempt.

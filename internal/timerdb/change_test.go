@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -161,7 +162,7 @@ func TestChange_ComesBackToWhatIsLocked(t *testing.T) {
 		done, err := w.store().Change(context.WithoutCancel(t.Context()), outbox.TimerFilter{Name: "x"}, outbox.TimerChange{Actor: "ada"})
 		ended <- outcome{done, err}
 	}()
-	require.Eventually(t, func() bool { return w.Count("SELECT count(*) FROM timers") == 1 }, time.Minute, time.Millisecond)
+	waittest.Until(t, func() bool { return w.Count("SELECT count(*) FROM timers") == 1 })
 	rollback()
 	got := <-ended
 	require.NoError(t, got.err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -213,7 +214,7 @@ func TestStats_CountWaitingDueAndSent(t *testing.T) {
 		w.commit(timerdb.Set(timer("a", "x", now.Add(-2*time.Hour))), timerdb.Set(timer("b", "x", now.Add(-time.Hour))), timerdb.Set(timer("c", "x", now.Add(time.Hour))))
 		_, err := store.Promote(t.Context(), 1)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return stats().Waiting == 2 }, 20*time.Second, 10*time.Millisecond)
+		waittest.Until(t, func() bool { return stats().Waiting == 2 })
 		f := stats()
 		require.InDelta(t, time.Hour, f.Late, float64(time.Minute))
 		f.Late = 0

@@ -6,13 +6,13 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -66,7 +66,7 @@ func TestPooler_F_52_F_53_Listening(t *testing.T) {
 	require.ErrorContains(t, p.Watch(t.Context(), func([]outbox.Poke) { t.Error("it can't hear") }), "let listen_dsn lead to the server itself")
 	w := watch(t, open(past))
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 7}})
-	require.Eventually(t, func() bool { return w.distinct() == 1 }, 20*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.distinct() == 1 })
 }
 
 // F-52: a schema of one's own, which a pooler refuses, or ignores.

@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -132,11 +133,11 @@ func TestPrepared_BackendTerminated(t *testing.T) {
 	go func() {
 		done <- p.Session().Commit(context.Background(), []uow.Statement{incrementPrepared("locked"), insertPrepared("b")})
 	}()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var ended bool
 		err := p.Reader().NewRaw("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid))", pid).Scan(t.Context(), &ended)
 		return err == nil && ended
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	err = <-done
 	require.Error(t, err)
 	require.False(t, isUnknown(err), "%v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/internal/pipeline"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -52,10 +53,10 @@ func schemaOf(t *testing.T, p uow.Provider) (schema string) {
 func connections(t *testing.T, p uow.Provider, name string, n int) {
 	t.Helper()
 	var have int
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		err := p.Reader().NewRaw("SELECT count(*) FROM pg_stat_activity WHERE application_name = ?", name).Scan(t.Context(), &have)
 		return err == nil && have == n
-	}, 30*time.Second, 20*time.Millisecond, "there should be %d", n)
+	}, "there should be %d", n)
 }
 
 // O16: providers of one server share a connection that listens and one that keeps
@@ -84,7 +85,7 @@ func TestServers_O16_TwoConnectionsForFiftySchemas(t *testing.T) {
 		p.Signal([]outbox.Poke{{Target: "default", Partition: i}})
 	}
 	for i, w := range watchers {
-		require.Eventually(t, func() bool { return w.distinct() == 1 }, 10*time.Second, time.Millisecond)
+		waittest.Until(t, func() bool { return w.distinct() == 1 })
 		w.mu.Lock()
 		require.Equal(t, 1, w.pokes[outbox.Poke{Target: "default", Partition: i}])
 		w.mu.Unlock()
@@ -153,11 +154,11 @@ func TestServers_O16_KeepingWaitsForNobody(t *testing.T) {
 	require.NoError(t, err)
 	stuck := make(chan error, 1)
 	go func() { stuck <- keep(context.Background(), p, renew) }()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		var waits bool
 		err := other.Reader().NewRaw("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'uow_kept' AND wait_event_type = 'Lock')").Scan(t.Context(), &waits)
 		return err == nil && waits
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 	begin := time.Now()
 	require.NoError(t, keep(t.Context(), other, renew))
 	require.Less(t, time.Since(begin), 5*time.Second)
@@ -207,11 +208,11 @@ func TestServers_O16_WatchersComeAndGo(t *testing.T) {
 	}
 	all.Wait()
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}})
-	require.Eventually(t, func() bool { return stays.distinct() == 1 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return stays.distinct() == 1 })
 	_, err := p.DB().ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'uow_watched' AND query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
 	require.NoError(t, err)
 	require.ErrorContains(t, <-stays.ended, "doesn't listen any more")
 	again := watch(t, other)
 	other.Signal([]outbox.Poke{{Target: "default", Partition: 2}})
-	require.Eventually(t, func() bool { return again.distinct() == 1 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return again.distinct() == 1 })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -51,7 +52,7 @@ func isUnknown(err error) bool {
 
 func noneInUse(t *testing.T, p uow.Provider) {
 	t.Helper()
-	require.Eventually(t, func() bool { return postgres.Pool(p).Stat().AcquiredConns() == 0 }, 10*time.Second, 5*time.Millisecond)
+	waittest.Until(t, func() bool { return postgres.Pool(p).Stat().AcquiredConns() == 0 })
 }
 
 // A whole unit is one round trip, also one that is refused.
@@ -162,15 +163,15 @@ func TestRollbackOfBrokenConnection(t *testing.T) {
 	require.Error(t, s.Rollback(ctx))
 	noneInUse(t, p)
 	require.Empty(t, ids(t, p))
-	require.Eventually(t, func() bool { return postgres.Pool(p).Stat().TotalConns() <= 1 }, 20*time.Second, 10*time.Millisecond, "it was not put back")
+	waittest.Until(t, func() bool { return postgres.Pool(p).Stat().TotalConns() <= 1 }, "it was not put back")
 }
 
 // backend waits until a session of p waits for a lock, and returns its process.
 func waiting(t *testing.T, p uow.Provider) (pid int) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		return p.Reader().NewRaw("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||current_schema()||'%'").Scan(t.Context(), &pid) == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	return pid
 }
 

@@ -8,11 +8,11 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -43,7 +43,7 @@ func watch(t *testing.T, p uow.Provider) *heard {
 	})
 	w.stop = func() { cancel(); done.Wait() }
 	t.Cleanup(w.stop)
-	require.Eventually(t, func() bool { return w.heard() > 0 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.heard() > 0 })
 	return w
 }
 
@@ -64,7 +64,7 @@ func TestSignal_IsDebounced(t *testing.T) {
 	for i := range 1000 {
 		p.Signal([]outbox.Poke{{Target: "default", Partition: i % 64}, {Target: "partner", Partition: i % 64}})
 	}
-	require.Eventually(t, func() bool { return w.distinct() == 128 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.distinct() == 128 })
 	require.Less(t, w.heard(), 50)
 }
 
@@ -77,7 +77,7 @@ func TestSignal_TooMuchToSay(t *testing.T) {
 		pokes = append(pokes, outbox.Poke{Target: "default", Partition: i})
 	}
 	p.Signal(pokes)
-	require.Eventually(t, func() bool { return w.heard() == 2 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.heard() == 2 })
 	require.Zero(t, w.distinct())
 }
 
@@ -87,10 +87,10 @@ func TestSignal_F53_FailureIsNobodysConcern(t *testing.T) {
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}}) // there is no table
 	require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 	w := watch(t, p)
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		p.Signal([]outbox.Poke{{Target: "default", Partition: 2}})
 		return w.distinct() > 0
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 }
 
 // Schemas of one database don't hear each other.
@@ -98,9 +98,9 @@ func TestSignal_StaysInItsSchema(t *testing.T) {
 	p, other := migrated(t), migrated(t)
 	w, stranger := watch(t, p), watch(t, other)
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}})
-	require.Eventually(t, func() bool { return w.distinct() == 1 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.distinct() == 1 })
 	other.Signal([]outbox.Poke{{Target: "default", Partition: 2}})
-	require.Eventually(t, func() bool { return stranger.distinct() == 1 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return stranger.distinct() == 1 })
 	require.Equal(t, 1, w.distinct())
 }
 
@@ -129,7 +129,7 @@ func TestWatch_F52_Pooler(t *testing.T) {
 	past := migrated(t, func(c *postgres.Config) { c.DSN, c.ListenDSN = through, dsn(t) })
 	w := watch(t, past)
 	past.Signal([]outbox.Poke{{Target: "default", Partition: 1}})
-	require.Eventually(t, func() bool { return w.distinct() == 1 }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return w.distinct() == 1 })
 }
 
 // poolerLike passes everything on, but like a pooler it gives its clients process

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -43,7 +44,7 @@ func (q *queue) join(ctx context.Context, t *testing.T, write func(ctx context.C
 
 func (q *queue) waiting(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return sqlite.Waiting(q.p) == q.n }, 10*time.Second, time.Millisecond)
+	waittest.Until(t, func() bool { return sqlite.Waiting(q.p) == q.n })
 }
 
 // inserts are the ways to write something.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -173,14 +174,14 @@ func (c *conforming) poll() {
 // expired waits until a member's lease has passed.
 func (c *conforming) expired(m relay.MemberID) {
 	c.Helper()
-	require.Eventually(c, func() bool {
+	waittest.Until(c, func() bool {
 		for _, member := range c.polled().Members {
 			if member.ID == m {
 				return member.Expired
 			}
 		}
 		return false
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 }
 
 func (c *conforming) reap() {
@@ -345,12 +346,12 @@ func (c *conforming) fails() {
 	require.True(c, after[0].Waits && after[1].Waits)
 	require.NotNil(c, c.polled().NextDue)
 	var due []relay.DueRow
-	require.Eventually(c, func() bool {
+	waittest.Until(c, func() bool {
 		var err error
 		due, _, err = c.db.Due(c.Context(), c.lane, []int{0, 1, 2, 3, 4, 5, 6, 7}, relay.DueAt{}, 10)
 		c.ok(err)
 		return len(due) > 0
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	require.Equal(c, []relay.DueRow{{Part: rows[0].Part, Seq: rows[0].Seq, Key: rows[0].Key, Topic: rows[0].Topic}}, due)
 	require.LessOrEqual(c, *c.polled().NextDue, time.Duration(0))
 	claim := c.claims(m, 2, rows)

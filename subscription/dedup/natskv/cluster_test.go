@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/broker/nats"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription/dedup"
 	"github.com/waybill-go/waybill/subscription/dedup/deduptest"
 	"github.com/waybill-go/waybill/subscription/dedup/natskv"
@@ -46,12 +47,12 @@ func cluster(t *testing.T) []jetstream.JetStream {
 	for _, s := range servers {
 		clients = append(clients, connect(t, nats.Config{URL: s.ClientURL()}))
 	}
-	require.Eventually(t, func() bool {
+	waittest.Until(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := natskv.Open(ctx, clients[0], natskv.Config{Bucket: "ready", Replicas: 3})
 		return err == nil
-	}, time.Minute, 100*time.Millisecond)
+	})
 	return clients
 }
 
@@ -135,11 +136,11 @@ func TestCluster_C_35_S0_15_S0_13_ThreeReplicas(t *testing.T) {
 	require.Len(t, bodies, messages)
 	for n := range entities {
 		var value []byte
-		require.Eventually(t, func() (ok bool) {
+		waittest.Until(t, func() (ok bool) {
 			var err error
 			value, _, err = stores[0].Get(t.Context(), fmt.Sprint("entity-", n))
 			return err == nil
-		}, time.Minute, 50*time.Millisecond, "the last election ends")
+		}, "the last election ends")
 		var document struct {
 			State  counter
 			Outbox map[string]any
