@@ -90,7 +90,7 @@ func eventually(t testing.TB, is func() bool, what string, args ...any) {
 func statuses(t testing.TB, b *outboxdbtest.Bench, want map[outbox.Status]int) {
 	t.Helper()
 	got := map[outbox.Status]int{}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	waittest.Until(t, func() bool {
 		var found []struct {
 			Status outbox.Status
 			N      int
@@ -100,12 +100,8 @@ func statuses(t testing.TB, b *outboxdbtest.Bench, want map[outbox.Status]int) {
 		for _, f := range found {
 			got[f.Status] = f.N
 		}
-		if maps.Equal(want, got) {
-			return
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-	require.Equal(t, want, got)
+		return maps.Equal(want, got)
+	}, "want %v, got %v", want, got)
 }
 
 // entries are all rows, by seq.
