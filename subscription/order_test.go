@@ -54,6 +54,7 @@ func TestFailingMessageHoldsItsKeyAndNothingElse(t *testing.T) {
 
 // The messages behind a failing one are far more than all lanes hold otherwise.
 func TestFollowersOfAFailingMessageTakeNoRoom(t *testing.T) {
+	const followers = 300 // more than a stream has in hand
 	w := newWorld(t, openSQLite(t))
 	var healed atomic.Bool
 	s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
@@ -65,20 +66,20 @@ func TestFollowersOfAFailingMessageTakeNoRoom(t *testing.T) {
 	s.Lanes = 2
 	s.Backoff = 50 * time.Millisecond
 	var sent []broker.Message
-	for i := range 500 {
+	for i := range followers {
 		sent = append(sent, placed("bad", fmt.Sprint(i)))
 	}
 	sent = append(sent, placed("good", ""))
 	w.publish(sent...)
 	r, stop := w.start(s, w.broker)
 	w.until(func() bool { return len(w.effects("good")) == 1 }, "the key behind them goes on")
-	w.until(func() bool { return int(r.Status().InFlight)+w.deadLetters() == 500 }, "they are kept, here or in the table")
+	w.until(func() bool { return int(r.Status().InFlight)+w.deadLetters() == followers }, "they are kept, here or in the table")
 	healed.Store(true)
-	w.until(func() bool { return len(w.effects("bad")) == 500 }, "they succeed")
+	w.until(func() bool { return len(w.effects("bad")) == followers }, "they succeed")
 	w.until(w.acknowledged("shipping"), "and are acknowledged")
 	stop()
 	notes := w.effects("bad")
-	require.Len(t, notes, 500)
+	require.Len(t, notes, followers)
 	for i, note := range notes {
 		require.Equal(t, fmt.Sprint(i), note)
 	}

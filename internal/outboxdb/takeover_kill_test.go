@@ -75,7 +75,7 @@ func killedIn(t *testing.T, where string, inside func() bool) {
 // A real process that is killed -9 in the middle has changed nothing: migrated again,
 // nothing is lost and nothing there twice.
 func TestTakeoverSurvivesKill(t *testing.T) {
-	const rows = 200_000
+	const rows = 100_000
 	onFirstDesign(t, func(t *testing.T, d outboxdbtest.Database) {
 		db := d.DB()
 		isSQLite, uuid, now := db.Dialect().Name() == dialect.SQLite, bun.Safe("uuid"), bun.Safe("clock_timestamp()")
