@@ -21,7 +21,7 @@ func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Ba
 	}
 	for _, p := range units.Providers() {
 		done, err := Outbox(p).Backfill(ctx, outbox.Backfill{
-			Context: units.Domain().Name(), Target: external[i], Published: published(units),
+			Context: units.Domain().Name(), Target: external[i], Domain: units.Domain(), Published: published(units),
 		})
 		all.Add(done)
 		if err != nil {

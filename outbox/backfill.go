@@ -16,6 +16,9 @@ type Backfill struct {
 	// Target is who is joining, with everything that its rows depend on: the same
 	// that the context's programs have. Required.
 	Target Target
+	// Domain is the context's, for a target that gets older versions of events than were
+	// stored. Without it, such an event is an error.
+	Domain *domain.Domain
 	// Published are the short names of the context's published events. Nil: as its
 	// programs have written them into the database, by engine.Migrate or at the
 	// start of an engine.
@@ -49,8 +52,14 @@ func (b Backfill) Copy(own, wireName, key string, body []byte, partitions int) (
 	if e.Metadata, e.Data, err = ParseEnvelope(body); err != nil {
 		return Row{}, err
 	}
-	writer := Writer{Internal: own, External: []Target{b.Target}}
-	rows, err := writer.appendRows(nil, e.row(partitions), &e, eventCalled(wireName))
+	writer := Writer{Domain: b.Domain, Internal: own, External: []Target{b.Target}}
+	t := eventCalled(wireName)
+	if b.Domain != nil && len(b.Target.Versions) > 0 {
+		if known, err := b.Domain.EventNamed(wireName); err == nil {
+			t.Name = known.Name // It may have had another one.
+		}
+	}
+	rows, err := writer.appendRows(nil, e.row(partitions), &e, t)
 	if err != nil {
 		return Row{}, err
 	}

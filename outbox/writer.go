@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -111,15 +112,20 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 		if !target.wants(t) {
 			continue
 		}
-		m := form{envelope: target.envelope(), extensions: encodeExtensions(e.Origin, names, target.allows)}
+		m := form{envelope: target.envelope(), extensions: encodeExtensions(e.Origin, names, target.allows), version: target.Versions[t.ShortName()]}
 		if i := slices.IndexFunc(built, m.same); i >= 0 {
 			m = built[i]
 		} else {
-			if err := m.build(e, names, target, size); err != nil {
+			of, err := w.recast(e, m.version, target.Broker)
+			if err != nil {
+				return nil, err
+			}
+			if err := m.build(of, names, target, size); err != nil {
 				return nil, err
 			}
 			built = append(built, m)
 		}
+		row.MessageType = m.typ
 		tenant := ""
 		if target.allows(TenantExtension) {
 			tenant = e.TenantID
@@ -131,10 +137,28 @@ func (w *Writer) appendRows(rows []Row, row Row, e *Event, t *domain.EventType) 
 	return rows, nil
 }
 
-// form is what an event looks like to some targets. They differ in the envelope
-// and the extensions that they get, and in nothing else.
+// recast is e in the version that a target gets; 0: as it is.
+func (w *Writer) recast(e *Event, version int, target string) (*Event, error) {
+	if version == 0 || strings.HasSuffix(e.Type, fmt.Sprintf(".v%d", version)) {
+		return e, nil
+	}
+	if w.Domain == nil {
+		return nil, fmt.Errorf("outbox: %s of %s goes to broker %s in version %d, and only a program that declares the event can make that: copy it with engine.Backfill", e.Type, e.Stream, target, version)
+	}
+	of := *e
+	var err error
+	if of.Type, of.Data, err = w.Domain.Recast(e.Type, e.Data, version); err != nil {
+		return nil, fmt.Errorf("outbox: %s of %s goes to broker %s in version %d: %w", e.Type, e.Stream, target, version, err)
+	}
+	return &of, nil
+}
+
+// form is what an event looks like to some targets. They differ in the envelope, the
+// extensions and the version that they get, and in nothing else.
 type form struct {
 	envelope    Envelope
+	version     int
+	typ         string
 	extensions  []byte // as encodeExtensions
 	contentType string
 	attributes  string // of a binary CloudEvent
@@ -142,10 +166,11 @@ type form struct {
 }
 
 func (f form) same(o form) bool {
-	return f.envelope == o.envelope && bytes.Equal(f.extensions, o.extensions)
+	return f.envelope == o.envelope && f.version == o.version && bytes.Equal(f.extensions, o.extensions)
 }
 
 func (f *form) build(e *Event, names []string, target Target, size int) error {
+	f.typ = e.Type
 	if f.envelope == Stripped {
 		f.contentType, f.body = contentType, appendExternal(make([]byte, 0, size), e, f.extensions)
 		return nil

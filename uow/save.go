@@ -218,7 +218,7 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 		Metadata: domain.Metadata{
 			Origin:      u.origin(ctx),
 			ID:          r.ID,
-			Type:        et.WireName(),
+			Type:        et.WrittenName(),
 			Time:        r.At.Add(u.m.clock.Ahead()).UTC(),
 			Stream:      e.typ.Category + "-" + e.root.ID,
 			Category:    e.typ.Category,

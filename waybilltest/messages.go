@@ -155,7 +155,7 @@ func likeRead(d *domain.Domain, event any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.Decode(t.WireName(), data)
+	return d.Decode(t.WrittenName(), data)
 }
 
 // compare finds for each event that was raised a wanted one that is equal, in the order

@@ -112,6 +112,7 @@ type external struct {
 	Events     []string          `yaml:"events"`
 	Extensions []string          `yaml:"extensions"`
 	Topics     map[string]string `yaml:"topics"`
+	Versions   map[string]int    `yaml:"versions"`
 }
 
 func (e *external) fromWord(word string) { e.Broker = word }
@@ -313,6 +314,6 @@ func (d *decoder) external(f *File, list []external) {
 		if envelope != "" && !slices.Contains(outbox.Envelopes(), envelope) {
 			d.mistake(d.where[path+".envelope"], path+".envelope", "is %q: use one of %q, or leave it out for %q", envelope, outbox.Envelopes(), outbox.Stripped)
 		}
-		f.External = append(f.External, outbox.Target{Broker: e.Broker, Envelope: envelope, Events: e.Events, Extensions: e.Extensions, Topics: e.Topics})
+		f.External = append(f.External, outbox.Target{Broker: e.Broker, Envelope: envelope, Events: e.Events, Extensions: e.Extensions, Topics: e.Topics, Versions: e.Versions})
 	}
 }

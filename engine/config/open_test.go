@@ -217,7 +217,7 @@ brokers: {default: {kind: memry}, a: {kind: memory, topic_prefix: a.}, b: {kind:
 outbox:
   external_brokers:
     - {broker: a, events: [shipped], extensions: ["user id"], topics: {"ordering::oder": orders}}
-    - {broker: b, envelope: cloudevents-binary, extensions: [subject]}
+    - {broker: b, envelope: cloudevents-binary, extensions: [subject], versions: {placed: 2}}
 `))
 	require.NoError(t, err)
 	w := newWorld()
@@ -227,6 +227,7 @@ outbox:
 		`external broker "a": context ordering declares no event "shipped"`,
 		`external broker "a": extension "user id" can't be the name of a header`,
 		`external broker "a": topics names the stream category "ordering::oder"`,
+		`external broker "b": versions has 2 for "placed", which is written in version 1`,
 		`external broker "b": extension "subject" would be the attribute "subject" of a CloudEvent`,
 	} {
 		require.ErrorContains(t, err, want)

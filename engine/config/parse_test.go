@@ -319,11 +319,12 @@ func TestParse_ExternalBrokers(t *testing.T) {
       events: [OrderPlaced]
       extensions: []
       topics: {"ordering::order": orders}
+      versions: {OrderPlaced: 1}
 `))
 	require.NoError(t, err)
 	require.Equal(t, []outbox.Target{{
 		Broker: "partner", Envelope: outbox.Stripped, Events: []string{"OrderPlaced"}, Extensions: []string{},
-		Topics: map[string]string{"ordering::order": "orders"},
+		Topics: map[string]string{"ordering::order": "orders"}, Versions: map[string]int{"OrderPlaced": 1},
 	}}, f.External, "an empty list stays one: no extension leaves")
 
 	for _, envelope := range outbox.Envelopes() {
