@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -20,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-// Migrate brings the tables of outbox, timers, repository and subscription up to date
+// Migrate brings the tables of outbox, timers, history, repository and subscription up to date
 // in every provider of units. Units without an outbox need no tables of it, and none
 // of timers. It may run while other processes do, and while they work.
 //
@@ -64,7 +65,7 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 
 // sets are the tables that every provider has.
 func sets() []migrate.Set {
-	return []migrate.Set{repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
+	return []migrate.Set{historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
 }
 
 // schema is what contexts expect of one provider's tables.

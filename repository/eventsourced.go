@@ -2,7 +2,6 @@ package repository
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -41,7 +41,13 @@ type events[A domain.Sourced] struct {
 	domain *domain.Domain
 }
 
-var _ store[domain.Sourced] = events[domain.Sourced]{}
+var (
+	_ store[domain.Sourced] = events[domain.Sourced]{}
+	_ uow.EventKeeper       = events[domain.Sourced]{}
+)
+
+// KeepsEvents implements [uow.EventKeeper].
+func (e events[A]) KeepsEvents() {}
 
 // Types of the rows that are no events. No event can be called so.
 const (
@@ -68,7 +74,7 @@ func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 		if !utf8.Valid(event.Data) {
 			return nil, fmt.Errorf("the JSON of %s is not UTF-8", event.Type)
 		}
-		metadata, err := json.Marshal(originOf(event.Origin))
+		metadata, err := historydb.Metadata(&event)
 		if err != nil {
 			return nil, err
 		}
@@ -156,19 +162,6 @@ func (e events[A]) load(ctx context.Context, db bun.IDB, ids []string) ([]stored
 	return all, nil
 }
 
-// origin is what the metadata column says of an event beyond the other columns.
-type origin struct {
-	CorrelationID string            `json:"correlation_id,omitempty"`
-	CausationID   string            `json:"causation_id,omitempty"`
-	TenantID      string            `json:"tenant_id,omitempty"`
-	Traceparent   string            `json:"traceparent,omitempty"`
-	Extensions    map[string]string `json:"extensions,omitempty"`
-}
-
-func originOf(o domain.Origin) origin {
-	return origin{o.CorrelationID, o.CausationID, o.TenantID, o.Traceparent, o.Extensions}
-}
-
 // eventInsert appends one save to the events of an aggregate.
 type eventInsert struct {
 	category, id string
@@ -209,8 +202,13 @@ func (in eventInsert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error)
 	}
 	for i, r := range in.rows {
 		key(i + 1)
-		for _, s := range [...]string{r.event.ID, r.event.Type, string(r.event.Data), string(r.metadata)} {
+		for _, s := range [...]string{r.event.ID, r.event.Type, string(r.event.Data)} {
 			b = append(d.AppendString(b, s), ',')
+		}
+		if r.metadata == nil {
+			b = append(b, "NULL,"...)
+		} else {
+			b = append(d.AppendString(b, string(r.metadata)), ',')
 		}
 		end(r.event.Time)
 	}
@@ -219,7 +217,9 @@ func (in eventInsert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error)
 		b = append(d.AppendString(append(b, "NULL,"...), in.mark), ",NULL,NULL,"...)
 		end(time.Now())
 	}
-	b = append(b, " ON CONFLICT (category, id, version, n) DO UPDATE SET message_id = excluded.message_id, type = excluded.type, data = excluded.data,"+
+	// What is written over the mark of a refused version is seen now, and not where readers
+	// of the history have been: it gets a new position. SQLite's trigger draws its own.
+	b = append(b, " ON CONFLICT (category, id, version, n) DO UPDATE SET position = excluded.position, message_id = excluded.message_id, type = excluded.type, data = excluded.data,"+
 		" metadata = excluded.metadata, occurred_at = excluded.occurred_at, unit = excluded.unit WHERE events.type = '"+markRefused+"' AND events.unit NOT LIKE "...)
 	return d.AppendString(b, in.refusing), nil
 }

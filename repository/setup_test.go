@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
@@ -270,7 +271,7 @@ func openPostgres(t testing.TB, dsn string) testDB {
 	t.Helper()
 	p, cfg := dbtest.Postgres(t, func(c *postgres.Config) { c.DSN = dsn })
 	return prepare(t, p, func() uow.Provider {
-		return rightstest.As(t, p, cfg, migrate.App, outboxdb.Migrations(), repository.Migrations())
+		return rightstest.As(t, p, cfg, migrate.App, outboxdb.Migrations(), historydb.Migrations(), repository.Migrations())
 	})
 }
 
@@ -279,6 +280,7 @@ func prepare(t testing.TB, owner uow.Provider, as func() uow.Provider) testDB {
 	t.Helper()
 	require.NoError(t, outboxdb.Migrate(t.Context(), owner.DB(), 0))
 	require.NoError(t, outboxdb.InitTargets(t.Context(), owner.DB(), shop.Name(), outbox.Targets{Broker: "default"}))
+	require.NoError(t, historydb.Migrations().Up(t.Context(), owner.DB()))
 	require.NoError(t, repository.Migrations().Up(t.Context(), owner.DB()))
 	p := as()
 	_, err := owner.DB().DB.ExecContext(t.Context(), basketTables[p.DB().Dialect().Name()])

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/uow"
 )
 
 // TestRoundTrips counts what a network would cost.
@@ -46,6 +47,13 @@ func TestRoundTrips(t *testing.T) {
 	parcel := &Parcel{Root: domain.NewRoot(), Van: "v"}
 	parcel.Raise(ParcelLoaded{Van: "v"})
 	costs(1, "a new document with the lock of its key", func() error { return repository.New[*Parcel](db.units).Save(ctx, parcel) })
+	warm, kept := newTally("it looks at the partition count"), newTally("kept")
+	warm.Add(1)
+	kept.Add(1)
+	keeping := newUnits(t, uow.Config{Providers: []uow.Provider{db.provider}, History: true})
+	quietly(t, testDB{units: keeping})
+	require.NoError(t, repository.New[*Tally](keeping).Save(ctx, warm))
+	costs(1, "a new document, its events and the history", func() error { return repository.New[*Tally](keeping).Save(ctx, kept) })
 	tally.Add(1)
 	costs(1, "a changed document", func() error { return tallies.Save(ctx, tally) })
 	costs(1, "reading alone", func() error { _, err := tallies.GetMany(ctx, "1", "warm"); return err })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -43,19 +44,22 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 }
 
 // statements is what waits for a provider: guards, then the aggregates' state,
-// then timers, then the application's own statements, then the outbox rows. last says
-// that nothing follows.
+// then timers, then the application's own statements, then the history and the outbox
+// rows. last says that nothing follows.
 //
 // The rows come last because the lock on an aggregate's row orders its writers:
-// with the rows first, two writers of one aggregate would draw their seq in one
-// order and commit in the other. Aggregates are in the order of type and id, so
+// with the rows first, two writers of one aggregate would draw their seq, or their
+// position in the history, in one order and commit in the other. Aggregates are in the order of type and id, so
 // that two units that touch the same ones don't lock each other out.
 func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement, error) {
 	all := slices.Clone(p.guards)
-	var events []outbox.Event
+	var events, history []outbox.Event
 	for _, e := range u.waiting(p) {
 		all = append(all, e.writes...)
 		events = append(events, e.events...)
+		if _, keeps := e.persister.(EventKeeper); u.m.cfg.History && !keeps {
+			history = append(history, e.events...)
+		}
 	}
 	// Late, as it is behind all state then; but before what sets the same timer anew, or
 	// stops it with its aggregate, and so takes its row away.
@@ -76,11 +80,19 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 	}
 	all = append(all, p.executions...)
 	events = append(events, p.messages...)
+	// In the order in which they were raised: ids are UUIDv7, which grow.
+	raised := func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) }
+	slices.SortStableFunc(events, raised)
+	slices.SortStableFunc(history, raised)
+	keep := func() {
+		if len(history) > 0 {
+			all = append(all, Statement{Query: historydb.Insert(history), Rows: -1})
+		}
+	}
 	if len(events) == 0 || u.m.cfg.NoOutbox {
+		keep()
 		return all, nil
 	}
-	// In the order in which they were raised: ids are UUIDv7, which grow.
-	slices.SortStableFunc(events, func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) })
 	known, err := u.outbox(ctx, p)
 	if err != nil {
 		return nil, err
@@ -100,6 +112,7 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 	if locks := outboxdb.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
 		all = append(all, Statement{Query: locks, Rows: -1})
 	}
+	keep() // behind the locks of keys, too: aggregates that share one have one order here as well
 	u.events, u.rows = u.events+len(events), u.rows+len(rows)
 	if len(rows) > 0 {
 		all = append(all, Statement{Query: outboxdb.Insert(rows), Rows: -1})

@@ -74,8 +74,14 @@ type Config struct {
 	// it is. It can't fail, and must not block: what it doesn't know it leaves out. It is
 	// called from several goroutines.
 	Enrich func(ctx context.Context, o domain.Origin) domain.Origin
-	// NoOutbox stores no events at all.
+	// NoOutbox puts no events into the outbox.
 	NoOutbox bool
+	// History keeps every event of an aggregate in the table history, with the state and
+	// in the same round trip, for projections and package history. Commands, and messages
+	// between processes, aren't events and aren't kept. Those of event-sourced aggregates
+	// are in the table events anyway, and no second time. All programs that save the
+	// context's aggregates have to have the same; what one without it saves is missing.
+	History bool
 	// Lease is the engine's, in outbox.Config. Where a database has one writer, as
 	// SQLite has, a unit that holds it for longer than a third of the lease keeps
 	// leases from being renewed; Do then warns, once a minute at most. Defaults to
@@ -211,6 +217,9 @@ func (m *Manager) External() []outbox.Target { return slices.Clone(m.cfg.Externa
 
 // Targets are the names of all its brokers.
 func (m *Manager) Targets() outbox.Targets { return outbox.TargetsOf(m.cfg.Broker, m.cfg.External) }
+
+// KeepsHistory says whether events are kept, see Config.History.
+func (m *Manager) KeepsHistory() bool { return m.cfg.History }
 
 // Partitions is the expected partition count; 0 is the database's.
 func (m *Manager) Partitions() int { return m.cfg.Partitions }

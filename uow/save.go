@@ -58,6 +58,13 @@ type Persister interface {
 	Resolve(ctx context.Context, tx bun.Tx, c Change) (Outcome, error)
 }
 
+// EventKeeper is a [Persister] whose statements store the events themselves, with
+// positions of the history: they are not kept a second time.
+type EventKeeper interface {
+	Persister
+	KeepsEvents()
+}
+
 // Loaded notes an aggregate that a repository has read. If the unit holds that
 // identity already, it returns the instance that the unit has.
 func (u *Unit) Loaded(a domain.AggregateRoot, provider string) (domain.AggregateRoot, error) {

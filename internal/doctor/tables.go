@@ -59,7 +59,7 @@ type object struct {
 }
 
 var (
-	statements = regexp.MustCompile(`(?m)^(?:CREATE (?:UNIQUE )?(?P<kind>TABLE|VIEW|INDEX|TRIGGER) (?P<made>\w+)` +
+	statements = regexp.MustCompile(`(?m)^(?:CREATE (?:UNIQUE )?(?P<kind>TABLE|VIEW|INDEX|TRIGGER) (?:IF NOT EXISTS )?(?P<made>\w+)` +
 		`|DROP (?P<dropped>TABLE|VIEW|INDEX|TRIGGER) (?:IF EXISTS )?(?P<names>[\w, ]+)` +
 		`|ALTER (?P<altered>TABLE|INDEX) (?P<old>\w+) RENAME TO (?P<new>\w+))`)
 	comments = regexp.MustCompile(`--.*`)
@@ -136,18 +136,32 @@ type existing struct {
 	invalid bool // index
 }
 
+// wanted is what the migrations of all features make that are current, each once.
+func (e *exam) wanted(d schema.Dialect, features []migrate.Set) (want []object, err error) {
+	for _, s := range features {
+		if !e.current[s.Feature] {
+			continue
+		}
+		of, err := expected(s, d)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range of {
+			// What two features need, the first one that comes makes.
+			if !slices.ContainsFunc(want, func(w object) bool { return w.kind == o.kind && w.name == o.name }) {
+				want = append(want, o)
+			}
+		}
+	}
+	return want, nil
+}
+
 // objects looks for what the migrations made and somebody removed since, and for what
 // PostgreSQL could not complete.
 func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
-	var want []object
-	for _, s := range rights.Features() {
-		if e.current[s.Feature] {
-			of, err := expected(s, db.Dialect())
-			if err != nil {
-				return "", err
-			}
-			want = append(want, of...)
-		}
+	want, err := e.wanted(db.Dialect(), rights.Features())
+	if err != nil {
+		return "", err
 	}
 	have, unique, err := e.catalog(ctx, db, want)
 	if err != nil {
@@ -182,7 +196,7 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 }
 
 // catalog is what there is, by kind and name, and how many valid unique indexes
-// each table has.
+// each table has beside those that are wanted by their own names.
 func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[string]existing, map[string]int, error) {
 	have, unique := map[string]existing{}, map[string]int{}
 	query := "SELECT type, name, tbl_name, TRUE, FALSE FROM sqlite_master WHERE type IN ('table', 'view', 'index', 'trigger')"
@@ -206,7 +220,8 @@ func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[stri
 		var good, isUnique bool
 		err := scan(&kind, &name, &table, &good, &isUnique)
 		have[kind+" "+name] = existing{invalid: kind == "index" && !good}
-		if isUnique && good {
+		named := slices.ContainsFunc(want, func(o object) bool { return o.kind == "index" && o.name == name })
+		if isUnique && good && !named {
 			unique[table]++
 		}
 		return err

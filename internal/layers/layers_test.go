@@ -21,9 +21,9 @@ const module = "github.com/waybill-go/waybill"
 // neighbour of its rank.
 var rank = map[string]int{
 	"domain": 0, "broker": 0,
-	"outbox":     1,
-	"uow":        2,
-	"repository": 3, "subscription": 3,
+	"outbox":  1,
+	"uow":     2,
+	"history": 3, "repository": 3, "subscription": 3,
 	"command": 4, "process": 4,
 	"engine": 5, "web": 5,
 	"cmd": 6, "examples": 6, "waybilltest": 6,
@@ -124,6 +124,7 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"outbox", [][]string{drivers, adapters}},
 		{"uow", [][]string{drivers, adapters}},
 		{"repository", [][]string{drivers, adapters}},
+		{"history", [][]string{drivers, adapters}},
 		{"subscription", [][]string{drivers, adapters}},
 		{"subscription/dedup", [][]string{drivers, adapters, nats, kafka, watermill, own("domain", "outbox", "uow")}},
 		{"subscription/dedup/natskv", [][]string{drivers, adapters, natsServer, kafka, watermill}},

@@ -3,6 +3,7 @@
 package rights
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
@@ -23,18 +25,22 @@ import (
 
 // Features are all that have tables.
 func Features() []migrate.Set {
-	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
+	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
 }
 
 // On are the rights on everything that the migrations of features make.
 func On(features []migrate.Set) []migrate.Right {
-	all := []migrate.Right{migrate.Bookkeeping()}
-	for _, s := range features {
-		all = append(all, s.Rights...)
+	var all []migrate.Right
+	add := func(r migrate.Right) {
+		r.Kind = cmp.Or(r.Kind, migrate.Table)
+		if !slices.Contains(all, r) { // the history's positions are of two features
+			all = append(all, r)
+		}
 	}
-	for i := range all {
-		if all[i].Kind == "" {
-			all[i].Kind = migrate.Table
+	add(migrate.Bookkeeping())
+	for _, s := range features {
+		for _, r := range s.Rights {
+			add(r)
 		}
 	}
 	return all

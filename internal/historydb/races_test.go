@@ -1,0 +1,145 @@
+package historydb_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/historydb"
+)
+
+var bothTables = []string{"history", "events"}
+
+// D13, S2-40. The second of two positions is committed first: a cursor would be past the
+// first one when that is.
+func TestRace_APositionThatCommitsLateHoldsBackHigherOnes(t *testing.T) {
+	t.Parallel()
+	for _, late := range bothTables {
+		for _, early := range bothTables {
+			t.Run(late+" behind "+early, func(t *testing.T) {
+				t.Parallel()
+				w := onPostgres(t)
+				r := w.reading(historydb.Filter{})
+				w.write(w.DB(), early, "before")
+				require.Equal(t, []string{"before"}, r.all(10))
+				open := w.begin()
+				w.write(open, late, "late")
+				w.write(w.DB(), early, "early")
+				require.Empty(t, r.all(10))
+				require.Empty(t, r.all(10))
+				// What is written from now on isn't waited for.
+				other := w.begin()
+				w.write(other, late, "later")
+				require.NoError(t, open.Commit())
+				require.Equal(t, []string{"late", "early"}, r.all(10))
+				require.NoError(t, other.Commit())
+				require.Equal(t, []string{"later"}, r.all(10))
+			})
+		}
+	}
+}
+
+// The rows are read with a snapshot of after the wait, and not of when the highest
+// position was noted.
+func TestRace_WhatCommitsDuringTheWaitIsRead(t *testing.T) {
+	t.Parallel()
+	w := onPostgres(t)
+	open := w.begin()
+	w.write(open, "events", "late")
+	w.write(w.DB(), "history", "early")
+	var h historydb.Horizon
+	upTo, err := h.Advance(t.Context(), w.DB())
+	require.NoError(t, err)
+	require.Zero(t, upTo)
+	require.NoError(t, open.Commit())
+	upTo, err = h.Advance(t.Context(), w.DB())
+	require.NoError(t, err)
+	events, _, err := historydb.Between(t.Context(), w.DB(), historydb.Filter{}, 0, upTo, 10)
+	require.NoError(t, err)
+	require.Len(t, events, 2)
+	require.Equal(t, upTo, events[1].Position)
+}
+
+// Only who writes events holds a reader back.
+func TestHorizon_WaitsForNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := onPostgres(t)
+	idle := w.begin()
+	_, err := idle.ExecContext(t.Context(), "INSERT INTO other VALUES (1)")
+	require.NoError(t, err)
+	reads := w.begin()
+	_, err = reads.ExecContext(t.Context(), "SELECT * FROM history, events")
+	require.NoError(t, err)
+	vain := w.begin()
+	w.write(vain, "history", "never")
+	require.NoError(t, vain.Rollback())
+	w.write(w.DB(), "history", "a")
+	w.write(w.DB(), "events", "b")
+	require.Equal(t, []string{"a", "b"}, w.reading(historydb.Filter{}).all(10))
+}
+
+// Writers of both tables, some of whom roll back, and a reader: it reads each once, in
+// order.
+func TestReader_ReadsAllInOrderBesideWriters(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		d := 300 * time.Millisecond
+		if os.Getenv("WAYBILL_LONG") != "" {
+			d = 20 * time.Second
+		}
+		end := time.Now().Add(d)
+		var writers sync.WaitGroup
+		for range 4 {
+			writers.Go(func() {
+				for time.Now().Before(end) {
+					tx, err := w.DB().BeginTx(t.Context(), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for range 1 + rand.IntN(3) {
+						w.write(tx, bothTables[rand.IntN(2)], uuid.NewString())
+					}
+					if rand.IntN(8) == 0 {
+						_ = tx.Rollback()
+					} else if err := tx.Commit(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		ended := make(chan struct{})
+		go func() { writers.Wait(); close(ended) }()
+		r := w.reading(historydb.Filter{})
+		var read []int64
+		for last := false; !last; {
+			select {
+			case <-ended:
+				last = true
+			default:
+			}
+			for {
+				p, err := r.Page(t.Context(), r.at, 0, 50)
+				require.NoError(t, err)
+				for _, e := range p.Events {
+					if len(read) > 0 {
+						require.Greater(t, e.Position, read[len(read)-1])
+					}
+					read = append(read, e.Position)
+				}
+				if p.UpTo == r.at {
+					break
+				}
+				r.at = p.UpTo
+			}
+		}
+		var stored []int64
+		require.NoError(t, w.DB().NewRaw("SELECT position FROM history UNION ALL SELECT position FROM events ORDER BY position").Scan(t.Context(), &stored))
+		require.Equal(t, stored, read)
+		require.NotEmpty(t, read)
+	})
+}

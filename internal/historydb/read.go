@@ -1,0 +1,202 @@
+package historydb
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Event is a kept event.
+type Event struct {
+	outbox.Event
+
+	Position int64
+}
+
+// Filter chooses events. The zero one chooses all.
+type Filter struct {
+	Categories []string
+	Names      []string // Without their versions: "Ordering.OrderPlaced".
+}
+
+const (
+	// span is how many positions a page looks at, at most, however few of them are chosen.
+	span = 100_000
+	// pageBytes is how much data a page has, at most, but for its last event.
+	pageBytes = 8 << 20
+)
+
+// selectColumns are of both tables. A row of events that is no event has no message.
+const (
+	selectColumns = "SELECT position, message_id, category, id, version, n, type, data, metadata, occurred_at FROM "
+	selectPage    = "SELECT * FROM (" + selectColumns + "history WHERE position > ?0 AND position <= ?1 ?3 ORDER BY position LIMIT ?2) AS h" +
+		" UNION ALL SELECT * FROM (" + selectColumns + "events WHERE message_id IS NOT NULL AND position > ?0 AND position <= ?1 ?3 ORDER BY position LIMIT ?2) AS e" +
+		" ORDER BY position LIMIT ?2"
+	selectHead = "SELECT coalesce((SELECT position FROM history ORDER BY position DESC LIMIT 1), 0), coalesce((SELECT position FROM events ORDER BY position DESC LIMIT 1), 0)"
+	selectNext = "SELECT (SELECT position FROM history WHERE position > ?0 ORDER BY position LIMIT 1), (SELECT position FROM events WHERE position > ?0 ORDER BY position LIMIT 1)"
+)
+
+// Reader reads the history of a database page by page. It is used by one goroutine at a
+// time.
+type Reader struct {
+	Filter
+
+	db      *bun.DB
+	horizon Horizon
+}
+
+// NewReader returns a reader. db is a provider's Reader: its statements must be
+// transactions of their own, as each needs a snapshot of its own.
+func NewReader(db *bun.DB, f Filter) *Reader { return &Reader{Filter: f, db: db} }
+
+// Page is a part of the history.
+type Page struct {
+	Events []Event
+	// UpTo is the position up to which there is nothing else to read, now or later: the
+	// next page is after it.
+	UpTo int64
+	// More says that there may be more already.
+	More bool
+}
+
+// Page reads up to limit events after a position; 0 is the beginning. Nothing will
+// appear any more at or below Page.UpTo: where a transaction that has written events is
+// still open, the page ends before them. until bounds it; 0: the horizon.
+func (r *Reader) Page(ctx context.Context, after, until int64, limit int) (p Page, err error) {
+	// The horizon before the page, which needs a later snapshot.
+	end := r.horizon.upTo
+	if end <= after || end == 0 {
+		if end, err = r.horizon.Advance(ctx, r.db); err != nil {
+			return p, err
+		}
+	}
+	if until != 0 {
+		end = min(end, until)
+	}
+	p.UpTo = after
+	if end <= after && after != 0 {
+		return p, nil
+	}
+	bottom := after
+	if after == 0 {
+		bottom = math.MinInt64
+	}
+	next, found, err := Next(ctx, r.db, bottom)
+	if err != nil || !found || next > end {
+		if end != 0 {
+			p.UpTo = max(end, after)
+		}
+		return p, err
+	}
+	bottom = next - 1
+	bound := min(end, bottom+span)
+	var full bool
+	p.Events, full, err = Between(ctx, r.db, r.Filter, bottom, bound, limit)
+	if err != nil {
+		return p, err
+	}
+	p.UpTo, p.More = bound, bound < end
+	if full {
+		p.UpTo, p.More = p.Events[len(p.Events)-1].Position, true
+	}
+	if p.UpTo == 0 { // which would be the beginning; no event has this position
+		p.UpTo = -1
+	}
+	return p, nil
+}
+
+// Between reads up to limit events of positions after one and up to another, in their
+// order. full says that there may be more of them. It knows of no horizon: the bound has
+// to be one that was known before the transaction's snapshot was made.
+func Between(ctx context.Context, db bun.IDB, f Filter, after, upTo int64, limit int) (events []Event, full bool, err error) {
+	size := 0
+	err = dbrows.Each(ctx, db, selectPage, func(scan func(...any) error) error {
+		if size > pageBytes {
+			full = true
+			return nil
+		}
+		e, err := scanEvent(scan)
+		if err != nil {
+			return err
+		}
+		size += len(e.Data)
+		events = append(events, e)
+		return nil
+	}, after, upTo, limit, f.where(db))
+	if err != nil {
+		return nil, false, fmt.Errorf("history: read events after position %d: %w", after, err)
+	}
+	return events, full || len(events) == limit, nil
+}
+
+// where is the filter's condition.
+func (f Filter) where(db bun.IDB) bun.Safe {
+	var b strings.Builder
+	in := func(what string, texts []string, end string) {
+		if texts == nil {
+			return
+		}
+		b.WriteString(" AND " + what + " IN (''")
+		for _, t := range texts {
+			b.Write(db.Dialect().AppendString([]byte{','}, t+end))
+		}
+		b.WriteString(")")
+	}
+	in("category", f.Categories, "")
+	// Whatever the version: one that is not known is not passed over.
+	in("rtrim(type, '0123456789')", f.Names, ".v")
+	return bun.Safe(b.String())
+}
+
+// scanEvent reads a row of selectColumns.
+func scanEvent(scan func(...any) error) (e Event, err error) {
+	var n int
+	var metadata []byte
+	var at dbtime.Time
+	if err := scan(&e.Position, &e.ID, &e.Category, &e.AggregateID, &e.Version, &n, &e.Type, &e.Data, &metadata, &at); err != nil {
+		return e, err
+	}
+	e.Time = at.Time
+	if err := restore(&e.Event, n, metadata); err != nil {
+		return e, fmt.Errorf("metadata at position %d: %w", e.Position, err)
+	}
+	return e, nil
+}
+
+// Head is the highest position that is stored: what was committed before the call isn't
+// above it. 0: nothing was ever kept.
+func Head(ctx context.Context, db bun.IDB) (int64, error) {
+	var history, events int64
+	if err := db.QueryRowContext(ctx, selectHead).Scan(&history, &events); err != nil {
+		return 0, fmt.Errorf("history: read its head: %w", err)
+	}
+	return max(history, events), nil
+}
+
+// Next is the lowest position after another one that can be seen.
+func Next(ctx context.Context, db bun.IDB, after int64) (position int64, found bool, err error) {
+	var history, events *int64
+	if err := db.QueryRowContext(ctx, selectNext, after).Scan(&history, &events); err != nil {
+		return 0, false, fmt.Errorf("history: look for position %s: %w", strconv.FormatInt(after, 10), err)
+	}
+	switch {
+	case history == nil && events == nil:
+		return 0, false, nil
+	case history == nil:
+		return *events, true, nil
+	case events == nil:
+		return *history, true, nil
+	}
+	return min(*history, *events), true, nil
+}
+
+func sqlite(db bun.IDB) bool { return db.Dialect().Name() == dialect.SQLite }
