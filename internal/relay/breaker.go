@@ -6,7 +6,9 @@ import (
 )
 
 const (
-	breakerFirst = time.Second
+	// Short, and slowly longer: what was away for seconds is found within about one, and
+	// what is away for hours costs a row every eight.
+	breakerFirst = 250 * time.Millisecond
 	breakerMost  = 8 * time.Second
 	// reopenAfter is how long a topic is shut until what was passed of it is read
 	// once more, if all that stayed listed was tried in vain.
@@ -35,7 +37,7 @@ func (b *breaker) open() bool { return b.wait > 0 }
 // trip opens it, or after a probe in vain has it wait longer. r is from [0, 1).
 func (b *breaker) trip(now time.Time, r float64) {
 	if b.open() {
-		b.wait = min(2*b.wait, breakerMost)
+		b.wait = min(b.wait*3/2, breakerMost)
 	} else {
 		b.wait, b.since = breakerFirst, now
 	}
