@@ -23,7 +23,7 @@ func TestMigrations_EventsFromBeforeGetPositions(t *testing.T) {
 	test := func(t *testing.T, p uow.Provider) {
 		t.Helper()
 		before := fstest.MapFS{}
-		for _, name := range []string{"postgres/0001_repository.sql", "sqlite/0001_repository.sql"} {
+		for _, name := range []string{"postgres/0001_repository.sql", "sqlite/0001_repository.sql", "postgres/0002_state_version.sql", "sqlite/0002_state_version.sql"} {
 			b, err := fs.ReadFile(repository.Migrations().Files, name)
 			require.NoError(t, err)
 			before[name] = &fstest.MapFile{Data: b}
