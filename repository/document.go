@@ -33,7 +33,8 @@ import (
 // New, [Mapped] and [EventSourced] panic if A is not declared in the units'
 // domain, and where else they could never work; the panic says what to do.
 func New[A domain.AggregateRoot](units *uow.Manager, opts ...Option) *Repository[A] {
-	d := documents[A]{newKept[A]("New", units, opts)}
+	d := documents[A]{kept: newKept[A]("New", units, opts)}
+	d.indexed = fingerprint(d.typ.Indexes)
 	if err := d.check(); err != nil {
 		panic(err)
 	}
@@ -51,19 +52,22 @@ func (d documents[A]) check() error {
 }
 
 // documents keeps aggregates as JSON.
-type documents[A domain.AggregateRoot] struct{ kept[A] }
+type documents[A domain.AggregateRoot] struct {
+	kept[A]
+	indexed int64 // what a document says that is entered in the type's indexes
+}
 
 var _ store[domain.AggregateRoot] = documents[domain.AggregateRoot]{}
 
 const (
 	// replaceNothing lets an insert take the place of a row that only refuses others.
-	replaceNothing = " ON CONFLICT (category, id) DO UPDATE SET version = excluded.version, state = excluded.state, state_version = excluded.state_version, unit = excluded.unit" +
+	replaceNothing = " ON CONFLICT (category, id) DO UPDATE SET version = excluded.version, state = excluded.state, state_version = excluded.state_version, unit = excluded.unit, indexed = excluded.indexed" +
 		" WHERE documents.version = 0 AND documents.unit NOT LIKE "
-	insertDocument = "INSERT INTO documents (category, id, version, state, state_version, unit) VALUES (?, ?, ?, ?, ?, ?)" + replaceNothing + "?"
-	updateDocument = "UPDATE documents SET version = ?, state = ?, state_version = ?, unit = ? WHERE category = ? AND id = ? AND version = ? AND unit NOT LIKE ?"
-	insertPrepared = "INSERT INTO documents (category, id, version, state, state_version, unit) VALUES ($1, $2, $3, $4, $5, $6)" + replaceNothing + "$7"
-	updatePrepared = "UPDATE documents SET version = $1, state = $2, state_version = $3, unit = $4 WHERE category = $5 AND id = $6 AND version = $7 AND unit NOT LIKE $8"
-	selectDocument = "SELECT id, version, state, state_version FROM documents WHERE category = ? AND id IN (?) AND version > 0"
+	insertDocument = "INSERT INTO documents (category, id, version, state, state_version, unit, indexed) VALUES (?, ?, ?, ?, ?, ?, ?)" + replaceNothing + "?"
+	updateDocument = "UPDATE documents SET version = ?, state = ?, state_version = ?, unit = ?, indexed = ? WHERE category = ? AND id = ? AND version = ? AND unit NOT LIKE ?"
+	insertPrepared = "INSERT INTO documents (category, id, version, state, state_version, unit, indexed) VALUES ($1, $2, $3, $4, $5, $6, $7)" + replaceNothing + "$8"
+	updatePrepared = "UPDATE documents SET version = $1, state = $2, state_version = $3, unit = $4, indexed = $5 WHERE category = $6 AND id = $7 AND version = $8 AND unit NOT LIKE $9"
+	selectDocument = "SELECT id, version, state, state_version, indexed FROM documents WHERE category = ? AND id IN (?) AND version > 0"
 )
 
 // Persist implements [uow.Persister]. A removed aggregate is a row without
@@ -74,6 +78,10 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 		return nil, err
 	}
 	var state any
+	index, values, err := d.index(c)
+	if err != nil {
+		return nil, err
+	}
 	root := rootstate.Of(c.Aggregate)
 	root.Stored = rootstate.Stored{}
 	form := int64(1)
@@ -83,15 +91,15 @@ func (d documents[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 			return nil, err
 		}
 		state, form = string(b), int64(written)
-		root.Stored = rootstate.Stored{Version: c.Version, State: b, Form: written}
+		root.Stored = rootstate.Stored{Version: c.Version, State: b, Form: written, Indexed: d.indexed, Values: values}
 	}
 	s := uow.Statement{Rows: 1, Else: conflict(c)}
 	if c.Expected == 0 {
-		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state, form, c.Unit, refusing(c)), insertPrepared}
+		s.Query = documentWrite{bun.SafeQuery(insertDocument, c.Type.Category, id, c.Version, state, form, c.Unit, d.indexed, refusing(c)), insertPrepared}
 	} else {
-		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, form, c.Unit, c.Type.Category, id, c.Expected, refusing(c)), updatePrepared}
+		s.Query = documentWrite{bun.SafeQuery(updateDocument, c.Version, state, form, c.Unit, d.indexed, c.Type.Category, id, c.Expected, refusing(c)), updatePrepared}
 	}
-	return []uow.Statement{s}, nil
+	return append([]uow.Statement{s}, index...), nil
 }
 
 // documentWrite can also be sent as a prepared statement: see uow/postgres.
@@ -168,7 +176,12 @@ func (d documents[A]) unchanged(a A) bool {
 }
 
 func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all []stored[A], err error) {
-	rows, err := db.QueryContext(ctx, selectDocument, d.typ.Category, bun.List(ids))
+	return d.query(ctx, db, selectDocument, d.typ.Category, bun.List(ids))
+}
+
+// query reads documents: id, version, state, state_version, indexed.
+func (d documents[A]) query(ctx context.Context, db bun.IDB, query string, args ...any) (all []stored[A], err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, d.readError(err)
 	}
@@ -177,7 +190,8 @@ func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all [
 	for rows.Next() {
 		var s stored[A]
 		var form int
-		if err := rows.Scan(&s.id, &s.version, &state, &form); err != nil {
+		var indexed int64
+		if err := rows.Scan(&s.id, &s.version, &state, &form, &indexed); err != nil {
 			return nil, d.readError(err)
 		}
 		if state == nil {
@@ -188,7 +202,7 @@ func (d documents[A]) load(ctx context.Context, db bun.IDB, ids []string) (all [
 		if s, err = d.decode(s.id, s.version, state, form); err != nil {
 			return nil, err
 		}
-		rootstate.Of(s.aggregate).Stored = rootstate.Stored{Version: s.version, State: bytes.Clone(state), Form: form}
+		rootstate.Of(s.aggregate).Stored = rootstate.Stored{Version: s.version, State: bytes.Clone(state), Form: form, Indexed: indexed, Values: d.values(s.aggregate)}
 		all = append(all, s)
 	}
 	if err := rows.Err(); err != nil {

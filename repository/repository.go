@@ -52,6 +52,11 @@ type store[A domain.AggregateRoot] interface {
 	uow.Persister
 	// load reads what is known of ids, in any order.
 	load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error)
+	// list reads up to limit aggregates whose ids come after one, in the order of ids.
+	list(ctx context.Context, db bun.IDB, after string, limit int) ([]stored[A], error)
+	// lock keeps others from writing an aggregate, on a database that has more than one
+	// writer.
+	lock(ctx context.Context, db bun.IDB, id string) error
 	// unchanged says that a, which has been stored before and has raised nothing, is
 	// what is stored, as far as that is known.
 	unchanged(a A) bool
@@ -135,11 +140,16 @@ func (r *Repository[A]) GetMany(ctx context.Context, ids ...string) (all []A, er
 //	})
 //
 // It sees what the unit of work in ctx has saved.
-func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *bun.SelectQuery) (all []A, err error) {
+func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *bun.SelectQuery) ([]A, error) {
 	f, ok := r.store.(finder[A])
 	if !ok {
 		return nil, fmt.Errorf("repository: %s is not kept in tables of its own, so there are no columns to find it by; make its repository with repository.Mapped", r.typ.Category)
 	}
+	return r.search(ctx, func(ctx context.Context, db bun.IDB) ([]stored[A], error) { return f.find(ctx, db, where) })
+}
+
+// search loads what find finds. It sees what the unit of work in ctx has saved.
+func (r *Repository[A]) search(ctx context.Context, find func(context.Context, bun.IDB) ([]stored[A], error)) (all []A, err error) {
 	err = r.read(ctx, func(ctx context.Context, u *uow.Unit) error {
 		if err := uow.Flush(ctx); err != nil {
 			return err
@@ -148,7 +158,7 @@ func (r *Repository[A]) Find(ctx context.Context, where func(*bun.SelectQuery) *
 		if err != nil {
 			return err
 		}
-		found, err := f.find(ctx, db, where)
+		found, err := find(ctx, db)
 		if err != nil {
 			return err
 		}
@@ -342,6 +352,9 @@ func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opt
 	provider, provErr := units.Provider(o.provider)
 	if err == nil {
 		err = stateOptions(typ, constructor)
+	}
+	if err == nil && len(typ.Indexes) > 0 && constructor != "New" {
+		err = fmt.Errorf("%s is declared with the index %q, and indexes are of documents: take it out, or make its repository with repository.New", typ.Category, typ.Indexes[0].Name)
 	}
 	if err := errors.Join(err, provErr); err != nil {
 		panic(fmt.Errorf("repository.%s: %w", constructor, err))

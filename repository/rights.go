@@ -9,6 +9,8 @@ import (
 // removed; the mark of a version that was refused to a lost commit is written over.
 var rights = []migrate.Right{
 	{Name: "documents", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
+	{Name: "document_index", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
+	{Name: "document_unique", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
 	{Name: "events", Read: migrate.Look, App: "SELECT, INSERT, UPDATE", Engine: "SELECT, INSERT, UPDATE"},
 	historydb.Positions(),
 }

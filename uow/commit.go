@@ -54,13 +54,21 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement, error) {
 	all := slices.Clone(p.guards)
 	var events, history []outbox.Event
+	var late []Statement
 	for _, e := range u.waiting(p) {
-		all = append(all, e.writes...)
+		for _, s := range e.writes {
+			if s.Late {
+				late = append(late, s)
+			} else {
+				all = append(all, s)
+			}
+		}
 		events = append(events, e.events...)
 		if _, keeps := e.persister.(EventKeeper); u.m.cfg.History && !keeps {
 			history = append(history, e.events...)
 		}
 	}
+	all = append(all, late...)
 	// Late, as it is behind all state then; but before what sets the same timer anew, or
 	// stops it with its aggregate, and so takes its row away.
 	if last || len(p.timers) > 0 {

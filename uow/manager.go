@@ -276,7 +276,8 @@ type Option interface{ apply(*options) }
 type options struct {
 	outer   context.Context //nolint:containedctx // the one that Do was given, to tell it from others
 	across  bool
-	retries int // 0: Config.MaxRetries
+	retries int           // 0: Config.MaxRetries
+	within  time.Duration // 0: without an end
 }
 
 type optionFunc func(*options)
@@ -292,6 +293,11 @@ func AcrossProviders() Option { return optionFunc(func(o *options) { o.across = 
 // Config.MaxRetries: more where many want to change one aggregate, fewer where
 // somebody waits for the answer. 0 is Config.MaxRetries, -1 is never.
 func Retries(n int) Option { return optionFunc(func(o *options) { o.retries = n }) }
+
+// Within ends the retries of this Do after a time, however many there were: no run of
+// its function begins later. It doesn't end a run; give ctx a deadline for that. 0 is no
+// end.
+func Within(d time.Duration) Option { return optionFunc(func(o *options) { o.within = d }) }
 
 // Do runs fn in a unit of work and commits it if fn returns nil. If ctx already
 // carries a unit of m, fn joins it, and an error from fn dooms the whole; opts are
@@ -344,14 +350,19 @@ func (m *Manager) Enrich(ctx context.Context) context.Context {
 func (m *Manager) do(ctx context.Context, fn func(ctx context.Context) error, o options) (u *Unit, tries int, err error) {
 	seen := map[domain.AggregateRoot]int{} // events of aggregates from outside, at the end of the last try
 	retries := cmp.Or(o.retries, m.cfg.MaxRetries)
+	began := time.Now()
 	for attempt := 0; ; attempt++ {
 		u = newUnit(m, o, seen)
 		err = u.run(ctx, fn)
-		if err == nil || attempt >= retries || !u.retryable(err) {
+		if err == nil || !u.retryable(ctx, err) || attempt >= retries {
 			return u, attempt + 1, err
 		}
 		u.remember(seen)
-		pause := time.NewTimer(retryPause(attempt))
+		wait := retryPause(attempt)
+		if o.within > 0 && time.Since(began)+wait >= o.within {
+			return u, attempt + 1, err
+		}
+		pause := time.NewTimer(wait)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():

@@ -80,4 +80,17 @@ type Statement struct {
 	Query schema.QueryAppender
 	Rows  int64 // How many rows it must affect; -1: any number.
 	Else  error // The unit's error if it affects another number. Required if Rows is not -1.
+	// Late statements are sent behind those of all aggregates of the flush: what one of
+	// them frees, another can take.
+	Late bool
+}
+
+// Examined is an error, as the Else of a [Statement], that finds out more once its unit
+// has been rolled back: it then changes what it says. Do runs its function again if
+// Examine says so.
+//
+// For authors of repositories.
+type Examined interface {
+	error
+	Examine(ctx context.Context) (again bool)
 }

@@ -113,6 +113,16 @@ func (u *Unit) Identity(category, id string) (domain.AggregateRoot, bool) {
 	return e.aggregate, true
 }
 
+// Base is the version of an aggregate that the unit holds, in the database as far as the
+// unit knows: the one it was loaded with, or was sent with.
+func (u *Unit) Base(category, id string) (version int64, ok bool) {
+	e, ok := u.entries[entryKey{category, id}]
+	if !ok {
+		return 0, false
+	}
+	return e.base, true
+}
+
 // Gone notes that a repository looked an identity up and found that its
 // aggregate was removed at a version. One that is created under it in this unit
 // goes on from there.

@@ -175,7 +175,7 @@ func (u *Unit) rollback(ctx context.Context) {
 	}
 }
 
-func (u *Unit) retryable(err error) bool {
+func (u *Unit) retryable(ctx context.Context, err error) bool {
 	if unknown, ok := errors.AsType[*CommitUnknownError](err); ok && unknown != nil {
 		return false
 	}
@@ -189,6 +189,9 @@ func (u *Unit) retryable(err error) bool {
 			}
 		}
 		return false
+	}
+	if x, ok := errors.AsType[Examined](err); ok {
+		return x.Examine(ctx)
 	}
 	for _, p := range u.touched {
 		if p.provider.Retryable(err) {
