@@ -8,12 +8,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -235,11 +235,11 @@ func TestUnique_WaitsForWhoWasFirst(t *testing.T) {
 			require.NoError(t, r.Save(ctx, newMember("first "+email, email, "")))
 			require.NoError(t, uow.Flush(ctx))
 			go func() { done <- r.Save(t.Context(), newMember("second "+email, email, "")) }()
-			require.Eventually(t, func() bool {
+			waittest.Until(t, func() bool {
 				var waiting int
 				require.NoError(t, db.owner.DB().NewRaw("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%document_unique%' AND datname = current_database()").Scan(t.Context(), &waiting))
 				return waiting > 0
-			}, 10*time.Second, 5*time.Millisecond)
+			}, "the second waits for the first")
 			return give
 		})
 		require.ErrorIs(t, err, give)
