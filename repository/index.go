@@ -152,7 +152,7 @@ func (d documents[A]) take(name, value, id string) []uow.Statement {
 	taken := &TakenError{Type: d.typ.Name, ID: id, Index: name, Value: value}
 	return []uow.Statement{{
 		Query: documentWrite{bun.SafeQuery(takeUnique, d.typ.Category, name, value, id), takePrepared},
-		Rows:  1, Else: &claim{is: taken, examine: func(ctx context.Context) (error, bool) { return d.owner(ctx, taken) }},
+		Rows:  1, Else: &claim{is: taken, examine: func(ctx context.Context) (bool, error) { return d.owner(ctx, taken) }},
 		Late: true,
 	}, {
 		Query: documentWrite{bun.SafeQuery(fmt.Sprintf(giveUp, some("?0")...), d.typ.Category, name, value), fmt.Sprintf(giveUpPrepared, some("$1")...)},
@@ -186,7 +186,7 @@ func (e *UnindexedError) Error() string {
 // claim is a unique value that wasn't given.
 type claim struct {
 	is      error
-	examine func(ctx context.Context) (is error, again bool)
+	examine func(ctx context.Context) (again bool, is error)
 }
 
 func (c *claim) Error() string { return c.is.Error() }
@@ -194,36 +194,36 @@ func (c *claim) Unwrap() error { return c.is }
 
 // Examine implements [uow.Examined].
 func (c *claim) Examine(ctx context.Context) (again bool) {
-	c.is, again = c.examine(ctx)
+	again, c.is = c.examine(ctx)
 	return again
 }
 
 // owner finds out who has a value. What a loose document has it may have had once.
-func (d documents[A]) owner(ctx context.Context, e *TakenError) (is error, again bool) {
+func (d documents[A]) owner(ctx context.Context, e *TakenError) (again bool, is error) {
 	var indexed int64
 	err := d.provider.Reader().QueryRowContext(ctx, selectOwner, d.typ.Category, e.Index, e.Value).Scan(&e.By, &indexed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return e, false
+		return false, e
 	case err != nil:
-		return errors.Join(e, d.readError(err)), false
+		return false, errors.Join(e, d.readError(err))
 	case indexed == d.indexed || indexed == d.indexed+1:
-		return e, false
+		return false, e
 	}
-	if is, again := d.tidy(ctx); again {
-		return is, again
+	if again, is := d.tidy(ctx); again {
+		return again, is
 	}
-	return e, false
+	return false, e
 }
 
 // tidy enters loose documents that were in the way: without them one can try again.
-func (d documents[A]) tidy(ctx context.Context) (is error, again bool) {
+func (d documents[A]) tidy(ctx context.Context) (again bool, is error) {
 	n, _, err := d.reindex(ctx, maxLoose)
 	is = &UnindexedError{Type: d.typ.Name}
 	if err != nil {
-		return errors.Join(is, err), false
+		return false, errors.Join(is, err)
 	}
-	return is, n < maxLoose
+	return n < maxLoose, is
 }
 
 // Reindex enters all aggregates of a repository made by [New] that are not entered in
