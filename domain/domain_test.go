@@ -149,7 +149,7 @@ func TestDecode_NamesThatItCannotRead(t *testing.T) {
 	}
 	newer := unknown("OrderBook.OrderCancelled.v4")
 	require.Equal(t, "OrderBook.OrderCancelled.v3", newer.Known)
-	require.EqualError(t, newer, "domain: OrderBook.OrderCancelled.v4 is newer than the known OrderBook.OrderCancelled.v3; deploy a build that declares it, then replay")
+	require.EqualError(t, newer, "domain: OrderBook.OrderCancelled.v4 is newer than the known OrderBook.OrderCancelled.v3; deploy a build that declares it, which then handles it by itself")
 
 	older := unknown("Inventory.StockReserved.v1")
 	require.Equal(t, "Inventory.StockReserved.v3", older.Known)

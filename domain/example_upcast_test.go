@@ -34,5 +34,5 @@ func ExampleUpcast() {
 	fmt.Println(err)
 	// Output:
 	// {Grams:2500} <nil>
-	// domain: Shipping.ShipmentSent.v3 is newer than the known Shipping.ShipmentSent.v2; deploy a build that declares it, then replay
+	// domain: Shipping.ShipmentSent.v3 is newer than the known Shipping.ShipmentSent.v2; deploy a build that declares it, which then handles it by itself
 }

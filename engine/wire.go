@@ -255,12 +255,15 @@ func published(m *uow.Manager) []string {
 	return names
 }
 
-// private are the wire names of a context's events that aren't published.
+// private are the wire names of a context's events that aren't published, in all versions
+// that it reads: it may write an older one.
 func private(m *uow.Manager) []string {
 	var names []string
 	for _, e := range m.Domain().Events() {
 		if !e.Published && !e.Foreign {
-			names = append(names, e.WireName())
+			for _, version := range e.Reads() {
+				names = append(names, e.WireNameOf(version))
+			}
 		}
 	}
 	return names

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
@@ -266,6 +264,8 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 		return handled, nil
 	case ctx.Err() != nil:
 		return failed, err
+	case needOf(err) != "": // Another attempt of this build wouldn't mend it.
+		return r.park(ctx, m, newerVersion, err)
 	case hopeless:
 		m.attempts = max(m.attempts, 1)
 		return r.park(ctx, m, parked, err)
@@ -305,7 +305,7 @@ func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 	}
 	if err != nil {
 		why := undecodable
-		if _, ok := errors.AsType[*domain.UnknownEventError](err); ok && version(m.meta.Type) > t.Version {
+		if needOf(err) != "" {
 			why = newerVersion
 		}
 		return w, why, err
@@ -337,12 +337,6 @@ func (r *Runner) needless(m *message) bool {
 func (r *Runner) handles(wireName string) bool {
 	t, err := r.stream.Units.Domain().EventNamed(wireName)
 	return err == nil && r.handlers[t].handle != nil
-}
-
-// version is the version in an event's name, 0 if there is none.
-func version(wireName string) int {
-	n, _ := strconv.Atoi(wireName[strings.LastIndex(wireName, ".v")+len(".v"):])
-	return n
 }
 
 // enter waits until handlers may be called, or one alone.

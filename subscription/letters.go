@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -37,21 +38,22 @@ type letters struct {
 	intake   intake
 	run      string
 	lease    time.Duration
+	able     *atomic.Pointer[[]string] // What rows need that this build reads.
 }
 
 const (
 	goesOn = "status IN ('replay', 'held', 'waiting')"
-	// atRest are the conditions of one that can be taken: its time has come, and
-	// nobody has it. One that two runs have not seen the end of is left until the
-	// second is known to be gone.
-	atRest = goesOn + " AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
+	// atRest are the conditions of one that can be taken: its time has come, this build
+	// reads it, and nobody has it. One that two runs have not seen the end of is left
+	// until the second is known to be gone.
+	atRest = goesOn + " AND ? AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
 		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = ? AND r.run = dead_letters.run AND r.seen_at > ?))"
 	letter = "id, topic, partition_key, body, headers, reason, error"
 )
 
 // resting are the arguments of atRest.
 func (h letters) resting() []any {
-	return []any{h.in(0), h.in(0), h.stream.Name, h.in(-forgetAfter)}
+	return []any{h.readable(), h.in(0), h.in(0), h.stream.Name, h.in(-forgetAfter)}
 }
 
 // mine restricts a search to what came by the stream of this runner: others that share
@@ -260,7 +262,7 @@ func (h letters) takeBack(ctx context.Context, m *message) error {
 func (h letters) early(m *message, cause error, patience time.Duration) ([]uow.Statement, error) {
 	text, typ, _ := describe(cause)
 	return []uow.Statement{{
-		Query: bun.SafeQuery("UPDATE dead_letters SET status = 'early', holds = FALSE, reason = 'early', error = ?, error_type = ?, stack = NULL, attempts = tried, last_at = ?, run = NULL, begun = FALSE, due_at = ?, taken_until = NULL"+
+		Query: bun.SafeQuery("UPDATE dead_letters SET status = 'early', holds = FALSE, reason = 'early', needs = NULL, error = ?, error_type = ?, stack = NULL, attempts = tried, last_at = ?, run = NULL, begun = FALSE, due_at = ?, taken_until = NULL"+
 			" WHERE id = ? AND run = ? AND "+goesOn, text, bun.NullZero(typ), h.in(0), h.in(patience), m.parked.id, h.run),
 		Rows: 1, Else: errSettled,
 	}}, nil
@@ -274,8 +276,8 @@ func (h letters) park(m *message, why reason, cause error) ([]uow.Statement, err
 		holds = "FALSE"
 	}
 	return []uow.Statement{{
-		Query: bun.SafeQuery("UPDATE dead_letters SET status = 'parked', holds = "+holds+", reason = ?, error = ?, error_type = ?, stack = ?, attempts = ?, last_at = ?, run = NULL, begun = FALSE, due_at = NULL, taken_until = NULL"+
-			" WHERE id = ? AND run = ? AND "+goesOn, string(why), text, bun.NullZero(typ), bun.NullZero(stack), m.parked.tried+m.attempts,
+		Query: bun.SafeQuery("UPDATE dead_letters SET status = 'parked', holds = "+holds+", reason = ?, needs = ?, error = ?, error_type = ?, stack = ?, attempts = ?, last_at = ?, run = NULL, begun = FALSE, due_at = NULL, taken_until = NULL"+
+			" WHERE id = ? AND run = ? AND "+goesOn, string(why), m.need(why, cause), text, bun.NullZero(typ), bun.NullZero(stack), m.parked.tried+m.attempts,
 			h.in(0), m.parked.id, h.run),
 		Rows: 1, Else: errSettled,
 	}}, nil

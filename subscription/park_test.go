@@ -159,7 +159,7 @@ func TestNewerVersionIsParkedWithTheRemedy(t *testing.T) {
 		require.Len(t, all, 1)
 		require.Equal(t, "newer_version", all[0].Reason)
 		require.Equal(t, "Ordering.OrderPlaced.v2", all[0].MessageType)
-		require.Contains(t, all[0].Error, "newer than the known Ordering.OrderPlaced.v1; deploy a build that declares it, then replay")
+		require.Contains(t, all[0].Error, "newer than the known Ordering.OrderPlaced.v1; deploy a build that declares it, which then handles it by itself")
 		require.Equal(t, []string{"behind it"}, w.effects("o"))
 	})
 }

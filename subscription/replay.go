@@ -128,6 +128,10 @@ func (r *Runner) replayable(heads *time.Time) []*message {
 	found, err := r.letters.due(r.intake, replayWave)
 	if begin := time.Now(); err == nil && !begin.Before(*heads) {
 		var more []*message
+		if err = r.awaken(r.intake); err != nil {
+			r.asked(replaying, err)
+			return found
+		}
 		more, err = r.letters.heads(r.intake, replayWave)
 		found = append(found, more...)
 		*heads = time.Now().Add(min(headsRest*time.Since(begin), time.Minute))

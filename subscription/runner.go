@@ -116,7 +116,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
 	r.arrivals = intake{s.Inbound}
-	r.letters = letters{provider, s, r.arrivals, r.presence.run, takenFor}
+	r.letters = letters{provider, s, r.arrivals, r.presence.run, takenFor, new(atomic.Pointer[[]string])}
 	r.hands.have = map[string]*message{}
 	r.room = room{provider: provider, subscription: s.Letters(), limit: int64(s.WaitLimit)}
 	r.intake, r.close = context.WithCancel(context.Background())

@@ -1,0 +1,7 @@
+-- What a message waits for that a newer build has written: builds that read it find it
+-- here.
+ALTER TABLE dead_letters ADD COLUMN needs text COLLATE "C";
+UPDATE dead_letters SET needs = message_type WHERE reason = 'newer_version' AND status IN ('parked', 'held', 'waiting', 'replay', 'early');
+CREATE INDEX dead_letters_needs ON dead_letters (subscription, needs, status, seq) WHERE needs IS NOT NULL AND status IN ('parked', 'held', 'waiting', 'replay', 'early');
+
+COMMENT ON COLUMN dead_letters.needs IS 'what a build has to read to handle it: Ordering.OrderPlaced.v2, or stored:library::book.v2 of what its handler loads; null: nothing in particular';
