@@ -126,7 +126,9 @@ func TestNewerVersion_N3_OfWhatIsStored(t *testing.T) {
 			return shopped(ctx, e)
 		})
 		_, stop := w.start(n, w.broker)
-		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE reason = 'parked' AND needs IS NULL") == 1 }, "it is parked by the new build")
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE reason = 'parked' AND needs IS NULL") == 1
+		}, "it is parked by the new build")
 		mended.Store(true)
 		_, err := subscription.NewDeadLetters(w.provider).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", Reason: "parked"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
