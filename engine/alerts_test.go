@@ -61,6 +61,23 @@ var provoked = map[string]provoke{
 		require.InDelta(t, (31 * 24 * time.Hour).Seconds(), got[`waybill_process_oldest_running_seconds{process="library.lending",provider="default"}`], 60)
 		return []samples{got}
 	},
+	"WaybillProjectionStopped critical": func(t *testing.T, b *bench) []samples {
+		e := b.projected(errors.New("no idea"))
+		b.sell(1)
+		return until(t, e, `waybill_projection_stopped{build="1",projection="sales",provider="default"}`, 1)
+	},
+	"WaybillProjectionBehind warning": func(t *testing.T, b *bench) []samples {
+		e := b.projected(errors.New("no idea"))
+		b.sell(1)
+		_, err := b.db.DB().ExecContext(t.Context(), "UPDATE history SET occurred_at = ?", dbtime.Value(b.db.DB().Dialect(), time.Now().Add(-2*time.Minute)))
+		require.NoError(t, err)
+		var last samples
+		eventually(t, func() bool {
+			_, last = scrape(t, e)
+			return last[`waybill_projection_behind_seconds{build="1",projection="sales",provider="default"}`] > 110
+		})
+		return []samples{last}
+	},
 	"WaybillTimersLate critical": func(t *testing.T, b *bench) []samples { return lateFor(t, b, 11*time.Minute) },
 	"WaybillTimersLate warning":  func(t *testing.T, b *bench) []samples { return lateFor(t, b, 2*time.Minute) },
 	"WaybillOutboxNobodyPublishes critical": func(t *testing.T, b *bench) []samples {

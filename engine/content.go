@@ -134,6 +134,11 @@ func (s sight) withoutContent() sight {
 		subscriptions[name] = c
 	}
 	s.parts.Subscriptions, s.subscriptions = parts, subscriptions
+	projections := map[string]projectionsSight{}
+	for provider, p := range s.projections {
+		projections[provider] = p.withoutContent()
+	}
+	s.projections = projections
 	early := map[lane]subscription.EarlyLetters{}
 	for at, e := range s.early {
 		e.Error = *hide(&e.Error)

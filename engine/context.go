@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/processmsg"
 	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -24,6 +25,9 @@ type Context struct {
 	// Subscriptions are the streams that it consumes. They belong to Units if they name
 	// none.
 	Subscriptions []subscription.Stream
+	// Projections are the tables for reading that it makes of its history. They belong to
+	// Units.
+	Projections []projection.Projection
 	// Processes tunes processes that the domain declares. The engine runs them all.
 	Processes []process.Config
 }
@@ -60,6 +64,7 @@ func (w *wiring) contexts() {
 		}
 		here[c.Units] = true
 		w.processesOf(c)
+		w.projectionsOf(c)
 		if c.Commands != nil {
 			handled[c.Units] = true
 			w.commands(c.Commands)

@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -54,6 +55,9 @@ type database struct {
 	dead   *cached[found[letters]]
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
+
+	feeders   []*projection.Runner
+	projected *cached[found[[]projection.Progress]] // and those of other programs
 }
 
 func newDatabase(p uow.Provider, log *slog.Logger) *database {

@@ -33,6 +33,7 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -107,14 +108,16 @@ type Engine struct {
 	streams   []stream
 	handlers  []*command.Handlers
 	processes []*process.Processes
-	server    *server // nil: none
-	app       *server // the application's; nil: none
-	metrics   http.HandlerFunc
-	watchdog  *watchdog
-	feed      *feed
-	redaction redaction
-	keys      *keyring
-	refusals  *refusals
+	// projections are those of its contexts; databases have what runs them.
+	projections []*projection.Projections
+	server      *server // nil: none
+	app         *server // the application's; nil: none
+	metrics     http.HandlerFunc
+	watchdog    *watchdog
+	feed        *feed
+	redaction   redaction
+	keys        *keyring
+	refusals    *refusals
 
 	phase phase
 
@@ -167,6 +170,7 @@ func (e *Engine) equip() {
 		d.held = newCached(d.waitForOperators, e.lookouts, statsTimeout, statsTimeout)
 		d.late = newCached(d.lateTimers, e.lookouts, statsTimeout, statsTimeout)
 		d.running = newCached(d.countProcesses, e.lookouts, statsTimeout, statsTimeout)
+		d.projected = newCached(d.countProjections, e.lookouts, statsTimeout, statsTimeout)
 		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
 	}
 	for i, s := range e.streams {

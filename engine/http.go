@@ -41,6 +41,7 @@ func (e *Engine) routes(free func(*http.Request) bool) []route {
 		{http.MethodGet, "/api/timers", readers, e.answer(queryTimeout, e.timers)},
 		{http.MethodGet, "/api/processes", readers, e.answer(queryTimeout, e.listProcesses)},
 		{http.MethodGet, "/api/processes/{process}/{id}", operators, e.answer(queryTimeout, e.showProcess)},
+		{http.MethodGet, "/api/projections", readers, e.answer(queryTimeout, e.listProjections)},
 		{http.MethodGet, "/api/partitions", readers, e.answer(queryTimeout, e.partitions)},
 		{http.MethodGet, "/api/subscriptions", readers, e.answer(queryTimeout, e.subscriptions)},
 		{http.MethodGet, "/api/dead-letters", readers, e.answer(queryTimeout, e.letters)},

@@ -241,6 +241,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		all.Go(func() { c.timersOf(d, to) })
 		all.Go(func() { c.deadLettersOf(d, to) })
 		all.Go(func() { c.processesOf(d, to) })
+		all.Go(func() { c.projectionsOf(d, to) })
 	}
 	all.Go(func() { c.healthOf(to) })
 	for reason, n := range c.refusals.count {

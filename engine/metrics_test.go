@@ -97,6 +97,7 @@ func complete(t *testing.T) (*bench, *Engine) {
 	checked := units(t, uow.Config{Domain: checks, Providers: []uow.Provider{b.db}})
 	require.NoError(t, Migrate(t.Context(), checked))
 	cfg.Contexts = []Context{{Commands: h}, {Units: checked}}
+	cfg, _ = b.shows(cfg, nil)
 	e := b.start(cfg)
 	require.NoError(t, h.Do(t.Context(), Weigh{"p1"}))
 	scraped(t, e, map[string]float64{`waybill_subscription_lag_messages{subscription="parcels"}`: 0}) // it has joined its group

@@ -91,6 +91,15 @@ func (s sight) reasons() []reason {
 			all = append(all, *r)
 		}
 	}
+	for provider, p := range s.projections {
+		if !answers(s.parts.Providers, provider) {
+			continue // that is the reason
+		}
+		for _, r := range p.reasons() {
+			r.Provider = provider
+			all = append(all, r)
+		}
+	}
 	for at, e := range s.early {
 		all = append(all, reason{
 			Code: "dead_letters_early", State: degraded, Provider: at.provider, Subscription: at.name,

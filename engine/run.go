@@ -189,6 +189,9 @@ func (e *Engine) consume(ctx context.Context, d *database) error {
 		}
 		s.started.Store(true)
 	}
+	if err := d.startFeeders(ctx); err != nil {
+		return err
+	}
 	d.ready.Store(true)
 	e.lookouts.start(func(ctx context.Context) { d.housekeeping(ctx, e.cfg.DeadLetters) })
 	if len(e.handlers) > 0 {
@@ -265,6 +268,7 @@ func (e *Engine) stop(ctx context.Context) error {
 		handlers, cancel = context.WithTimeout(ctx, time.Until(deadline)*2/3)
 	}
 	errs = append(errs, together(e.streams, func(s stream) error { return s.runner.Stop(handlers) })...)
+	errs = append(errs, e.stopFeeders(handlers)...)
 	cancel()
 	errs = append(errs, together(e.databases, func(d *database) error { return d.stop(ctx) })...)
 	e.lookouts.stop()

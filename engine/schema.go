@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -65,7 +66,7 @@ func PlanMigration(ctx context.Context, p uow.Provider, partitions int, contexts
 
 // sets are the tables that every provider has.
 func sets() []migrate.Set {
-	return []migrate.Set{historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
+	return []migrate.Set{historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations(), projection.Migrations()}
 }
 
 // schema is what contexts expect of one provider's tables.

@@ -18,6 +18,7 @@ type sight struct {
 	subscriptions map[string]subscriptionSight
 	letters       map[lane]int64                     // dead letters that need somebody, by provider and subscription
 	idle          map[lane]int64                     // running processes that nothing will end, by provider and name
+	projections   map[string]projectionsSight        // by provider
 	early         map[lane]subscription.EarlyLetters // of these, those whose process has not begun
 }
 
@@ -55,7 +56,7 @@ type lane struct{ provider, name string }
 
 // look asks what the caches have, for a second at most.
 func (e *Engine) look(ctx context.Context) sight {
-	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}}
+	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -83,6 +84,15 @@ func (e *Engine) look(ctx context.Context) sight {
 			for process, n := range processes.value {
 				s.idle[lane{name, process}] = n.Idle
 			}
+		})
+		all.Go(func() {
+			if !e.hasProjections(d) {
+				return
+			}
+			seen := d.lookAtProjections(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			s.projections[name] = seen
 		})
 		all.Go(func() {
 			if !e.consumes(name) && !d.observed {

@@ -64,7 +64,8 @@ type reason struct {
 	Target       string     `json:"target,omitempty"`
 	Subscription string     `json:"subscription,omitempty"`
 	Broker       string     `json:"broker,omitempty"`
-	Since        *time.Time `json:"since"` // this process saw it first
+	Projection   string     `json:"projection,omitempty"` // and its build
+	Since        *time.Time `json:"since"`                // this process saw it first
 	Text         string     `json:"text"`
 
 	plain        string        // Text without content
@@ -75,7 +76,7 @@ type reason struct {
 
 // key is the same for the same reason at another time.
 func (r *reason) key() string {
-	return strings.Join([]string{r.Code, r.Provider, r.Target, r.Subscription, r.Broker}, "\x00")
+	return strings.Join([]string{r.Code, r.Provider, r.Target, r.Subscription, r.Broker, r.Projection}, "\x00")
 }
 
 // where names its part for people.
@@ -83,6 +84,8 @@ func (r *reason) where() string {
 	switch {
 	case r.Subscription != "":
 		return "subscription " + r.Subscription
+	case r.Projection != "":
+		return "projection " + r.Projection
 	case r.Target != "":
 		return "outbox " + r.Provider + " to " + r.Target
 	case r.Broker != "":

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -302,6 +303,27 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			[]string{"processes_idle degraded database default"},
 			[]string{"2 of its processes (library.lending) have heard nothing for 30 days or longer", "`waybill processes list --idle`"},
 		},
+		"projections": {
+			func(s sight) sight {
+				stopped := &projection.Failure{Position: 7, Event: "Library.LoanPlaced.v1 m-1", Error: "no idea", Tries: 3, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+				s.projections = map[string]projectionsSight{"default": {builds: []projection.Progress{
+					{Name: "loans", Build: 1, Version: 1, Status: projection.Live, Fed: true, Failure: stopped},
+					{Name: "late", Build: 1, Version: 1, Status: projection.Live, Fed: true, BehindSeconds: 61, PerSecond: 10, ETA: -1},
+					{Name: "soon", Build: 1, Version: 1, Status: projection.Live, Fed: true, BehindSeconds: 60},
+					{Name: "left", Build: 1, Version: 1, Status: projection.Live},
+					{Name: "left", Build: 2, Version: 2, Status: projection.Building, Fed: true, BehindSeconds: 100, ETA: time.Minute},
+				}, refused: map[string]string{"next": "somebody reads"}}}
+				return s
+			},
+			[]string{
+				"projection_behind degraded projection late, build 1", "projection_not_fed degraded projection left, build 1",
+				"projection_stopped degraded projection loans, build 1", "projection_waits degraded projection next",
+			},
+			[]string{
+				"what it shows is 1m1s old: it handles 10 events per second, and doesn't come closer", "nobody feeds it, so it shows what was true when somebody did; build 2 takes its place when it has caught up, and has caught up in about 1m0s",
+				"what it shows stands still at position 7 since 2026-01-02T03:04:05Z: Library.LoanPlaced.v1 m-1 can't be handled, tried 3 times (no idea)", "`waybill projections skip loans --build 1 --position 7`", "can't take the place of the one in use: somebody reads",
+			},
+		},
 		"messages whose process has not begun": {
 			func(s sight) sight {
 				s.letters[lane{"default", "library.lending"}] = 1
@@ -341,7 +363,7 @@ func TestWatchdog_TheGuideHasAll(t *testing.T) {
 		return slices.Compact(found)
 	}
 	const guide = "../docs/guides/alerts-and-health.md"
-	want := read("reasons.go", `(?:Code: "|limit\(")(\w+)"`)
+	want := append(read("reasons.go", `(?:Code: "|limit\(")(\w+)"`), read("projections.go", `Code: "(\w+)"`)...)
 	for _, limited := range read("reasons.go", `limit\("(\w+)"`) {
 		want = append(want, limited+"_critical")
 	}

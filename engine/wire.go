@@ -67,6 +67,7 @@ func (e *Engine) wire() error {
 	}
 	if len(w.errs) == 0 {
 		w.processors()
+		w.feeders()
 	}
 	if err := errors.Join(w.errs...); err != nil {
 		return fmt.Errorf("engine: %w", err)

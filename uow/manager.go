@@ -113,6 +113,7 @@ type Manager struct {
 	listeners map[int]func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)
 	onTimer   map[int]func(provider string, at time.Time)
 	nextID    int
+	kept      map[any]any
 }
 
 // New checks cfg and returns all its mistakes together. It opens nothing.
@@ -226,6 +227,22 @@ func (m *Manager) Partitions() int { return m.cfg.Partitions }
 
 // OutboxDisabled says whether events are stored at all.
 func (m *Manager) OutboxDisabled() bool { return m.cfg.NoOutbox }
+
+// Keep returns what a package keeps beside m under its key, and makes it when it is asked
+// for the first time.
+//
+// For authors of packages.
+func (m *Manager) Keep(key any, first func() any) any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.kept[key]; !ok {
+		if m.kept == nil {
+			m.kept = map[any]any{}
+		}
+		m.kept[key] = first()
+	}
+	return m.kept[key]
+}
 
 // OnCommit calls wake after every commit that stored events, with the provider
 // and the partitions of the rows, until cancel is called. It returns those that

@@ -41,6 +41,7 @@ const (
 	open state = iota
 	doomed
 	done
+	barred
 )
 
 type unitKey struct{}
@@ -92,6 +93,14 @@ func From(ctx context.Context) (*Unit, error) {
 	return u, u.usable()
 }
 
+// Without returns a context in which there is no unit of work and none can be begun: Do
+// and whatever needs a unit return err.
+//
+// For package projection.
+func Without(ctx context.Context, err error) context.Context {
+	return context.WithValue(ctx, unitKey{}, &Unit{state: barred, err: err})
+}
+
 func newUnit(m *Manager, o options, seen map[domain.AggregateRoot]int) *Unit {
 	return &Unit{m: m, opts: o, seen: seen, entries: map[entryKey]*entry{}, gone: map[entryKey]int64{}}
 }
@@ -102,6 +111,8 @@ func (u *Unit) usable() error {
 		return &DoomedError{Err: u.err}
 	case done:
 		return ErrDone
+	case barred:
+		return u.err
 	}
 	return nil
 }
@@ -115,6 +126,9 @@ func (u *Unit) doom(err error) error {
 
 // join runs an inner Do.
 func (u *Unit) join(ctx context.Context, m *Manager, fn func(context.Context) error) error {
+	if u.state == barred {
+		return u.err
+	}
 	if u.m != m {
 		return ErrOtherManager
 	}

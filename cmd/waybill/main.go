@@ -57,6 +57,13 @@ type cli struct {
 		End   endProcessesCmd   `cmd:"" help:"End running processes and stop their timers: what comes for them is ignored. Nothing is compensated."`
 		Wake  wakeProcessCmd    `cmd:"" help:"Have a timer of a process ring now."`
 	} `cmd:"" help:"Look after processes, which hear events and send commands. Who ended what, waybill outbox log has."`
+	Projections struct {
+		List    listProjectionsCmd   `cmd:"" help:"List builds of projections: which is in use, how far each has come, and why one stands still."`
+		Rebuild rebuildProjectionCmd `cmd:"" help:"Have the engines build the version in use anew, beside it, and change over."`
+		Switch  switchProjectionCmd  `cmd:"" help:"Have the view show another build: one that is ready, or one that was in use."`
+		Skip    skipProjectionCmd    `cmd:"" help:"Let a build that stands still go on without the event that it stands at."`
+		Retire  retireProjectionCmd  `cmd:"" help:"Remove a projection that no program has any more, or one build of it."`
+	} `cmd:"" help:"Look after tables for reading, which are made of the history. Who did what, waybill outbox log has."`
 	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what waits there."`
 	DeadLetters struct {
 		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
@@ -90,7 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
-		kong.Description("Looks after the tables of Waybill: outbox, timers, processes, documents, events, inboxes and dead letters."),
+		kong.Description("Looks after the tables of Waybill: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),

@@ -24,7 +24,7 @@ var rank = map[string]int{
 	"outbox":  1,
 	"uow":     2,
 	"history": 3, "repository": 3, "subscription": 3,
-	"command": 4, "process": 4,
+	"command": 4, "process": 4, "projection": 4,
 	"engine": 5, "web": 5,
 	"cmd": 6, "examples": 6, "waybilltest": 6,
 }
@@ -130,6 +130,7 @@ func TestNobodyLinksWhatTheyDoNotName(t *testing.T) {
 		{"subscription/dedup/natskv", [][]string{drivers, adapters, natsServer, kafka, watermill}},
 		{"web", [][]string{drivers, adapters, nats, kafka, watermill, own("engine")}},
 		{"command", [][]string{drivers, adapters, nats, kafka, watermill}},
+		{"projection", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"engine/config", [][]string{drivers, adapters, nats, kafka, watermill}},
 		{"uow/postgres", [][]string{{"modernc.org/sqlite"}, nats, kafka, watermill}},

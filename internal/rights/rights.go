@@ -19,13 +19,14 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 )
 
 // Features are all that have tables.
 func Features() []migrate.Set {
-	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations()}
+	return []migrate.Set{outboxdb.Migrations(), timerdb.Migrations(), historydb.Migrations(), repository.Migrations(), subscription.Migrations(), command.Migrations(), process.Migrations(), projection.Migrations()}
 }
 
 // On are the rights on everything that the migrations of features make.

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/uow"
+)
+
+func TestProjections_ListRebuildSwitchSkipAndRetire(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		run := func(args ...string) result {
+			return waybill(t, append([]string{"--config", file, "projections"}, args...)...)
+		}
+		exec := func(query string, args ...any) {
+			_, err := p.DB().ExecContext(t.Context(), query, args...)
+			require.NoError(t, err)
+		}
+		require.Equal(t, result{0, "There are no projections.\n", ""}, run("list"))
+		require.Contains(t, run("rebuild", "loans", "--yes").stderr, `there is no projection "loans"`)
+		for build, status := range map[int]string{1: "old", 2: "live"} {
+			table := map[int]string{1: "loans__1", 2: "loans__2"}[build]
+			exec("CREATE TABLE " + table + " (id INTEGER)")
+			exec("INSERT INTO projections (projection, build, version, context, status, tables) VALUES ('loans', ?, ?, 'library', ?, ?)", build, build, status, `{"loans":["id"]}`)
+			exec("INSERT INTO projection_positions (projection, build, shard, position, events) VALUES ('loans', ?, 0, ?, 40)", build, 40+build)
+		}
+		exec("CREATE VIEW loans AS SELECT id FROM loans__2")
+		exec("UPDATE projection_positions SET tries = 3, error = 'no idea', failed_position = 43, failed_event = 'Library.LoanPlaced.v1 m-1', failed_at = ?, next_at = ? WHERE build = 2",
+			dbtime.Value(p.DB().Dialect(), time.Now()), dbtime.Value(p.DB().Dialect(), time.Now()))
+		r := run("list")
+		require.Zero(t, r.code, r.stderr)
+		require.Regexp(t, `(?s)loans +1 +1 +old +no +41 .*loans +2 +2 +live +no +42 +0 .*loans, build 2, stands still since .* at position 43: Library.LoanPlaced.v1 m-1, tried 3 times: no idea`, r.stdout)
+		require.Contains(t, r.stdout, "waybill projections skip loans --build 2 --position 43")
+		require.Contains(t, run("list", "loans", "--json").stdout, `"status": "live"`)
+		require.Equal(t, result{0, "There are no projections.\n", ""}, run("list", "other"))
+
+		require.Contains(t, run("skip", "loans", "--build", "2", "--position", "44", "--yes").stderr, "doesn't stand still at position 44")
+		require.Contains(t, run("skip", "loans", "--build", "2", "--position", "43", "--dry-run").stdout, "go on without Library.LoanPlaced.v1 m-1: no idea")
+		require.Contains(t, run("skip", "loans", "--build", "2", "--position", "43", "--yes", "--actor", "ada").stdout, "Build 2 of loans goes on behind position 43. By ada.")
+		require.Contains(t, run("switch", "loans", "--to", "1", "--yes").stderr, "take it as it is with --stale")
+		require.Contains(t, run("switch", "loans", "--to", "9", "--yes").stderr, "no build 9")
+		require.Contains(t, run("switch", "loans", "--to", "1", "--stale", "--yes").stdout, "Build 1 of loans is in use.")
+		require.Contains(t, run("retire", "loans", "--build", "1", "--yes").stderr, "is in use: switch to another one first")
+		require.Contains(t, run("retire", "loans", "--build", "2", "--yes", "--json").stdout, `"done": true`)
+		require.Contains(t, run("rebuild", "loans", "--yes").stdout, "Build 2 of loans is asked for")
+		require.Contains(t, run("rebuild", "loans", "--yes").stderr, "is on its way")
+		require.Contains(t, run("retire", "loans", "--yes").stdout, "loans is removed.")
+		require.Equal(t, result{0, "There are no projections.\n", ""}, run("list"))
+		require.Regexp(t, `(?s)projections-retire +1 .*projections-rebuild +1 .*projections-retire +1 .*projections-switch +1 .*ada +projections-skip +1 `, waybill(t, "--config", file, "outbox", "log").stdout)
+	})
+}

@@ -1,0 +1,443 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/historydb"
+	"github.com/waybill-go/waybill/internal/writer"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// worker feeds a shard of a build as long as it has the lease.
+//
+// What it knows of the position is what it has committed, or read under its fence. It
+// reads the next page while it writes one; an error throws away what was read ahead.
+type worker struct {
+	r       *Runner
+	program *program
+	lease   lease
+	shards  int
+	woken   chan struct{}
+	stop    chan struct{} // Closed: no more batches.
+	ending  bool          // It is closed; the runner's lock protects it.
+	log     *slog.Logger
+	reader  *historydb.Reader
+
+	mu    sync.Mutex
+	shard shard // What is known of it; of events only those since the lease began.
+	rate  rate
+
+	told   bool // The log has a line of the event that fails.
+	single int  // So many events are handled one by one, to find the one that fails.
+}
+
+// page is what is read of the history at once.
+type page struct {
+	events []decoded
+	at     []int64 // Their positions.
+	upTo   int64
+	more   bool
+	err    error
+	fault  *HandlerError // The event behind the last one, which can't be decoded.
+}
+
+var (
+	feedReads  = dberr.Task{What: "read the history for projections"}
+	feedWrites = dberr.Task{What: "write projections"}
+)
+
+// run feeds until it is stopped or has lost the lease.
+func (w *worker) run(ctx context.Context) {
+	hard := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	var renewing sync.WaitGroup
+	renewing.Go(func() { w.renew(ctx, cancel, done) })
+	w.open()
+	ended := w.feed(ctx)
+	close(done)
+	renewing.Wait()
+	if errors.Is(context.Cause(ctx), errFenced) || errors.Is(ended, errFenced) {
+		w.log.Info("another process feeds the projection now, or an operator has been here")
+		poke(w.r.changed)
+		return
+	}
+	release, stop := context.WithTimeout(writer.Urgent(hard), w.r.wait.renew)
+	defer stop()
+	// What can't be given back runs out.
+	_ = w.lease.renew(release, w.r.provider, 0, w.now())
+}
+
+func (w *worker) open() {
+	w.reader = historydb.NewReader(w.r.provider.Reader(), historydb.Filter{Names: w.program.names})
+}
+
+func (w *worker) now() shard {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.shard
+}
+
+// feed handles page after page.
+func (w *worker) feed(ctx context.Context) error {
+	var ahead chan page
+	drop := func() {
+		if ahead != nil {
+			<-ahead // it uses the reader
+			ahead = nil
+		}
+	}
+	defer drop()
+	idle := time.Duration(0)
+	for {
+		select {
+		case <-w.stop:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		default:
+		}
+		var p page
+		if ahead != nil {
+			p, ahead = <-ahead, nil
+		} else {
+			p = w.read(ctx, w.shard.position)
+		}
+		w.r.outage.Note(ctx, feedReads, p.err)
+		if p.err != nil {
+			w.pause(ctx, w.r.wait.retry)
+			continue
+		}
+		if p.more && p.fault == nil {
+			next := make(chan page, 1)
+			ahead = next
+			go func() { next <- w.read(ctx, p.upTo) }()
+		}
+		moved := p.upTo > w.shard.position
+		err := w.apply(ctx, p)
+		if _, failed := errors.AsType[*HandlerError](err); !failed {
+			w.r.outage.Note(ctx, feedWrites, err)
+		}
+		switch {
+		case errors.Is(err, errFenced):
+			return err
+		case err != nil:
+			drop()
+			if err := w.failed(ctx, err); err != nil {
+				return err
+			}
+			idle = 0
+			continue
+		case p.more:
+			continue
+		}
+		// It is up to date. Who commits in this process wakes it; what others commit, and
+		// what was held back by an open transaction, is found by looking.
+		idle = min(max(2*idle, 5*time.Millisecond), w.r.wait.poll)
+		if moved && len(p.events) > 0 {
+			idle = 5 * time.Millisecond
+		}
+		timer := time.NewTimer(idle)
+		select {
+		case <-timer.C:
+		case <-w.woken:
+			idle = 0
+		case <-w.stop:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// pause waits, unless it is to end.
+func (w *worker) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.stop:
+	case <-ctx.Done():
+	}
+}
+
+// read reads a page, and decodes what is for this shard.
+func (w *worker) read(ctx context.Context, after int64) (p page) {
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	from := after
+	if from == beginning {
+		from = 0
+	}
+	found, err := w.reader.Page(ctx, from, 0, w.program.Batch*w.shards)
+	p.err, p.upTo, p.more = err, max(found.UpTo, after), found.More
+	if err != nil {
+		return p
+	}
+	if found.UpTo == 0 && len(found.Events) == 0 { // There is nothing yet.
+		p.upTo = after
+	}
+	for i := range found.Events {
+		e := &found.Events[i]
+		if w.shards > 1 && shardOf(e.Category, e.AggregateID, w.shards) != w.shard.shard {
+			continue
+		}
+		event, err := w.program.decode(e)
+		if err != nil {
+			p.fault = &HandlerError{Projection: w.program.Name, Position: e.Position, Type: e.Type, ID: e.ID, Err: err}
+			p.more = true
+			return p
+		}
+		p.events, p.at = append(p.events, event), append(p.at, e.Position)
+	}
+	return p
+}
+
+// decode makes of a row what a handler is given.
+func (g *program) decode(e *historydb.Event) (decoded, error) {
+	t, err := g.domain.EventNamed(e.Type)
+	if err != nil {
+		return decoded{}, err
+	}
+	event, err := g.domain.Decode(e.Type, e.Data)
+	return decoded{event: event, handler: g.byType[t], meta: e.Metadata}, err
+}
+
+// shardOf divides aggregates.
+func shardOf(category, id string, n int) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(category + "-" + id))
+	return int(h.Sum32() % uint32(n)) //nolint:gosec // a few
+}
+
+// apply commits what a page has, in one batch if all goes well.
+func (w *worker) apply(ctx context.Context, p page) error {
+	for {
+		n, upTo, atHead := len(p.events), p.upTo, !p.more
+		if n > 0 && w.single > 0 {
+			n = 1
+		}
+		switch {
+		case n < len(p.events):
+			upTo, atHead = p.at[n-1], false
+		case p.fault != nil && n == 0:
+			return p.fault
+		case p.fault != nil:
+			upTo, atHead = p.at[n-1], false
+		}
+		if n == 0 && upTo == w.shard.position && atHead == w.shard.atHead {
+			return nil
+		}
+		good, err := w.commit(ctx, p.events[:n], upTo, atHead)
+		if err != nil {
+			return w.blame(ctx, p, n, good, err)
+		}
+		w.single = max(w.single-n, 0)
+		p.events, p.at = p.events[n:], p.at[n:]
+		if len(p.events) == 0 && p.fault == nil {
+			return nil
+		}
+	}
+}
+
+// blame finds out which event an error belongs to. Those before it are committed.
+func (w *worker) blame(ctx context.Context, p page, n, good int, err error) error {
+	failed, isEvents := errors.AsType[*eventError](err)
+	switch {
+	case ctx.Err() != nil: // It is to end, or the lease is another's.
+		return err
+	case isEvents && good > 0:
+		// The others once more, without it, as what it has written goes with theirs.
+		if _, err := w.commit(ctx, p.events[:good], p.at[good-1], false); err != nil {
+			return err
+		}
+		fallthrough
+	case isEvents:
+		return w.fault(p, good, failed.err)
+	case errors.Is(err, errFenced), n == 0, dberr.Away(err), w.r.provider.Retryable(err):
+		return err
+	}
+	if _, unknown := errors.AsType[*uow.CommitUnknownError](err); unknown {
+		return err
+	}
+	if n == 1 {
+		return w.fault(p, 0, err)
+	}
+	w.single = n // One of them writes what the database refuses.
+	return err
+}
+
+func (w *worker) fault(p page, i int, err error) *HandlerError {
+	return &HandlerError{Projection: w.program.Name, Position: p.at[i], Type: p.events[i].meta.Type, ID: p.events[i].meta.ID, Err: err}
+}
+
+// eventError is what the handler of an event has returned.
+type eventError struct{ err error }
+
+func (e *eventError) Error() string { return e.err.Error() }
+func (e *eventError) Unwrap() error { return e.err }
+
+// commit handles events and commits what they write with the position. After an
+// [eventError] nothing is committed, and good is the index of that event.
+func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHead bool) (good int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	next := w.now()
+	next.position, next.atHead, next.events = upTo, atHead, int64(len(events))
+	b := &batch{
+		program: w.program, build: w.lease.build, db: w.r.provider.DB(), reader: w.r.provider.Reader(), session: w.r.provider.Session(), events: events,
+		statements: []uow.Statement{w.lease.advance(w.r.provider, w.r.wait.lease, next)},
+	}
+	defer func() {
+		rollback, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = b.session.Rollback(rollback) // nothing, after a commit
+	}()
+	for b.at = range events {
+		err := b.handle(ctx, events[b.at])
+		if b.broken != nil { // whatever the handler made of it
+			return 0, b.broken
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				err = errors.Join(err, context.Cause(ctx))
+			}
+			return b.at, &eventError{err}
+		}
+	}
+	if err := b.collect(); err != nil {
+		return 0, err
+	}
+	if err := b.session.Commit(ctx, b.statements); err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	first, again := w.shard.atHead != atHead, w.shard.Tries > 0
+	w.told = false
+	w.shard.position, w.shard.atHead, w.shard.Failure = upTo, atHead, Failure{}
+	w.rate.add(len(events))
+	w.mu.Unlock()
+	if again {
+		w.log.Info("projection goes on", "position", upTo)
+	}
+	if first && atHead {
+		poke(w.r.changed)
+	}
+	return 0, nil
+}
+
+// failed notes an error, waits, and finds out where it stands: the answer to a commit may
+// have been lost.
+func (w *worker) failed(ctx context.Context, err error) error {
+	wait := 100 * time.Millisecond
+	if e, ok := errors.AsType[*HandlerError](err); ok {
+		w.mu.Lock()
+		w.shard.Tries++
+		wait = min(w.r.wait.retry<<min(w.shard.Tries-1, 20), longestRetry)
+		w.mu.Unlock()
+		if !w.told {
+			w.told = true
+			w.log.Error("projection stands still: an event can't be handled; it is tried again until it can, or an operator skips it (waybill projections skip)",
+				"position", e.Position, "event", e.Type, "id", e.ID, "error", e.Err)
+		}
+		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, e); err != nil {
+			if errors.Is(err, errFenced) {
+				return err
+			}
+			w.r.outage.Note(ctx, feedWrites, err)
+		}
+	} else if w.single == 0 {
+		wait = w.r.wait.retry
+	}
+	w.pause(ctx, wait)
+	for ctx.Err() == nil {
+		position, err := w.lease.position(ctx, w.r.provider)
+		if errors.Is(err, errFenced) {
+			return err
+		}
+		w.r.outage.Note(ctx, feedWrites, err)
+		if err == nil {
+			w.mu.Lock()
+			w.shard.position = position
+			w.mu.Unlock()
+			return nil
+		}
+		select {
+		case <-w.stop:
+			return nil
+		default:
+			w.pause(ctx, w.r.wait.retry)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// renew keeps the lease, and counts how fast it goes. When another process has the lease,
+// what is in hand is ended.
+func (w *worker) renew(ctx context.Context, lost context.CancelCauseFunc, done <-chan struct{}) {
+	ctx = writer.Urgent(ctx)
+	tick := time.NewTicker(w.r.wait.renew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		step, cancel := context.WithTimeout(ctx, w.r.wait.lease)
+		if head, err := historydb.Head(step, w.r.provider.Reader()); err == nil {
+			w.mu.Lock()
+			w.shard.perSecond, w.shard.closing = w.rate.sample(time.Now(), w.shard.position, head)
+			w.mu.Unlock()
+		}
+		err := w.lease.renew(step, w.r.provider, w.r.wait.lease, w.now())
+		cancel()
+		if errors.Is(err, errFenced) {
+			lost(err)
+			return
+		}
+	}
+}
+
+// rate is how fast a shard goes, by the last minute.
+type rate struct {
+	events  int64
+	samples []sample
+}
+
+type sample struct {
+	at       time.Time
+	events   int64
+	position int64
+	head     int64
+}
+
+func (r *rate) add(events int) { r.events += int64(events) }
+
+// sample returns events per second, and by how many positions per second the head comes
+// closer.
+func (r *rate) sample(at time.Time, position, head int64) (perSecond, closing float64) {
+	s := sample{at, r.events, position, head}
+	r.samples = append(r.samples, s)
+	for len(r.samples) > 2 && at.Sub(r.samples[0].at) > time.Minute {
+		r.samples = r.samples[1:]
+	}
+	first := r.samples[0]
+	seconds := s.at.Sub(first.at).Seconds()
+	if seconds <= 0 {
+		return 0, 0
+	}
+	perSecond = float64(s.events-first.events) / seconds
+	if first.position != beginning {
+		closing = (float64(first.head-first.position) - float64(s.head-s.position)) / seconds
+	}
+	return perSecond, closing
+}
