@@ -124,6 +124,7 @@ func scenarios(n sizes) []scenario {
 			name: "save-timers", unit: "units/s", metrics: rate, waybill: inOffice(n.timers, save(officeWriters, n.save)),
 			limit: inOffice(0, save(officeWriters, n.save)), against: "without timers that wait",
 		},
+		{name: "save-history", unit: "units/s", metrics: keptMetrics, waybill: saveKept(true, n.save), limit: saveKept(false, n.save), against: "without the history"},
 		{name: "drain-timers", unit: "events/s", metrics: rate, waybill: inOffice(n.timers, all.waybill), limit: inOffice(0, all.waybill), against: "without timers that wait"},
 		{name: "retention", unit: "ms", metrics: purgeMetrics, less: true, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},
 		{name: "retention-300k", unit: "ms", metrics: purgeMetrics, less: true, waybill: withSmall, limit: withoutSmall, against: "without a purge"},

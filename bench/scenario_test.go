@@ -76,6 +76,7 @@ func TestScenarios(t *testing.T) {
 		{"command", send(time.Second), rate},
 		{"step", step, rate},
 		{"save-timers", inOffice(1000, save(2, time.Second)), rate},
+		{"save-history", saveKept(true, time.Second), keptMetrics},
 		{"drain-timers", inOffice(1000, d.waybill), rate},
 		{"memory", memory(d.events, time.Second), memoryMetrics},
 	} {
