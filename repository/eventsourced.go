@@ -25,9 +25,12 @@ import (
 // Apply, which sees older events through the domain's upcasters. To save an
 // aggregate that raised nothing stores nothing.
 //
-// A removed aggregate is not found any more, and its history stays.
+// A removed aggregate is not found any more, and its history stays. [Snapshots] make it
+// faster to load one with many events; [Repository.AsOf], AsOfVersion and Past say what
+// one was.
 func EventSourced[A domain.Sourced](units *uow.Manager, opts ...Option) *Repository[A] {
 	e := events[A]{kept: newKept[A]("EventSourced", units, opts), domain: units.Domain()}
+	e.every = optionsOf(opts).every()
 	return &Repository[A]{units: units, typ: e.typ, store: e}
 }
 
@@ -39,10 +42,12 @@ func EventSourced[A domain.Sourced](units *uow.Manager, opts ...Option) *Reposit
 type events[A domain.Sourced] struct {
 	kept[A]
 	domain *domain.Domain
+	every  int // with every so many versions there is a snapshot; 0: with none
 }
 
 var (
 	_ store[domain.Sourced] = events[domain.Sourced]{}
+	_ dated[domain.Sourced] = events[domain.Sourced]{}
 	_ uow.EventKeeper       = events[domain.Sourced]{}
 )
 
@@ -93,13 +98,17 @@ func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	if in.mark != "" {
 		rows++
 	}
-	return []uow.Statement{{Query: in, Rows: int64(rows), Else: conflict(c)}}, nil
+	snapshot, err := e.snapshot(c)
+	if err != nil {
+		return nil, err
+	}
+	return append([]uow.Statement{{Query: in, Rows: int64(rows), Else: conflict(c)}}, snapshot...), nil
 }
 
 func (e events[A]) unchanged(A) bool { return true }
 
 const (
-	selectEvents = "SELECT id, version, type, data FROM events WHERE category = ? AND id IN (?) AND type <> '" + markRefused + "' ORDER BY id, version, n"
+	selectEvents = "SELECT id, version, type, data FROM events WHERE category = ? AND id IN (?) AND type <> '" + markRefused + "' AND version <= ? ORDER BY id, version, n"
 	refuseEvent  = "INSERT INTO events (category, id, version, n, type, occurred_at, unit) VALUES (?, ?, ?, 1, '" + markRefused + "', ?, ?)" +
 		" ON CONFLICT (category, id, version, n) DO UPDATE SET unit = events.unit || excluded.unit WHERE events.type = '" + markRefused + "'"
 	selectEventWriter = "SELECT version, unit FROM events WHERE category = ? AND id = ? AND version = ? AND n = 1"
@@ -114,52 +123,6 @@ func (e events[A]) Resolve(ctx context.Context, tx bun.Tx, c uow.Change) (uow.Ou
 		return uow.NotCommitted, err
 	}
 	return judge(c, tx.QueryRowContext(ctx, selectEventWriter, c.Type.Category, c.Aggregate.ID(), next).Scan)
-}
-
-func (e events[A]) load(ctx context.Context, db bun.IDB, ids []string) ([]stored[A], error) {
-	rows, err := db.QueryContext(ctx, selectEvents, e.typ.Category, bun.List(ids))
-	if err != nil {
-		return nil, e.readError(err)
-	}
-	defer func() { _ = rows.Close() }()
-	var all []stored[A]
-	for rows.Next() {
-		var id, name string
-		var version int64
-		var data []byte
-		if err := rows.Scan(&id, &version, &name, &data); err != nil {
-			return nil, e.readError(err)
-		}
-		if len(all) == 0 || all[len(all)-1].id != id {
-			all = append(all, stored[A]{id: id, aggregate: e.empty()})
-		}
-		s := &all[len(all)-1]
-		s.version = version
-		switch name {
-		case markSaved:
-		case markRemoved:
-			s.removed, s.aggregate = true, e.empty()
-		default:
-			event, err := e.domain.Decode(name, data)
-			if err != nil {
-				return nil, fmt.Errorf("repository: %s in version %d of %s %s can't be read: %w", name, version, e.typ.Category, id, err)
-			}
-			s.removed = false
-			s.aggregate.Apply(event)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, e.readError(err)
-	}
-	for i, s := range all {
-		if s.removed {
-			continue
-		}
-		if all[i], err = e.restored(s.aggregate, s.id, s.version); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }
 
 // eventInsert appends one save to the events of an aggregate.

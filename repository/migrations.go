@@ -9,7 +9,7 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// Migrations are the tables of documents and events. engine.Migrate applies them
+// Migrations are the tables of documents, events and snapshots. engine.Migrate applies them
 // to each of a context's providers.
 func Migrations() migrate.Set {
 	return migrate.Embedded("repository", migrations, rights)

@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/uptrace/bun"
 
@@ -197,7 +198,7 @@ func (r *Repository[A]) Save(ctx context.Context, a A) error {
 // unchanged says that to save a would store nothing new.
 func (r *Repository[A]) unchanged(a A) bool {
 	root := rootstate.Of(a)
-	return root.Version > 0 && len(root.Raised)+len(root.Timers) == 0 && r.store.unchanged(a)
+	return !root.Past && root.Version > 0 && len(root.Raised)+len(root.Timers) == 0 && r.store.unchanged(a)
 }
 
 // Update loads an aggregate, lets change act on it and saves it, in one unit of
@@ -303,9 +304,17 @@ func notFound(err error) (missing *NotFoundError, other error) {
 }
 
 // NotFoundError is an identity that no aggregate has.
-type NotFoundError struct{ Type, ID string }
+type NotFoundError struct {
+	Type, ID string
+	Version  int64 // That was asked for by AsOfVersion; 0: none was.
+}
 
-func (e *NotFoundError) Error() string { return "repository: no " + e.Type + " has id " + e.ID }
+func (e *NotFoundError) Error() string {
+	if e.Version != 0 {
+		return fmt.Sprintf("repository: %s %s is not known in version %d", e.Type, e.ID, e.Version)
+	}
+	return "repository: no " + e.Type + " has id " + e.ID
+}
 
 // existsError is a conflict of a new aggregate. Its statement can't tell which
 // of the two it met.
@@ -327,7 +336,25 @@ func conflict(c uow.Change) error {
 // Option adjusts a repository.
 type Option interface{ apply(*options) }
 
-type options struct{ provider string }
+type options struct {
+	provider  string
+	snapshots *int
+}
+
+func optionsOf(opts []Option) (o options) {
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	return o
+}
+
+// every is with how many versions there is a snapshot; 0: with none.
+func (o options) every() int {
+	if o.snapshots == nil {
+		return 0
+	}
+	return *o.snapshots
+}
 
 type optionFunc func(*options)
 
@@ -344,14 +371,14 @@ type kept[A domain.AggregateRoot] struct {
 
 // newKept panics if units don't know A or the provider.
 func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opts []Option) kept[A] {
-	var o options
-	for _, opt := range opts {
-		opt.apply(&o)
-	}
+	o := optionsOf(opts)
 	typ, err := domain.AggregateTypeFor[A](units.Domain())
 	provider, provErr := units.Provider(o.provider)
 	if err == nil {
 		err = stateOptions(typ, constructor)
+	}
+	if err == nil {
+		err = checkSnapshots(o, reflect.TypeFor[A](), constructor)
 	}
 	if err == nil && len(typ.Indexes) > 0 && constructor != "New" {
 		err = fmt.Errorf("%s is declared with the index %q, and indexes are of documents: take it out, or make its repository with repository.New", typ.Category, typ.Indexes[0].Name)

@@ -12,5 +12,6 @@ var rights = []migrate.Right{
 	{Name: "document_index", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
 	{Name: "document_unique", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
 	{Name: "events", Read: migrate.Look, App: "SELECT, INSERT, UPDATE", Engine: "SELECT, INSERT, UPDATE"},
+	{Name: "snapshots", Read: migrate.Look, App: migrate.Work, Engine: migrate.Work},
 	historydb.Positions(),
 }

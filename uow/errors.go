@@ -113,3 +113,14 @@ type RerunError struct{ Type, ID string }
 func (e *RerunError) Error() string {
 	return fmt.Sprintf("uow: %s %s was changed again when its unit was run again; load what the unit changes inside the function given to Do", e.Type, e.ID)
 }
+
+// PastError is an aggregate that was loaded as of an earlier time or version, and can't be
+// saved.
+type PastError struct {
+	Type, ID string
+	Version  int64
+}
+
+func (e *PastError) Error() string {
+	return fmt.Sprintf("uow: %s %q was loaded as of version %d, for reading: Get it to change it", e.Type, e.ID, e.Version)
+}

@@ -20,6 +20,7 @@ type Event struct {
 	outbox.Event
 
 	Position int64
+	N        int64 // Its place within its save, from 1.
 }
 
 // Filter chooses events. The zero one chooses all.
@@ -138,6 +139,24 @@ func Between(ctx context.Context, db bun.IDB, f Filter, after, upTo int64, limit
 	return events, full || len(events) == limit, nil
 }
 
+const (
+	whereOf  = " WHERE category = ?0 AND id = ?1 AND (version, n) > (?2, ?3)"
+	selectOf = selectColumns + "history" + whereOf + " UNION ALL " + selectColumns + "events" + whereOf + " AND message_id IS NOT NULL ORDER BY version, n LIMIT ?4"
+)
+
+// Of reads up to limit events of one aggregate, after its n-th of a version.
+func Of(ctx context.Context, db bun.IDB, category, id string, version, n int64, limit int) (events []Event, err error) {
+	err = dbrows.Each(ctx, db, selectOf, func(scan func(...any) error) error {
+		e, err := scanEvent(scan)
+		events = append(events, e)
+		return err
+	}, category, id, version, n, limit)
+	if err != nil {
+		return nil, fmt.Errorf("history: read events of %s %s: %w", category, id, err)
+	}
+	return events, nil
+}
+
 // where is the filter's condition.
 func (f Filter) where(db bun.IDB) bun.Safe {
 	var b strings.Builder
@@ -159,14 +178,13 @@ func (f Filter) where(db bun.IDB) bun.Safe {
 
 // scanEvent reads a row of selectColumns.
 func scanEvent(scan func(...any) error) (e Event, err error) {
-	var n int
 	var metadata []byte
 	var at dbtime.Time
-	if err := scan(&e.Position, &e.ID, &e.Category, &e.AggregateID, &e.Version, &n, &e.Type, &e.Data, &metadata, &at); err != nil {
+	if err := scan(&e.Position, &e.ID, &e.Category, &e.AggregateID, &e.Version, &e.N, &e.Type, &e.Data, &metadata, &at); err != nil {
 		return e, err
 	}
 	e.Time = at.Time
-	if err := restore(&e.Event, n, metadata); err != nil {
+	if err := restore(&e.Event, int(e.N), metadata); err != nil {
 		return e, fmt.Errorf("metadata at position %d: %w", e.Position, err)
 	}
 	return e, nil
