@@ -469,6 +469,7 @@ func TestIndex_Migration(t *testing.T) {
 		db.exec(t, "DROP TABLE events")
 		db.exec(t, "DROP TABLE document_index")
 		db.exec(t, "DROP TABLE document_unique")
+		db.exec(t, "DROP TABLE snapshots")
 		db.exec(t, "DELETE FROM waybill_migrations WHERE feature = 'repository' AND version > 1")
 		_, err = db.owner.DB().DB.ExecContext(t.Context(), steps[0].SQL)
 		require.NoError(t, err)
