@@ -35,6 +35,9 @@ type CommandType struct {
 // WireName is the name in a message: "Library.ConfirmLoan.v1".
 func (t *CommandType) WireName() string { return t.Name + ".v" + strconv.Itoa(t.Version) }
 
+// GoType is the command's.
+func (t *CommandType) GoType() reflect.Type { return t.goType }
+
 // ShortName is the name within its context: "ConfirmLoan".
 func (t *CommandType) ShortName() string { return t.Name[strings.LastIndexByte(t.Name, '.')+1:] }
 

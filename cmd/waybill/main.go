@@ -80,6 +80,7 @@ type cli struct {
 	} `cmd:"" help:"Look after what subscriptions leave in the database."`
 	Trace       traceCmd       `cmd:"" help:"Show what became of all that has one correlation: messages, timers and dead letters, each below what caused it, in all databases of the configuration."`
 	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
+	Contract    contractCmd    `cmd:"" help:"Say what breaks whom if one contract of a context takes the place of another, and what helps. Exit status 1 if something does."`
 	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone, until it is interrupted."`
 	Completion  completionCmd  `cmd:"" help:"Write a script that completes this command line in a shell."`
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/contract/contracttest"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/examples/ordering/billing"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
@@ -18,38 +16,12 @@ import (
 // domains are the three contexts.
 var domains = []*domain.Domain{ordering.Selling(time.Hour), shipping.Domain, billing.Domain}
 
-// Names on the wire and in tables are for ever: whoever changes one of these
-// breaks consumers and stored messages. domain.Named and domain.Alias help.
-func TestNames_DoNotChange(t *testing.T) {
-	var got strings.Builder
+// What the contexts tell others, and what they have stored, can be read after every change:
+// the files in testdata hold it. See contracttest for what to do when this fails.
+func TestContracts(t *testing.T) {
 	for _, d := range domains {
-		for _, a := range d.Aggregates() {
-			fmt.Fprintf(&got, "%s aggregate %s %s\n", d.Name(), a.Name, a.Category)
-		}
-		for _, e := range d.Events() {
-			fmt.Fprintf(&got, "%s event %s", d.Name(), e.WireName())
-			if e.Published {
-				got.WriteString(" published")
-			}
-			if e.Foreign {
-				got.WriteString(" foreign")
-			}
-			got.WriteString("\n")
-		}
-		for _, c := range d.Commands() {
-			fmt.Fprintf(&got, "%s command %s", d.Name(), c.WireName())
-			if c.Foreign {
-				got.WriteString(" foreign")
-			}
-			got.WriteString("\n")
-		}
-		for _, p := range d.Processes() {
-			fmt.Fprintf(&got, "%s process %s\n", d.Name(), p.Name)
-		}
+		contracttest.Check(t, d, "testdata/"+d.Name())
 	}
-	want, err := os.ReadFile("testdata/names.txt")
-	require.NoError(t, err)
-	require.Equal(t, string(want), got.String())
 }
 
 // What a context listens to, or sends, exists under that name.

@@ -17,6 +17,9 @@ type field struct {
 	typ    reflect.Type
 	depth  int
 	tagged bool
+	maybe  bool // it may be left out
+	quoted bool // by the option string
+	tag    reflect.StructTag
 }
 
 // layout is a struct as encoding/json sees it.
@@ -31,11 +34,11 @@ type layout struct {
 // a type that is kept elsewhere.
 func layoutOf(t, beside reflect.Type) layout {
 	var l layout
-	l.collect(t, beside, "", 0, map[reflect.Type]bool{})
+	l.collect(t, beside, "", 0, false, map[reflect.Type]bool{})
 	return l
 }
 
-func (l *layout) collect(t, beside reflect.Type, prefix string, depth int, inside map[reflect.Type]bool) {
+func (l *layout) collect(t, beside reflect.Type, prefix string, depth int, maybe bool, inside map[reflect.Type]bool) {
 	if inside[t] { // it embeds a pointer to itself
 		return
 	}
@@ -67,20 +70,44 @@ func (l *layout) collect(t, beside reflect.Type, prefix string, depth int, insid
 			l.stuck = append(l.stuck, at)
 			continue
 		}
-		name, _, _ := strings.Cut(tag, ",")
+		name, options, _ := strings.Cut(tag, ",")
 		if !validName(name) {
 			name = ""
 		}
 		if embedded && name == "" {
-			l.collect(of, beside, at.Name+".", depth+1, inside)
+			l.collect(of, beside, at.Name+".", depth+1, maybe || of != f.Type, inside)
 			continue
 		}
-		named := field{name: name, at: at.Name, typ: f.Type, depth: depth, tagged: name != ""}
+		named := field{name: name, at: at.Name, typ: f.Type, depth: depth, tagged: name != "", maybe: maybe, tag: f.Tag}
+		for option := range strings.SplitSeq(options, ",") {
+			named.maybe = named.maybe || option == "omitempty" && f.Type.Kind() != reflect.Struct || option == "omitzero"
+			named.quoted = named.quoted || option == "string"
+		}
 		if name == "" {
 			named.name = f.Name
 		}
 		l.fields = append(l.fields, named)
 	}
+}
+
+// Field is a field of a struct's JSON.
+type Field struct {
+	Name string
+	Type reflect.Type
+	// Optional says that it may be left out, and Quoted that it is written as a text.
+	Optional, Quoted bool
+	Tag              reflect.StructTag
+}
+
+// Fields are those of a struct as encoding/json writes them, the ones of embedded structs
+// included, but for those of type beside.
+func Fields(t, beside reflect.Type) []Field {
+	l := layoutOf(t, beside)
+	fields := make([]Field, len(l.fields))
+	for i, f := range l.fields {
+		fields[i] = Field{f.name, f.typ, f.maybe, f.quoted, f.tag}
+	}
+	return fields
 }
 
 // named finds the field that a key of a document fills.

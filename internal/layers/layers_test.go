@@ -21,7 +21,7 @@ const module = "github.com/waybill-go/waybill"
 // neighbour of its rank.
 var rank = map[string]int{
 	"domain": 0, "broker": 0,
-	"outbox":  1,
+	"contract": 1, "outbox": 1,
 	"uow":     2,
 	"history": 3, "repository": 3, "subscription": 3,
 	"command": 4, "process": 4, "projection": 4,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/contract/contracttest"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/domain/domaintest"
 )
@@ -15,6 +16,9 @@ var (
 	payBy  = now.Add(PayWithin)
 	placed = LoanPlaced{"l1", "b1", "ann", 100, payBy}
 )
+
+// What others read, and what is stored, can be read after every change.
+func TestContract(t *testing.T) { contracttest.Check(t, Domain, "testdata") }
 
 func TestLoanAndBook(t *testing.T) {
 	place := func() (*Loan, error) { return Place(PlaceLoan{"l1", "b1", "ann"}, now, payBy), nil }
