@@ -118,24 +118,25 @@ func (c *changes) keyOf(gen schema.QueryGen, value reflect.Value) string {
 }
 
 // keyFor is the key that somebody names: a value, or for several columns a []any, in the
-// order of the fields. It is written as the columns' own types are.
-func (c *changes) keyFor(gen schema.QueryGen, key any) (string, error) {
+// order of the fields. It is written as the columns' own types are. empty is a row that has
+// nothing but the key.
+func (c *changes) keyFor(gen schema.QueryGen, key any) (k string, empty reflect.Value, err error) {
 	parts, ok := key.([]any)
 	if !ok {
 		parts = []any{key}
 	}
 	if len(parts) != len(c.PKs) {
-		return "", fmt.Errorf("projection: the key %v has %d parts, and that of table %s has %d columns: give a []any with as many", key, len(parts), c.name, len(c.PKs))
+		return "", empty, fmt.Errorf("projection: the key %v has %d parts, and that of table %s has %d columns: give a []any with as many", key, len(parts), c.name, len(c.PKs))
 	}
-	value := reflect.New(c.Type).Elem()
+	empty = reflect.New(c.Type).Elem()
 	for i, f := range c.PKs {
-		to, from := f.Value(value), reflect.ValueOf(parts[i])
+		to, from := f.Value(empty), reflect.ValueOf(parts[i])
 		if !from.IsValid() || !from.CanConvert(to.Type()) || (from.Kind() == reflect.String) != (to.Kind() == reflect.String) {
-			return "", fmt.Errorf("projection: the key %v is a %T, and column %s of table %s is a %v", parts[i], parts[i], f.Name, c.name, to.Type())
+			return "", empty, fmt.Errorf("projection: the key %v is a %T, and column %s of table %s is a %v", parts[i], parts[i], f.Name, c.name, to.Type())
 		}
 		to.Set(from.Convert(to.Type()))
 	}
-	return c.keyOf(gen, value), nil
+	return c.keyOf(gen, empty), empty, nil
 }
 
 // Put writes rows, in place of those with their keys. Like the other methods without
@@ -161,6 +162,16 @@ func (t *Table[R]) Put(ctx context.Context, rows ...R) error {
 // columns is a []any, in the order of the fields. A row that isn't there is an error: the
 // history says otherwise. change must not change the key.
 func (t *Table[R]) Change(ctx context.Context, key any, change func(*R)) error {
+	return t.change(ctx, key, change, false)
+}
+
+// Upsert is Change for a row that may not be there: then change acts on one that has
+// nothing but the key. Counters and sums are made of it.
+func (t *Table[R]) Upsert(ctx context.Context, key any, change func(*R)) error {
+	return t.change(ctx, key, change, true)
+}
+
+func (t *Table[R]) change(ctx context.Context, key any, change func(*R), insert bool) error {
 	b, err := batchOf(ctx)
 	if err != nil {
 		return err
@@ -169,7 +180,7 @@ func (t *Table[R]) Change(ctx context.Context, key any, change func(*R)) error {
 	if err != nil {
 		return err
 	}
-	k, err := c.keyFor(b.db.QueryGen(), key)
+	k, from, err := c.keyFor(b.db.QueryGen(), key)
 	if err != nil {
 		return err
 	}
@@ -186,10 +197,13 @@ func (t *Table[R]) Change(ctx context.Context, key any, change func(*R)) error {
 	if b.scout {
 		return nil
 	}
-	if !r.value.IsValid() {
+	switch {
+	case r.value.IsValid():
+		from = r.value
+	case !insert:
 		return &MissingRowError{Projection: b.program.Name, Table: t.name, Key: key}
 	}
-	value := r.value.Interface().(R) // a copy: what fails must leave the row
+	value := from.Interface().(R) // a copy: what fails must leave the row
 	change(&value)
 	changed := reflect.New(c.Type).Elem()
 	changed.Set(reflect.ValueOf(value))
@@ -220,7 +234,7 @@ func (t *Table[R]) Remove(ctx context.Context, key any) error {
 	if err != nil {
 		return err
 	}
-	k, err := c.keyFor(b.db.QueryGen(), key)
+	k, _, err := c.keyFor(b.db.QueryGen(), key)
 	if err != nil {
 		return err
 	}

@@ -384,6 +384,7 @@ func (w *worker) renew(ctx context.Context, lost context.CancelCauseFunc, done <
 	ctx = writer.Urgent(ctx)
 	tick := time.NewTicker(w.r.wait.renew)
 	defer tick.Stop()
+	w.measure(ctx) // so that the first renewal can tell
 	for {
 		select {
 		case <-done:
@@ -392,12 +393,8 @@ func (w *worker) renew(ctx context.Context, lost context.CancelCauseFunc, done <
 			return
 		case <-tick.C:
 		}
+		w.measure(ctx)
 		step, cancel := context.WithTimeout(ctx, w.r.wait.lease)
-		if head, err := historydb.Head(step, w.r.provider.Reader()); err == nil {
-			w.mu.Lock()
-			w.shard.perSecond, w.shard.closing = w.rate.sample(time.Now(), w.shard.position, head)
-			w.mu.Unlock()
-		}
 		err := w.lease.renew(step, w.r.provider, w.r.wait.lease, w.now())
 		cancel()
 		if errors.Is(err, errFenced) {
@@ -405,6 +402,19 @@ func (w *worker) renew(ctx context.Context, lost context.CancelCauseFunc, done <
 			return
 		}
 	}
+}
+
+// measure takes a sample.
+func (w *worker) measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, w.r.wait.lease)
+	defer cancel()
+	head, err := historydb.Head(ctx, w.r.provider.Reader())
+	if err != nil { // The renewal will say so.
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shard.perSecond, w.shard.closing = w.rate.sample(time.Now(), w.shard.position, head)
 }
 
 // rate is how fast a shard goes, by the last minute.
@@ -425,6 +435,9 @@ func (r *rate) add(events int) { r.events += int64(events) }
 // sample returns events per second, and by how many positions per second the head comes
 // closer.
 func (r *rate) sample(at time.Time, position, head int64) (perSecond, closing float64) {
+	if position == beginning { // How far that is from the head isn't known.
+		return 0, 0
+	}
 	s := sample{at, r.events, position, head}
 	r.samples = append(r.samples, s)
 	for len(r.samples) > 2 && at.Sub(r.samples[0].at) > time.Minute {
@@ -436,8 +449,6 @@ func (r *rate) sample(at time.Time, position, head int64) (perSecond, closing fl
 		return 0, 0
 	}
 	perSecond = float64(s.events-first.events) / seconds
-	if first.position != beginning {
-		closing = (float64(first.head-first.position) - float64(s.head-s.position)) / seconds
-	}
+	closing = (float64(first.head-first.position) - float64(s.head-s.position)) / seconds
 	return perSecond, closing
 }

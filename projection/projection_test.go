@@ -78,7 +78,9 @@ func TestBatch_HasTheEffectOfItsEventsInOrder(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					switch n % 7 {
+					switch n % 8 {
+					case 7:
+						return table.Upsert(ctx, key(n/7), func(r *Row) { r.N, r.S = r.N+1, r.S+"u" })
 					case 0:
 						return table.Remove(ctx, key(n/7))
 					case 1, 2:

@@ -56,6 +56,11 @@ type nodeConfig struct {
 	Serve           bool    // over HTTP
 	Redelivered     float64 // the part of what is acknowledged that its broker delivers again
 
+	// That of somebody who sells, and has a projection of the sales.
+	Version  int    // of the projection
+	Orders   string // a file of them
+	From, To int    // which of them it places
+
 	// A writer's, or an engine's that also writes.
 	Accounts int
 	Writers  int
@@ -99,8 +104,11 @@ func runNode(text string) error {
 		return err
 	}
 	defer p.Close()
-	if cfg.Role == "purchases" {
+	switch cfg.Role {
+	case "purchases":
 		return n.purchases(ctx, p)
+	case "sales":
+		return n.sales(ctx, p)
 	}
 	of := accounts
 	if cfg.Branches {

@@ -228,11 +228,16 @@ func (s *purchases) refund(ctx context.Context, c refundOrder) error {
 }
 
 // purchases is a node that runs both contexts.
-func (n *node) purchases(ctx context.Context, p uow.Provider) (err error) {
+func (n *node) purchases(ctx context.Context, p uow.Provider) error {
 	s, err := newPurchases(p)
 	if err != nil {
 		return err
 	}
+	return n.host(ctx, s.contexts, func(context.Context) error { return nil })
+}
+
+// host runs contexts, and work beside them.
+func (n *node) host(ctx context.Context, contexts []engine.Context, work func(ctx context.Context) error) (err error) {
 	k, err := kafka.Open(ctx, kafka.Config{
 		Addresses: strings.Split(n.cfg.Kafka, ","), Logger: n.log, SessionTimeout: 6 * time.Second, // Brokers take no less; a group shall go on between two kills.
 	})
@@ -245,7 +250,7 @@ func (n *node) purchases(ctx context.Context, p uow.Provider) (err error) {
 		err = errors.Join(err, k.Close(ctx))
 	}()
 	eng, err := engine.New(engine.Config{
-		Contexts: s.contexts, Outbox: n.cfg.Outbox, Logger: n.log,
+		Contexts: contexts, Outbox: n.cfg.Outbox, Logger: n.log,
 		Brokers: map[string]broker.Broker{"default": broker.Prefixed(k, n.cfg.Prefix)},
 	})
 	if err != nil {
@@ -255,7 +260,9 @@ func (n *node) purchases(ctx context.Context, p uow.Provider) (err error) {
 		return err
 	}
 	n.say("running")
-	return eng.Run(ctx)
+	done := make(chan error, 1)
+	go func() { done <- work(ctx) }()
+	return errors.Join(eng.Run(ctx), <-done)
 }
 
 // Processes with timers, whose engines are killed again and again. Every process ends in
