@@ -52,6 +52,7 @@ func (w *wiring) projectionsOf(c Context) {
 		return
 	}
 	w.projections = append(w.projections, all)
+	w.keepForeign(all)
 }
 
 // feeders are what runs projections, by database.

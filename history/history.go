@@ -90,7 +90,9 @@ func read(ctx context.Context, units *uow.Manager, r Range, yield func(Event) bo
 			until = -1
 		}
 	}
-	reader := historydb.NewReader(p.Reader(), historydb.Filter{Categories: r.Categories, Names: names})
+	f := own(units.Domain())
+	f.Categories, f.Names = r.Categories, names
+	reader := historydb.NewReader(p.Reader(), f)
 	pause := patience
 	for at := r.After; until == 0 || at < until || at == 0; {
 		page, err := reader.Page(ctx, at, until, pageEvents)
@@ -116,6 +118,17 @@ func read(ctx context.Context, units *uow.Manager, r Range, yield func(Event) bo
 		at = page.UpTo
 	}
 	return nil
+}
+
+// own chooses what concerns a context: others may have their tables in the same database.
+func own(d *domain.Domain) historydb.Filter {
+	f := historydb.Filter{Context: d.Name()}
+	for _, t := range d.Events() {
+		if t.Foreign {
+			f.Foreign = append(f.Foreign, t.Names()...)
+		}
+	}
+	return f
 }
 
 func rest(ctx context.Context, d time.Duration) error {
@@ -160,11 +173,11 @@ func Begin(ctx context.Context, units *uow.Manager) (first Event, ok bool, err e
 		if err != nil || !found {
 			return first, false, err
 		}
-		events, _, err := historydb.Between(ctx, db, historydb.Filter{}, next-1, next, 1)
+		events, _, err := historydb.Between(ctx, db, own(units.Domain()), next-1, next, 1)
 		if err != nil {
 			return first, false, err
 		}
-		if len(events) > 0 { // else it is the mark of a save without events
+		if len(events) > 0 { // else it is another context's, or the mark of a save without events
 			return eventOf(events[0]), true, nil
 		}
 		at = next

@@ -400,7 +400,7 @@ func (r *Runner) call(unit context.Context, w work) error {
 	if w.parked != nil {
 		ctx = context.WithValue(ctx, replayedKey{}, w.parked.id)
 	}
-	err := w.handler.handle(ctx, w.event)
+	err := w.handler.handle(ctx, w.event, w.data)
 	if unit.Err() == nil && errors.Is(context.Cause(ctx), limit) {
 		return errors.Join(limit, err)
 	}

@@ -12,7 +12,7 @@ import (
 type Handler struct {
 	event   reflect.Type
 	resolve func(*domain.Domain) (*domain.EventType, error)
-	handle  func(ctx context.Context, event any) error
+	handle  func(ctx context.Context, event any, data []byte) error
 }
 
 // On calls handle for events of type E: in a unit of work that also holds the
@@ -32,13 +32,23 @@ type Handler struct {
 func On[E any](handle func(ctx context.Context, event E) error) Handler {
 	h := Handler{event: reflect.TypeFor[E](), resolve: domain.EventTypeFor[E]}
 	if handle != nil {
-		h.handle = func(ctx context.Context, event any) error { return handle(ctx, event.(E)) }
+		h.handle = func(ctx context.Context, event any, _ []byte) error { return handle(ctx, event.(E)) }
 	}
 	return h
 }
 
 // OnType is [On] for a type that only the running program knows.
 func OnType(event reflect.Type, handle func(ctx context.Context, event any) error) Handler {
+	return onType(event, func(ctx context.Context, event any, _ []byte) error { return handle(ctx, event) })
+}
+
+// OnData is [On] for an event's JSON as it has come, in whatever version. One that the
+// domain can't decode is parked all the same.
+func OnData(t *domain.EventType, handle func(ctx context.Context, data []byte) error) Handler {
+	return onType(t.GoType(), func(ctx context.Context, _ any, data []byte) error { return handle(ctx, data) })
+}
+
+func onType(event reflect.Type, handle func(ctx context.Context, event any, data []byte) error) Handler {
 	return Handler{event: event, resolve: func(d *domain.Domain) (*domain.EventType, error) {
 		return d.EventTypeOf(reflect.Zero(event).Interface())
 	}, handle: handle}

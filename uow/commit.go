@@ -96,6 +96,9 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 		if len(history) > 0 {
 			all = append(all, Statement{Query: historydb.Insert(history), Rows: -1})
 		}
+		for _, e := range p.foreign {
+			all = append(all, Statement{Query: historydb.InsertMissing(e), Rows: -1})
+		}
 	}
 	if len(events) == 0 || u.m.cfg.NoOutbox {
 		keep()
@@ -194,7 +197,7 @@ func (u *Unit) written(p *part) []*entry {
 
 // flushed notes that what waited has been sent.
 func (u *Unit) flushed(p *part) {
-	p.guards, p.executions, p.messages, p.timers = nil, nil, nil, nil
+	p.guards, p.executions, p.messages, p.foreign, p.timers = nil, nil, nil, nil, nil
 	for _, e := range u.waiting(p) {
 		e.base++
 		e.saved, e.flushed = false, true

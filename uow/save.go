@@ -254,6 +254,25 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 	}, nil
 }
 
+// Keep stores another context's event in the history, unless it is there. Nothing is sent
+// on.
+//
+// For subscriptions that keep what projections need.
+func (u *Unit) Keep(provider string, e outbox.Event) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	p, err := u.part(provider)
+	if err != nil {
+		return err
+	}
+	if e.ID == "" {
+		return u.doom(fmt.Errorf("uow: %s of %s has no id, by which it would be known when it comes again", e.Type, e.Stream))
+	}
+	p.foreign = append(p.foreign, e)
+	return nil
+}
+
 // Guard adds a statement that is sent before all others of the next flush, such
 // as an inbox row: whoever loses the race for it waits there and then fails,
 // before it has changed anything.

@@ -78,6 +78,7 @@ type part struct {
 	// executions are the application's own statements.
 	executions []Statement
 	messages   []outbox.Event // that no aggregate raised
+	foreign    []outbox.Event // of other contexts, to be kept in the history
 	timers     []timer
 	handled    []Statement          // which delete the row of a timer whose message is handled
 	due        time.Time            // of the earliest timer that was set

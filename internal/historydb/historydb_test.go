@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
 )
 
 func TestInsert_KeepsAllThatIsKnown(t *testing.T) {
@@ -123,6 +124,46 @@ func TestReader_BeginsBelowZero(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, p.Events, 1)
 		require.EqualValues(t, -1, p.UpTo)
+	})
+}
+
+// Another context's event is kept once, also where that one keeps it in the same database.
+func TestInsertMissing_KeepsEachOnce(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		keep := func(events ...outbox.Event) {
+			t.Helper()
+			var all []uow.Statement
+			for _, e := range events {
+				all = append(all, uow.Statement{Query: historydb.InsertMissing(e), Rows: -1})
+			}
+			require.NoError(t, w.Session().Commit(t.Context(), all))
+		}
+		own, sourced, foreign, partner := event("own", 1, 1), event("it's $1", 2, 1), event("foreign", 0, 1), event("partner", 1, 1)
+		partner.ID = "7"
+		foreign.Sequence, foreign.TenantID = "", "t"
+		w.keep(own)
+		_, err := w.DB().ExecContext(t.Context(), "INSERT INTO events (version, occurred_at, n, message_id, category, id, type, data) VALUES (2, '2026-01-02T03:04:05Z', 1, ?, ?, ?, ?, '{}')",
+			sourced.ID, sourced.Category, sourced.AggregateID, sourced.Type)
+		require.NoError(t, err)
+		for range 2 {
+			keep(foreign, own, sourced, partner)
+			for _, e := range []outbox.Event{foreign, own, sourced, partner} { // as text
+				_, err := w.DB().ExecContext(t.Context(), "?", historydb.InsertMissing(e))
+				require.NoError(t, err)
+			}
+		}
+		p, err := w.reading(historydb.Filter{}).Page(t.Context(), 0, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, p.Events, 4)
+		require.Equal(t, []outbox.Event{foreign, partner}, []outbox.Event{p.Events[2].Event, p.Events[3].Event})
+		keep(event("it's $1", 2, 1)) // another one
+		require.Equal(t, []string{"own", "it's $1", "foreign", "partner", "it's $1"}, w.reading(historydb.Filter{}).all(10))
+		other := event("other", 1, 1)
+		other.Category, other.Type = "other::order", "Other.Placed.v1"
+		keep(other)
+		require.Equal(t, []string{"other"}, w.reading(historydb.Filter{Context: "other"}).all(10))
+		require.Len(t, w.reading(historydb.Filter{Context: "other", Foreign: []string{"Shop.Placed"}}).all(10), 6)
+		require.Empty(t, w.reading(historydb.Filter{Context: "oth"}).all(10))
 	})
 }
 

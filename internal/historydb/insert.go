@@ -63,15 +63,18 @@ func (in insert) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 			if c > 0 {
 				b = append(b, ',')
 			}
-			if v == nil {
-				b = append(b, "NULL"...)
-			} else {
-				b = d.AppendString(b, v.(string))
-			}
+			b = appendText(d, b, v)
 		}
 		b = append(b, ')')
 	}
 	return b, nil
+}
+
+func appendText(d schema.Dialect, b []byte, v any) []byte {
+	if v == nil {
+		return append(b, "NULL"...)
+	}
+	return d.AppendString(b, v.(string))
 }
 
 // prepared are the statements by their number of events.
@@ -125,7 +128,7 @@ func row(e *outbox.Event) (values [columns]any, err error) {
 		}
 	}
 	values = [columns]any{
-		strconv.FormatInt(version, 10), e.Time.UTC().Format(timeLayout), strconv.Itoa(n), MessageID(e.ID), e.Category, e.AggregateID, e.Type, string(e.Data), nil,
+		strconv.FormatInt(version, 10), e.Time.UTC().Format(timeLayout), strconv.Itoa(n), MessageID(e.Category, e.ID), e.Category, e.AggregateID, e.Type, string(e.Data), nil,
 	}
 	if metadata != nil {
 		values[columns-1] = string(metadata)
@@ -134,9 +137,9 @@ func row(e *outbox.Event) (values [columns]any, err error) {
 }
 
 // MessageID is what the column of this name has of a message's id.
-func MessageID(id string) string {
+func MessageID(category, id string) string {
 	if parsed, err := uuid.Parse(id); err == nil && len(id) == len(parsed.String()) {
 		return parsed.String()
 	}
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(id)).String()
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(category+" "+id)).String()
 }

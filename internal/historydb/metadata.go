@@ -48,7 +48,7 @@ func Metadata(e *outbox.Event) ([]byte, error) {
 			*f.to = &f.is
 		}
 	}
-	if MessageID(e.ID) != e.ID {
+	if MessageID(e.Category, e.ID) != e.ID {
 		m.ID = e.ID
 	}
 	b, err := json.Marshal(m)

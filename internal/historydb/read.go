@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -25,6 +26,10 @@ type Event struct {
 
 // Filter chooses events. The zero one chooses all.
 type Filter struct {
+	// Context chooses the events of its aggregates, and those that Foreign names: several
+	// contexts may share a database.
+	Context    string
+	Foreign    []string // as Names
 	Categories []string
 	Names      []string // Without their versions: "Ordering.OrderPlaced".
 }
@@ -160,19 +165,28 @@ func Of(ctx context.Context, db bun.IDB, category, id string, version, n int64, 
 // where is the filter's condition.
 func (f Filter) where(db bun.IDB) bun.Safe {
 	var b strings.Builder
+	quoted := func(text string) string { return string(db.Dialect().AppendString(nil, text)) }
 	in := func(what string, texts []string, end string) {
-		if texts == nil {
-			return
-		}
-		b.WriteString(" AND " + what + " IN (''")
+		b.WriteString(what + " IN (''")
 		for _, t := range texts {
-			b.Write(db.Dialect().AppendString([]byte{','}, t+end))
+			b.WriteString("," + quoted(t+end))
 		}
 		b.WriteString(")")
 	}
-	in("category", f.Categories, "")
 	// Whatever the version: one that is not known is not passed over.
-	in("rtrim(type, '0123456789')", f.Names, ".v")
+	const name = "rtrim(type, '0123456789')"
+	if f.Context != "" {
+		own := f.Context + "::"
+		fmt.Fprintf(&b, " AND (substr(category, 1, %d) = %s OR ", utf8.RuneCountInString(own), quoted(own))
+		in(name, f.Foreign, ".v")
+		b.WriteString(")")
+	}
+	if f.Categories != nil {
+		in(" AND category", f.Categories, "")
+	}
+	if f.Names != nil {
+		in(" AND "+name, f.Names, ".v")
+	}
 	return bun.Safe(b.String())
 }
 
