@@ -311,16 +311,17 @@ func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 		return w, why, err
 	}
 	if t.Foreign && outbox.IsPrivate(m.Headers) {
-		r.warnOfPrivate(m.meta.Type)
+		r.tellOfPrivate(m.meta.Type)
 	}
 	return work{m, handler, event}, "", nil
 }
 
-// warnOfPrivate says once that another context doesn't publish an event that is
-// handled here: it comes, as both share a broker, and may change without notice.
-func (r *Runner) warnOfPrivate(messageType string) {
+// tellOfPrivate says once that another context doesn't publish an event that is
+// handled here: it comes, as both share a broker, and may change without notice. That is
+// no mistake where one team has both.
+func (r *Runner) tellOfPrivate(messageType string) {
 	if _, told := r.private.LoadOrStore(messageType, true); !told {
-		r.log.Warn("a handler handles an event that its context doesn't publish, and that may change or end without notice: ask for domain.Published() at its declaration there", "type", messageType)
+		r.log.Info("a handler handles an event that its context doesn't publish, and that may change or end without notice: ask for domain.Published() at its declaration there", "type", messageType)
 	}
 }
 
