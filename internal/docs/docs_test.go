@@ -44,8 +44,8 @@ func documents(t *testing.T) []string {
 	return paths
 }
 
-// Every other piece of Go in the documentation stands in the examples, or in the
-// example of a package, line by line.
+// Every other piece of Go in the documentation stands in the examples, in the example
+// of a package, or in the tests of the guide to changing things, line by line.
 func TestSnippets_StandInTheExamples(t *testing.T) {
 	var code strings.Builder
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
@@ -58,7 +58,9 @@ func TestSnippets_StandInTheExamples(t *testing.T) {
 	}))
 	packages, err := filepath.Glob(filepath.Join(root, "*/example_test.go"))
 	require.NoError(t, err)
-	for _, path := range packages {
+	rolling, err := filepath.Glob(filepath.Join(root, "internal/rolling/*_test.go"))
+	require.NoError(t, err)
+	for _, path := range append(packages, rolling...) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		code.Write(text)

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,13 +62,18 @@ type running struct {
 	stop func()
 }
 
-func databases(t *testing.T, test func(t *testing.T, d *deployment)) {
+// databases runs a test on each, or in the ordinary run on some only.
+func databases(t *testing.T, test func(t *testing.T, d *deployment), only ...string) {
 	t.Helper()
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T) uow.Provider{
+	all := map[string]func(*testing.T) uow.Provider{
 		"postgres": func(t *testing.T) uow.Provider { p, _ := dbtest.Postgres(t); return p },
 		"sqlite":   func(t *testing.T) uow.Provider { return dbtest.SQLite(t) },
-	} {
+	}
+	if len(only) > 0 && os.Getenv("WAYBILL_LONG") == "" {
+		maps.DeleteFunc(all, func(name string, _ func(*testing.T) uow.Provider) bool { return !slices.Contains(only, name) })
+	}
+	for name, open := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &deployment{t: t, db: open(t), own: memory.New(memory.Config{}), partner: memory.New(memory.Config{}), running: map[string]running{}}
@@ -190,6 +198,20 @@ type (
 func (l *oldLending) hears(e bookLentV1) error { l.Reader = e.Reader; return nil }
 func (l *lending) hears(e bookLent) error      { l.First, l.Last = e.First, e.Last; return nil }
 
+func upLent(e bookLentV1) bookLent {
+	first, last := parts(e.Reader)
+	return bookLent{e.BookID, first, last}
+}
+
+func downLent(e bookLent) bookLentV1 { return bookLentV1{e.BookID, e.First + " " + e.Last} }
+
+func upBook(b bookV1) *book {
+	first, last := parts(b.Reader)
+	return &book{Lent: b.Lent, Read: b.Read, First: first, Last: last}
+}
+
+func downBook(b *book) bookV1 { return bookV1{b.Lent, b.Read, b.First + " " + b.Last} }
+
 func parts(name string) (first, last string) {
 	first, last, _ = strings.Cut(name, " ")
 	return first, last
@@ -222,12 +244,6 @@ func builds(t *testing.T) (before, between, after build) {
 		})}}
 	}}
 
-	upEvent := domain.Upcast(1, func(e bookLentV1) bookLent { f, l := parts(e.Reader); return bookLent{e.BookID, f, l} })
-	downEvent := domain.Downcast(2, func(e bookLent) bookLentV1 { return bookLentV1{e.BookID, e.First + " " + e.Last} })
-	upBook := domain.UpcastState(1, func(b bookV1) *book {
-		f, l := parts(b.Reader)
-		return &book{Lent: b.Lent, Read: b.Read, First: f, Last: l}
-	})
 	upLending := domain.UpcastState(1, func(s lendingV1) *lending { f, l := parts(s.Reader); return &lending{First: f, Last: l} })
 	two := domain.StateVersion(2)
 	code := func(units *uow.Manager) program {
@@ -244,13 +260,30 @@ func builds(t *testing.T) (before, between, after build) {
 	}
 	pinned := []outbox.Target{{Broker: "partner", Versions: map[string]int{"BookLent": 1}}}
 	between = build{"between", declare(
-		domain.Aggregate[*book]("book", two, upBook, domain.WriteState(1, func(b *book) bookV1 { return bookV1{b.Lent, b.Read, b.First + " " + b.Last} }),
-			domain.Event[bookLent](name, public, domain.Version(2), upEvent, downEvent, domain.WriteVersion(1))),
+		domain.Aggregate[*book]("book",
+			domain.StateVersion(2),
+			domain.UpcastState(1, upBook),
+			domain.WriteState(1, downBook),
+			domain.Event[bookLent](name, public,
+				domain.Version(2),
+				domain.Upcast(1, upLent),
+				domain.Downcast(2, downLent),
+				domain.WriteVersion(1),
+			),
+		),
 		domain.Process[*lending]("lending", two, upLending, domain.WriteState(1, func(s *lending) lendingV1 { return lendingV1{s.First + " " + s.Last} }),
 			domain.CorrelatedBy("book_id"), domain.Starts((*lending).hears)),
 	), pinned, code}
 	after = build{"after", declare(
-		domain.Aggregate[*book]("book", two, upBook, domain.Event[bookLent](name, public, domain.Version(2), upEvent, downEvent)),
+		domain.Aggregate[*book]("book",
+			domain.StateVersion(2),
+			domain.UpcastState(1, upBook),
+			domain.Event[bookLent](name, public,
+				domain.Version(2),
+				domain.Upcast(1, upLent),
+				domain.Downcast(2, downLent), // for the partner
+			),
+		),
 		domain.Process[*lending]("lending", two, upLending, domain.CorrelatedBy("book_id"), domain.Starts((*lending).hears)),
 	), pinned, code}
 	return before, between, after
@@ -289,6 +322,17 @@ func (d *deployment) read() (n int) {
 		n += b.Read
 	}
 	return n
+}
+
+// tally reads what was heard.
+func (d *deployment) tally(heard *map[string]int) bool {
+	d.t.Helper()
+	var state string
+	require.NoError(d.t, d.db.Reader().NewRaw("SELECT state FROM documents WHERE category = 'library::tally'").Scan(d.t.Context(), &state))
+	var t struct{ Heard map[string]int }
+	require.NoError(d.t, json.Unmarshal([]byte(state), &t))
+	*heard = t.Heard
+	return true
 }
 
 // versions are those that an event has at a broker.
