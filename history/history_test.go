@@ -2,6 +2,7 @@ package history_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -52,6 +53,13 @@ type (
 )
 
 func (l *Loan) Apply(event any) { _, l.Open = event.(Placed) }
+
+func (b *Book) Validate() error {
+	if b.Title == "" {
+		return errors.New("it has no title")
+	}
+	return nil
+}
 
 func newBook(id string) *Book {
 	b := &Book{Root: domain.RootWithID(id), Title: id}
@@ -204,6 +212,34 @@ func TestHistory_CommitsWithTheState(t *testing.T) {
 			return w.books.Save(ctx, b)
 		}))
 		require.Equal(t, []string{"book-b@1.1 Acquired", "book-b@2.1 Sold"}, w.read(t, history.Range{}))
+	})
+}
+
+// Two aggregates of one id are two.
+func TestHistory_A12_D14_SameIDTwoTypes(t *testing.T) {
+	each(t, func(t *testing.T, p uow.Provider) {
+		w := openWorld(t, p)
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, w.books.Save(ctx, newBook("x")))
+			return w.loans.Save(ctx, newLoan("x"))
+		}))
+		require.Equal(t, []string{"loan-x@1.1 Placed", "book-x@1.1 Acquired"}, w.read(t, history.Range{}))
+	})
+}
+
+// What breaks an invariant leaves no event, nor does the rest of its unit.
+func TestHistory_A14_D15_Invariant(t *testing.T) {
+	each(t, func(t *testing.T, p uow.Provider) {
+		w := openWorld(t, p)
+		broken := newBook("broken")
+		broken.Title = ""
+		err := w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, w.books.Save(ctx, newBook("b")))
+			require.NoError(t, w.loans.Save(ctx, newLoan("l")))
+			return w.books.Save(ctx, broken)
+		})
+		require.ErrorAs(t, err, new(*uow.InvalidError))
+		require.Empty(t, w.read(t, history.Range{}))
 	})
 }
 
