@@ -126,6 +126,7 @@ func scenarios(n sizes) []scenario {
 		},
 		{name: "save-history", unit: "units/s", metrics: keptMetrics, waybill: saveKept(true, n.save), limit: saveKept(false, n.save), against: "without the history"},
 		{name: "drain-timers", unit: "events/s", metrics: rate, waybill: inOffice(n.timers, all.waybill), limit: inOffice(0, all.waybill), against: "without timers that wait"},
+		{name: "rebuild", unit: "events/s", metrics: rate, waybill: rebuild(n.events), limit: rebuildByHand(n.events), against: "by hand"},
 		{name: "retention", unit: "ms", metrics: purgeMetrics, less: true, waybill: withPurge, limit: withoutPurge, against: "without a purge", named: true},
 		{name: "retention-300k", unit: "ms", metrics: purgeMetrics, less: true, waybill: withSmall, limit: withoutSmall, against: "without a purge"},
 		{name: "memory", unit: "MiB", metrics: memoryMetrics, less: true, waybill: memory(n.resident, memoryIdle)},

@@ -75,6 +75,8 @@ func TestScenarios(t *testing.T) {
 		{"timer", setAndStop(time.Second), rate},
 		{"command", send(time.Second), rate},
 		{"step", step, rate},
+		{"rebuild", rebuild(5000), rate},
+		{"rebuild by hand", rebuildByHand(5000), rate},
 		{"save-timers", inOffice(1000, save(2, time.Second)), rate},
 		{"save-history", saveKept(true, time.Second), keptMetrics},
 		{"drain-timers", inOffice(1000, d.waybill), rate},

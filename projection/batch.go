@@ -32,12 +32,14 @@ type batch struct {
 	reader  *bun.DB
 	session uow.Session
 
+	recent     *recent         // What earlier batches have written and read; nil: nothing.
 	statements []uow.Statement // To be sent, the fence first.
 	open       bool            // Some were sent.
 	tables     []*changes
 	events     []decoded
 	at         int   // The event that is being handled.
 	broken     error // What the database has refused to read.
+	opaque     bool  // What statements did to rows is not known.
 
 	// scouts find out which rows are going to be read; they write nothing.
 	scout   bool
@@ -96,13 +98,14 @@ func (b *batch) table(of Definition, name string, t func(*bun.DB) *schema.Table)
 	return c, nil
 }
 
-func (c *changes) set(key string, value reflect.Value, written bool) {
+func (c *changes) set(key string, value reflect.Value, written bool) *row {
 	r, ok := c.rows[key]
 	if !ok {
 		r = &row{key: key}
 		c.rows[key], c.order = r, append(c.order, r)
 	}
 	r.value, r.written = value, r.written || written
+	return r
 }
 
 // keyOf is the key of a row, as SQL.
@@ -186,11 +189,13 @@ func (t *Table[R]) change(ctx context.Context, key any, change func(*R), insert 
 	}
 	r, known := c.rows[k]
 	if !known {
-		if b.scout { // what change would do is not known
+		if b.scout && !b.recent.has(t.name, k) { // what change would do is not known
 			c.rows[k], c.wanted = &row{}, append(c.wanted, k)
 			return nil
 		}
-		if r, err = b.read(ctx, c, k); err != nil {
+		if value, ok := b.recent.get(t.name, k); ok {
+			r = c.set(k, value, false)
+		} else if r, err = b.read(ctx, c, k); err != nil {
 			return err
 		}
 	}
@@ -267,7 +272,7 @@ func Exec(ctx context.Context, query string, args ...any) error {
 		return err
 	}
 	// It may change any row.
-	b.tables = nil
+	b.tables, b.recent, b.opaque = nil, nil, true
 	b.statements = append(b.statements, uow.Statement{Query: bun.SafeQuery(substitute(query, b.build), args...), Rows: -1})
 	return nil
 }
@@ -315,7 +320,7 @@ func (b *batch) source(ctx context.Context) (bun.IDB, error) {
 // change. They can't be told what is in these rows, so what they do is a guess, and
 // nothing of it stays. A row that they didn't ask for is read when they do.
 func (b *batch) look(ctx context.Context) map[*changes][]string {
-	s := &batch{program: b.program, build: b.build, db: b.db, events: b.events, scout: true, scouted: true}
+	s := &batch{program: b.program, build: b.build, db: b.db, recent: b.recent, events: b.events, scout: true, scouted: true}
 	known := map[*changes]*changes{}
 	for _, c := range b.tables {
 		copied := &changes{Table: c.Table, of: c.of, name: c.name, rows: make(map[string]*row, len(c.rows))}
@@ -502,6 +507,55 @@ func (c *changes) storable(b *batch, rows []*row) error {
 		}
 	}
 	return nil
+}
+
+// recentRows is how many rows of a table are remembered, at least once there are so many, and
+// at most twice as many.
+const recentRows = 4096
+
+// recent are rows that batches which have committed have written or read: who has the lease is
+// the only one that writes them. What a batch changes by a statement of its own ends that, and
+// so does every error.
+type recent struct{ tables map[string]*generations }
+
+// generations are rows by key: when there are many new ones, the old ones go.
+type generations struct{ now, before map[string]reflect.Value }
+
+func (r *recent) get(table, key string) (value reflect.Value, ok bool) {
+	if r == nil || r.tables[table] == nil {
+		return value, false
+	}
+	g := r.tables[table]
+	if value, ok = g.now[key]; !ok {
+		value, ok = g.before[key]
+	}
+	return value, ok
+}
+
+func (r *recent) has(table, key string) bool {
+	_, ok := r.get(table, key)
+	return ok
+}
+
+// keep takes over what is known of rows after a commit.
+func (r *recent) keep(b *batch) {
+	if r.tables == nil || b.opaque {
+		r.tables = map[string]*generations{}
+	}
+	for _, c := range b.tables {
+		g := r.tables[c.name]
+		if g == nil || len(g.now) > recentRows {
+			fresh := &generations{now: map[string]reflect.Value{}}
+			if g != nil {
+				fresh.before = g.now
+			}
+			g = fresh
+			r.tables[c.name] = g
+		}
+		for k, row := range c.rows {
+			g.now[k] = row.value
+		}
+	}
 }
 
 // HandlerError is an event that a projection can't handle.

@@ -34,7 +34,8 @@ type worker struct {
 	rate  rate
 
 	told   bool // The log has a line of the event that fails.
-	single int  // So many events are handled one by one, to find the one that fails.
+	recent recent
+	single int // So many events are handled one by one, to find the one that fails.
 }
 
 // page is what is read of the history at once.
@@ -130,6 +131,7 @@ func (w *worker) feed(ctx context.Context) error {
 			return err
 		case err != nil:
 			drop()
+			w.recent = recent{}
 			if err := w.failed(ctx, err); err != nil {
 				return err
 			}
@@ -253,7 +255,9 @@ func (w *worker) blame(ctx context.Context, p page, n, good int, err error) erro
 	case ctx.Err() != nil: // It is to end, or the lease is another's.
 		return err
 	case isEvents && good > 0:
-		// The others once more, without it, as what it has written goes with theirs.
+		// The others once more, without it, as what it has written goes with theirs. What they
+		// have changed in rows that are remembered is forgotten.
+		w.recent = recent{}
 		if _, err := w.commit(ctx, p.events[:good], p.at[good-1], false); err != nil {
 			return err
 		}
@@ -291,7 +295,7 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	next := w.now()
 	next.position, next.atHead, next.events = upTo, atHead, int64(len(events))
 	b := &batch{
-		program: w.program, build: w.lease.build, db: w.r.provider.DB(), reader: w.r.provider.Reader(), session: w.r.provider.Session(), events: events,
+		program: w.program, build: w.lease.build, db: w.r.provider.DB(), reader: w.r.provider.Reader(), session: w.r.provider.Session(), events: events, recent: &w.recent,
 		statements: []uow.Statement{w.lease.advance(w.r.provider, w.r.wait.lease, next)},
 	}
 	defer func() {
@@ -317,6 +321,7 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	if err := b.session.Commit(ctx, b.statements); err != nil {
 		return 0, err
 	}
+	w.recent.keep(b)
 	w.mu.Lock()
 	first, again := w.shard.atHead != atHead, w.shard.Tries > 0
 	w.told = false

@@ -281,6 +281,9 @@ func TestNew_FindsMistakes(t *testing.T) {
 	}
 	_ = Bad{what: ""}
 	type None struct{ A string }
+	type At struct {
+		At time.Time `bun:",pk"`
+	}
 	type Unknown struct{}
 	good, _ := currentLoans(1)
 	elsewhere, _ := currentLoans(1, func(p *projection.Projection) {
@@ -292,13 +295,13 @@ func TestNew_FindsMistakes(t *testing.T) {
 		{Name: "Bad Name", Version: -1, Provider: "nowhere"},
 		{Name: "empty", Batch: -1, KeepOld: -1, Shards: 100},
 		{Name: "odd", Tables: []projection.Definition{
-			projection.NewTable[Bad]("bad", "nothing"), projection.NewTable[None]("none"), projection.NewTable[None]("no-name"), projection.SQL("CREATE TABLE x (y int)"),
+			projection.NewTable[Bad]("bad", "nothing"), projection.NewTable[None]("none"), projection.NewTable[None]("no-name"), projection.NewTable[At]("at"), projection.SQL("CREATE TABLE x (y int)"),
 		}, Handlers: []projection.Handler{{}, projection.On[LoanPlaced](nil), projection.On(func(context.Context, Unknown) error { return nil }), good.Handlers[0], good.Handlers[0]}},
 	}, nil)
 	for _, text := range []string{
 		`there are two of this name`, `table current_loans is one of projection current-loans, too`, `Previous has version 2, which is not before 1`,
 		`the Name "Bad Name" is not like`, `Version is -1`, `has no provider "nowhere"`, `it has no Tables`, `Batch is -1`, `KeepOld is -1ns`, `Shards is 100: give 1 to 64`, `it has no Handlers`,
-		`is numbered by the database`, `Bad.what is unexported`, `names the column "nothing"`, `None has no primary key`, `"no-name" is not like current_loans`, `names no table`,
+		`is numbered by the database`, `Bad.what is unexported`, `names the column "nothing"`, `None has no primary key`, `At.At is a time.Time, which a database may keep as another one`, `"no-name" is not like current_loans`, `names no table`,
 		`Handlers[0] is empty`, `Handlers[1] has no function`, `projection_test.Unknown`, `there are two for Library.LoanPlaced`,
 	} {
 		require.ErrorContains(t, err, text)

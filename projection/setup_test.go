@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -197,7 +198,7 @@ func (w *world) list(t *testing.T) (all []string) {
 
 func eventually(t *testing.T, f func() bool, about ...any) {
 	t.Helper()
-	require.Eventually(t, f, 10*time.Second, 5*time.Millisecond, about...)
+	waittest.Until(t, f, about...)
 }
 
 func (w *world) becomes(t *testing.T, builds ...string) {

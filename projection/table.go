@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
@@ -116,6 +117,11 @@ func (t *Table[R]) check(db *bun.DB) (errs []error) {
 	for f := range g.Fields() {
 		if !f.IsExported() && !f.Anonymous && f.Name != "_" && f.Tag.Get("bun") != "-" {
 			fail("%v.%s is unexported, so no column has it: export it, or tag it `bun:\"-\"`", g, f.Name)
+		}
+	}
+	for _, f := range of.PKs {
+		if kind := f.IndirectType.Kind(); f.IsPtr || kind == reflect.Float32 || kind == reflect.Float64 || f.IndirectType == reflect.TypeFor[time.Time]() {
+			fail("%v.%s is a %v, which a database may keep as another one, and is a key: use a text or an integer", g, f.GoName, f.StructField.Type)
 		}
 	}
 	for _, f := range of.Fields {
