@@ -149,7 +149,7 @@ func (p *process) reopen() error {
 // lapse ends what a killed process has left, as time would: its leases, and that it has
 // dead letters in hand.
 func lapse(ctx context.Context, p uow.Provider, outbox bool) error {
-	ends := map[string]string{"dead_letters": "taken_until"}
+	ends := map[string]string{"dead_letters": "taken_until", "projection_positions": "locked_until"}
 	if outbox {
 		ends["outbox_members"] = "until"
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -24,8 +25,8 @@ const (
 )
 
 // Settle waits until nothing is left to do: outboxes empty, no message unhandled, no
-// timer due, twice in a row with nothing new between. After ten seconds it fails the
-// test and says what is left. A message that was parked, or given up by an outbox,
+// timer due, no projection behind, twice in a row with nothing new between. After ten seconds it fails the
+// test and says what is left. A message that was parked, or given up by an outbox, and a projection that stands still,
 // fails it at once, unless [Kit.ExpectParked] was called. One that waits for its process
 // to begin is left to do, unless it was.
 //
@@ -156,7 +157,7 @@ type sight struct {
 	left   []string // that something has yet to become of
 	parked []string // that waits for somebody
 	early  []string // that waits for its process to begin
-	calls  int      // of the brokers' Publish, ever
+	calls  int      // of the brokers' Publish, ever, and events that projections have handled
 }
 
 // look looks at the brokers first: what was acknowledged by then is in the databases.
@@ -186,6 +187,7 @@ func (p *process) look(ctx context.Context) (s sight) {
 			if !seen[provider] {
 				seen[provider] = true
 				s.note(s.letters(ctx, provider))
+				s.note(s.projections(ctx, provider))
 			}
 		}
 	}
@@ -226,6 +228,26 @@ func (s *sight) timers(ctx context.Context, p uow.Provider) error {
 	page, err := store.Find(ctx, outbox.TimerFilter{Status: outbox.TimerWaiting, Until: at.Add(-in).Add(time.Millisecond), Limit: 1000})
 	for _, t := range page.Timers {
 		s.left = append(s.left, fmt.Sprintf("timer %q of %s, %s: due since %s", t.Name, t.Owner, t.Type, t.AvailableAt.Format(time.RFC3339Nano)))
+	}
+	return err
+}
+
+// projections are at the head of the history when they have nothing left to do. One that
+// stands still at an event waits for somebody.
+func (s *sight) projections(ctx context.Context, p uow.Provider) error {
+	all, err := projection.List(ctx, p)
+	for _, b := range all {
+		if b.Status != projection.Live && !b.Fed {
+			continue // Its program doesn't run.
+		}
+		s.calls += int(b.Events)
+		what := fmt.Sprintf("projection %q, build %d: it has come to position %d of %d", b.Name, b.Build, b.Position, b.Head)
+		switch {
+		case b.Failure != nil:
+			s.parked = append(s.parked, fmt.Sprintf("%s, and stands still at %s: %s", what, b.Failure.Event, b.Failure.Error))
+		case b.Behind:
+			s.left = append(s.left, what)
+		}
 	}
 	return err
 }

@@ -83,12 +83,12 @@ func with(ctx context.Context, dir string, payWithin time.Duration, addr string,
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	lent, err1 := uow.New(uow.Config{Domain: library.Domain, Providers: []uow.Provider{db}})
+	lent, err1 := uow.New(uow.Config{Domain: library.Domain, Providers: []uow.Provider{db}, History: true})
 	billed, err2 := uow.New(uow.Config{Domain: billing.Domain, Providers: []uow.Provider{db}})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if err := errors.Join(engine.Migrate(ctx, lent, billed), library.Migrate(ctx, lent)); err != nil {
+	if err := engine.Migrate(ctx, lent, billed); err != nil {
 		return err
 	}
 	a := &apps{library.New(lent, payWithin), billing.New(billed)}

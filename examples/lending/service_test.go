@@ -31,10 +31,7 @@ type world struct {
 }
 
 func start(k *waybilltest.Kit) *world {
-	units := k.Units(library.Domain, func(c *uow.Config) { c.External = []outbox.Target{{Broker: "partner", Envelope: outbox.CloudEvents}} })
-	if err := library.Migrate(k.Context(domain.Origin{}), units); err != nil {
-		panic(err)
-	}
+	units := k.Units(library.Domain, func(c *uow.Config) { c.External, c.History = []outbox.Target{{Broker: "partner", Envelope: outbox.CloudEvents}}, true })
 	w := &world{k, &apps{library.New(units, library.PayWithin), billing.New(k.Units(billing.Domain))}}
 	k.Start(w.lib.Context(), w.bil.Context())
 	return w

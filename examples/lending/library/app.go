@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
-	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -43,7 +43,7 @@ func New(units *uow.Manager, payWithin time.Duration) *App {
 
 // Context is what an engine runs.
 func (a *App) Context() engine.Context {
-	return engine.Context{Commands: a.Commands, Subscriptions: []subscription.Stream{currentLoans}}
+	return engine.Context{Commands: a.Commands, Projections: []projection.Projection{CurrentLoans}}
 }
 
 func (a *App) place(ctx context.Context, c PlaceLoan) error {
@@ -63,39 +63,36 @@ func (a *App) end(ctx context.Context, loanID string, end func(*Loan) error) err
 
 // CurrentLoan is a row of the read model: the loans that a member has now.
 type CurrentLoan struct {
-	bun.BaseModel `bun:"table:current_loans"`
-
 	LoanID                   string `bun:",pk"`
 	MemberID, BookID, Status string
 }
 
-// Migrate makes the read model's table.
-func Migrate(ctx context.Context, units *uow.Manager) error {
-	_, err := units.Providers()[0].DB().NewCreateTable().Model((*CurrentLoan)(nil)).IfNotExists().Exec(ctx)
-	return err
-}
+var current = projection.NewTable[CurrentLoan]("current_loans", "member_id, loan_id")
 
-const (
-	update = "UPDATE current_loans SET status = ? WHERE loan_id = ?"
-	remove = "DELETE FROM current_loans WHERE loan_id = ?"
-)
-
-// currentLoans feeds it: each event once, and those of a loan in their order.
-var currentLoans = subscription.Stream{
-	Name: "library.current-loans", Category: "library::loan",
-	Handlers: []subscription.Handler{
-		subscription.On(func(ctx context.Context, e LoanPlaced) error {
-			return uow.Exec(ctx, "INSERT INTO current_loans (loan_id, member_id, book_id, status) VALUES (?, ?, ?, ?)", e.LoanID, e.MemberID, e.BookID, Pending)
+// CurrentLoans is made of the history of loans, and made anew when its Version is raised.
+var CurrentLoans = projection.Projection{
+	Name: "current-loans", Tables: []projection.Definition{current},
+	Handlers: []projection.Handler{
+		projection.On(func(ctx context.Context, e LoanPlaced) error {
+			return current.Put(ctx, CurrentLoan{e.LoanID, e.MemberID, e.BookID, string(Pending)})
 		}),
-		subscription.On(func(ctx context.Context, e LoanConfirmed) error { return uow.Exec(ctx, update, Active, e.LoanID) }),
-		subscription.On(func(ctx context.Context, e LoanOverdue) error { return uow.Exec(ctx, update, Overdue, e.LoanID) }),
-		subscription.On(func(ctx context.Context, e LoanReturned) error { return uow.Exec(ctx, remove, e.LoanID) }),
-		subscription.On(func(ctx context.Context, e LoanCancelled) error { return uow.Exec(ctx, remove, e.LoanID) }),
+		projection.On(func(ctx context.Context, e LoanConfirmed) error { return set(ctx, e.LoanID, Active) }),
+		projection.On(func(ctx context.Context, e LoanOverdue) error { return set(ctx, e.LoanID, Overdue) }),
+		projection.On(func(ctx context.Context, e LoanReturned) error { return current.Remove(ctx, e.LoanID) }),
+		projection.On(func(ctx context.Context, e LoanCancelled) error { return current.Remove(ctx, e.LoanID) }),
 	},
 }
 
-// LoansOf are a member's current loans.
-func (a *App) LoansOf(ctx context.Context, memberID string) (all []CurrentLoan, err error) {
-	err = a.Units.Providers()[0].Reader().NewSelect().Model(&all).Where("member_id = ?", memberID).Order("loan_id").Scan(ctx)
-	return all, err
+func set(ctx context.Context, loanID string, s Status) error {
+	return current.Change(ctx, loanID, func(l *CurrentLoan) { l.Status = string(s) })
+}
+
+// LoansOf are a member's current loans, those included that were placed before the call.
+func (a *App) LoansOf(ctx context.Context, memberID string) ([]CurrentLoan, error) {
+	if err := projection.Wait(ctx, a.Units, CurrentLoans.Name); err != nil {
+		return nil, err
+	}
+	return current.Find(ctx, a.Units, func(q *bun.SelectQuery) *bun.SelectQuery {
+		return q.Where("member_id = ?", memberID).Order("loan_id")
+	})
 }

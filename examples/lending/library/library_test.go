@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill/contract/contracttest"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/domain/domaintest"
+	"github.com/waybill-go/waybill/projection/projectiontest"
 )
 
 var (
@@ -43,6 +44,13 @@ func TestLending(t *testing.T) {
 	begun().When(FeeDeclined{"l1", "no credit"}).ThenSent(CancelLoan{"l1", "no credit"}).ThenEnded()
 	begun().WhenDue("pay-by").ThenSent(CancelLoan{"l1", "not paid in time"}).ThenEnded().
 		When(FeePaid{"l1"}).ThenSent() // Too late.
+}
+
+func TestCurrentLoans(t *testing.T) {
+	s := projectiontest.Given(t, Domain, CurrentLoans, "l1", placed, LoanConfirmed{"l1"}).And("l2", LoanPlaced{"l2", "b1", "bob", 100, payBy})
+	projectiontest.Then(s, current, CurrentLoan{"l1", "ann", "b1", "active"}, CurrentLoan{"l2", "bob", "b1", "pending"})
+	projectiontest.Then(s.And("l1", LoanOverdue{"l1"}).And("l2", LoanCancelled{"l2", "late"}), current, CurrentLoan{"l1", "ann", "b1", "overdue"})
+	projectiontest.Then(s.And("l1", LoanReturned{"l1"}), current)
 }
 
 func TestLoanPlaced_OfItsFirstVersion(t *testing.T) {
