@@ -23,13 +23,14 @@ func (e *Engine) listProjections(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, errs := fromEach(of, func(d *database) ([]projection.Progress, error) { return d.builds(r.Context()) })
+	ctx := r.Context()
+	all, errs := fromEach(of, func(d *database) ([]projection.Progress, error) { return d.builds(ctx) })
 	if len(errs) > 0 {
 		return nil, first(errs)
 	}
 	report, content := projectionsReport{[]projectionReport{}}, visitorOf(r).content()
 	for _, d := range of {
-		refused := d.lookAtProjections(r.Context()).refused
+		refused := d.lookAtProjections(ctx).refused
 		for _, b := range all[d.provider.Name()] {
 			if name != "" && b.Name != name {
 				continue

@@ -31,7 +31,9 @@ type world struct {
 }
 
 func start(k *waybilltest.Kit) *world {
-	units := k.Units(library.Domain, func(c *uow.Config) { c.External, c.History = []outbox.Target{{Broker: "partner", Envelope: outbox.CloudEvents}}, true })
+	units := k.Units(library.Domain, func(c *uow.Config) {
+		c.External, c.History = []outbox.Target{{Broker: "partner", Envelope: outbox.CloudEvents}}, true
+	})
 	w := &world{k, &apps{library.New(units, library.PayWithin), billing.New(k.Units(billing.Domain))}}
 	k.Start(w.lib.Context(), w.bil.Context())
 	return w
