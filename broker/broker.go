@@ -21,8 +21,8 @@ type Message struct {
 	// CloudEvent are the attributes of a CloudEvent of which Body is the data,
 	// without datacontenttype, which is the header "content-type". An adapter sends
 	// them as native headers, named and encoded as the CloudEvents binding of its
-	// protocol says; Receive returns them among Headers, as they came. Nil: Body is
-	// not the data of a CloudEvent.
+	// protocol says; Receive returns them among Headers, under the names that they have
+	// there, and decoded. Nil: Body is not the data of a CloudEvent.
 	CloudEvent map[string]string
 }
 

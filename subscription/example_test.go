@@ -2,13 +2,17 @@ package subscription_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/repository"
@@ -130,6 +134,105 @@ func payments(units *uow.Manager) subscription.Stream {
 		MaxAttempts: 10,
 		OnParked:    subscription.Skip, // payments don't depend on each other
 	}
+}
+
+// PaymentCaptured is an event of a payment provider who speaks no Waybill, but CloudEvents.
+type PaymentCaptured struct {
+	OrderID string `json:"order_id"`
+	Cents   int64  `json:"amount"`
+}
+
+var paying = domain.MustNew("paying",
+	domain.Aggregate[*Payment]("payment", domain.Event[PaymentNoted]()),
+	domain.PartnerEvent[PaymentCaptured]("com.psp.payment.captured"),
+)
+
+// Payment is an order's.
+type Payment struct {
+	domain.Root
+	Cents int64
+}
+
+type PaymentNoted struct{ OrderID string }
+
+// captured reads the provider's topic, and believes it nothing but the payment.
+func captured(units *uow.Manager) subscription.Stream {
+	repo := repository.New[*Payment](units)
+	return subscription.Stream{
+		Name: "payments", Category: "psp::payment", Broker: "psp", Units: units,
+		Inbound: subscription.Inbound{
+			Topic:  "payments.v1",
+			Format: subscription.CloudEvents(),
+			Trust:  subscription.Trust{Tenant: subscription.FixedTenant("acme")},
+		},
+		Handlers: []subscription.Handler{
+			subscription.On(func(ctx context.Context, e PaymentCaptured) error {
+				p := &Payment{Root: domain.RootWithID("payment-" + e.OrderID), Cents: e.Cents}
+				p.Raise(PaymentNoted{e.OrderID})
+				return repo.Save(ctx, p)
+			}),
+		},
+	}
+}
+
+// semicolons is what an old system sends: "captured;<number>;<order>;<cents>".
+func semicolons(m broker.Message) (subscription.Incoming, error) {
+	fields := strings.Split(string(m.Body), ";")
+	if len(fields) != 4 {
+		return subscription.Incoming{}, fmt.Errorf("%d fields, and not 4", len(fields))
+	}
+	cents, err := strconv.ParseInt(fields[3], 10, 64)
+	if err != nil {
+		return subscription.Incoming{}, err
+	}
+	data, err := json.Marshal(PaymentCaptured{OrderID: fields[2], Cents: cents})
+	return subscription.Incoming{
+		Metadata: domain.Metadata{ID: fields[1], Type: "com.psp.payment." + fields[0]},
+		Source:   "mainframe", // whose numbers they are
+		Key:      fields[2],   // messages of an order stay in order
+		Data:     data,
+	}, err
+}
+
+// A partner's stream is read like any other.
+func ExampleCloudEvents() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "paying")
+	check(err)
+	defer func() { check(os.RemoveAll(dir)) }()
+	db, err := sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(dir, "paying.db")})
+	check(err)
+	defer func() { check(db.Close()) }()
+	check(errors.Join(subscription.Migrations().Up(ctx, db.DB()), repository.Migrations().Up(ctx, db.DB())))
+	units, err := uow.New(uow.Config{Domain: paying, Providers: []uow.Provider{db}, NoOutbox: true})
+	check(err)
+
+	psp := memory.New(memory.Config{})
+	headers := map[string]string{"content-type": "application/json", "ce_specversion": "1.0", "ce_id": "17", "ce_source": "/psp", "ce_type": "com.psp.payment.captured"}
+	check(psp.Publish(ctx, []broker.Message{{ID: "17", Topic: "payments.v1", Key: "o-1", Headers: headers, Body: []byte(`{"order_id":"o-1","amount":1250}`)}}))
+	check(psp.Publish(ctx, []broker.Message{{ID: "18", Topic: "old", Key: "o-2", Body: []byte("captured;18;o-2;99")}}))
+
+	lines := captured(units)
+	lines.Name, lines.Inbound.Topic, lines.Inbound.Format = "old-payments", "old", semicolons
+	for _, s := range []subscription.Stream{captured(units), lines} {
+		r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: s, Broker: psp})
+		check(err)
+		check(r.Start(ctx))
+		for range time.Tick(time.Millisecond) {
+			if psp.Unacknowledged(s.Topic(), s.Name) == 0 {
+				break
+			}
+		}
+		check(r.Stop(ctx))
+	}
+	all, err := repository.New[*Payment](units).All(ctx, repository.Page{})
+	check(err)
+	for _, p := range all {
+		fmt.Println(p.ID(), p.Cents)
+	}
+	// Output:
+	// payment-o-1 1250
+	// payment-o-2 99
 }
 
 // A runner is made by the engine; here by hand, on a broker in memory.

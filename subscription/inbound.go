@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/outbox"
@@ -12,12 +14,18 @@ import (
 // defaultMaxBytes is the largest body, unless Inbound.MaxBytes says otherwise.
 const defaultMaxBytes = 1 << 20
 
-// Inbound says what a stream takes over of its messages.
+// Inbound says what a stream's messages are, and what is taken over of them.
 type Inbound struct {
+	// Topic is where they are. Defaults to that of the stream's Category, as in
+	// "ordering.order".
+	Topic string
+	// Format reads them. Defaults to [Waybill].
+	Format Format
 	// Trust says what is believed of what a message says of itself. Defaults to
 	// Trusted on the broker of the stream's own context, and to Untrusted elsewhere.
 	Trust Trust
-	// MaxBytes is the largest body. A larger message is parked without it. Defaults
+	// MaxBytes is the largest body, and the largest Data that Format makes of one. A
+	// larger message is parked without it. Defaults
 	// to 1 MiB or, where the stream is Trusted, to the limit of its context's own
 	// outbox if that is more; -1: no limit.
 	MaxBytes int
@@ -107,6 +115,9 @@ func (in Inbound) withDefaults(s Stream) Inbound {
 // check returns what is wrong with in.
 func (in Inbound) check() error {
 	var errs []error
+	if strings.ContainsFunc(in.Topic, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		errs = append(errs, fmt.Errorf("Inbound.Topic is %q, which no topic is called: name it as the broker does, or leave it out for that of Category", in.Topic))
+	}
 	if in.MaxBytes < -1 {
 		errs = append(errs, fmt.Errorf("Inbound.MaxBytes is %d: above 0, 0 for 1 MiB, or -1 for no limit", in.MaxBytes))
 	}

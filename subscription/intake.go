@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/jsondepth"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // What a message may have at most, whoever sent it. What has more is parked as
@@ -50,28 +50,75 @@ func (in intake) read(d broker.Delivery) *message {
 
 func (in intake) understand(received broker.Message) *message {
 	m := &message{Message: received}
-	id, typ := received.ID, received.Headers["type"]
+	got, without := Incoming{}, received
 	if m.fault, m.bad = in.measure(received); m.bad == nil {
-		if m.meta, m.data, m.bad = outbox.ParseEnvelope(received.Body); m.bad != nil {
+		if got, m.bad = in.format(received); m.bad != nil {
 			m.fault = undecodable
-		} else {
-			id, typ, m.traceparent = m.meta.ID, m.meta.Type, m.meta.Traceparent
+			if _, ok := errors.AsType[excess](m.bad); ok {
+				m.fault = refused
+			}
+		} else if m.fault, m.bad = in.weigh(got); m.bad == nil {
+			m.meta, m.data, m.traceparent = got.Metadata, got.Data, got.Traceparent
 			m.fault, m.bad = in.accept(&m.meta)
 		}
+	} else { // what it calls itself, as far as that can be told
+		without.Body = nil
+		got, _ = in.format(without)
 	}
+	id := cmp.Or(got.ID, received.ID)
 	m.id = inboxID(id, received)
 	if m.bad != nil {
-		m.meta = domain.Metadata{ID: plain(cut(id)), Type: plain(cut(typ))}
+		m.meta, m.data = domain.Metadata{ID: plain(cut(id)), Type: plain(cut(got.Type))}, got.Data
 		m.Headers = fitting(m.Headers)
 	}
 	if m.fault == tooLarge {
-		m.Body = nil
+		m.Body, m.data = nil, nil
 	}
-	if m.key = cmp.Or(received.Key, m.id); len(m.key) > maxText { // without a key it has no order to keep
+	if m.key = cmp.Or(got.Key, received.Key, m.id); len(m.key) > maxText { // without a key it has no order to keep
 		m.key = indexable(m.key)
 	}
 	m.keyID = indexable(m.key)
 	return m
+}
+
+// format reads a message in the stream's form.
+func (in intake) format(received broker.Message) (got Incoming, err error) {
+	read := in.Format
+	if read == nil {
+		read = Waybill()
+	}
+	err = protect(func() (err error) {
+		got, err = read(received)
+		return err
+	})
+	if err != nil {
+		return got, err
+	}
+	if got.ID == "" || got.Type == "" {
+		return got, errors.New("subscription: Stream.Inbound.Format found no ID or no Type")
+	}
+	if strings.ContainsFunc(got.Source, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return got, fmt.Errorf("subscription: the message's source is %.100q: no source has blanks", got.Source)
+	}
+	if got.Source != "" {
+		// No other source and id give the same: the first has no blanks.
+		got.ID = got.Source + " " + got.ID
+	}
+	return got, nil
+}
+
+// weigh refuses what became too much when it was unpacked.
+func (in intake) weigh(got Incoming) (reason, error) {
+	switch {
+	case in.MaxBytes > 0 && len(got.Data) > in.MaxBytes:
+		return tooLarge, fmt.Errorf("subscription: the data has %d bytes, unpacked, and is not kept: the limit is %d (Stream.Inbound.MaxBytes)", len(got.Data), in.MaxBytes)
+	case len(got.Key) > maxText:
+		return refused, tooLong("key", got.Key)
+	case in.Format == nil: // its data is a part of the body
+	case checkDepth(got.Data) != nil:
+		return refused, fmt.Errorf("subscription: the data is nested deeper than %d", maxNesting)
+	}
+	return "", nil
 }
 
 // measure refuses what is too much before anybody works on it.
@@ -90,8 +137,6 @@ func (in intake) measure(m broker.Message) (reason, error) {
 		return refused, tooLong("key", m.Key)
 	case len(m.ID) > maxText:
 		return refused, tooLong("native id", m.ID)
-	case jsondepth.Exceeds(m.Body, maxNesting):
-		return refused, fmt.Errorf("subscription: the body is nested deeper than %d", maxNesting)
 	}
 	return "", nil
 }

@@ -29,7 +29,8 @@ type Stream struct {
 	Broker string
 	// Provider is the database of inbox and effect. Defaults to the first of Units.
 	Provider string
-	// Inbound says what is believed of messages, and how large they may be.
+	// Inbound says where messages are, in what form, what is believed of them, and how
+	// large they may be.
 	Inbound Inbound
 	// Instances are what the messages belong to, in place of their key. For package
 	// process; nil: there are none.
@@ -113,7 +114,7 @@ func (s Stream) WithDefaults() Stream {
 }
 
 // Topic is where the stream's messages are.
-func (s Stream) Topic() string { return outbox.DefaultTopic(s.Category) }
+func (s Stream) Topic() string { return cmp.Or(s.Inbound.Topic, outbox.DefaultTopic(s.Category)) }
 
 // check returns the stream's handlers by event, and everything that is wrong
 // with the stream.

@@ -248,6 +248,9 @@ func (k *Kit) deliver(to *uow.Manager, key string, event any) error {
 	if err != nil {
 		return err
 	}
+	if s.Inbound.Format != nil {
+		return fmt.Errorf("the stream %s reads a form of its own (Inbound.Format), in which %T has to be written: publish it there by Broker(%q)", s.Name, event, s.Broker)
+	}
 	m, _, err := made(to.Domain(), s.Category, key, event, k.Now())
 	if err != nil {
 		return err

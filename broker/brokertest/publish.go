@@ -114,7 +114,7 @@ func (s suite) roundTrip(t *testing.T) {
 		sent[i].ID, sent[i].Topic = m.ID, topic
 	}
 	event := message(topic, "event", "")
-	event.CloudEvent = map[string]string{"id": event.ID, "subject": "o-1"}
+	event.CloudEvent = map[string]string{"id": event.ID, "subject": "o-1", "source": "/a%20b", "zone": "Łódź 100%"}
 	sent = append(sent, event)
 	before := time.Now()
 	s.send(t, b, sent...)

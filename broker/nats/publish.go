@@ -310,6 +310,13 @@ func decode(m *nats.Msg, meta *nats.MsgMetadata) broker.Message {
 		}
 	}
 	decodeHeaders(headers)
+	for name, value := range headers {
+		if strings.HasPrefix(name, cloudEventsPrefix) {
+			if value, err := url.PathUnescape(value); err == nil {
+				headers[name] = value
+			}
+		}
+	}
 	decoded := broker.Message{ID: ownID(m.Header.Get(nats.MsgIdHdr), m.Subject), Topic: m.Subject, Key: headers[keyHeader], Headers: headers, Body: m.Data}
 	maps.DeleteFunc(headers, func(name, _ string) bool { return name == keyHeader })
 	if decoded.ID == "" {
