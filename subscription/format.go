@@ -72,8 +72,9 @@ func cloudEvent(m broker.Message) (Incoming, error) {
 	if err := checkDepth(m.Body); err != nil {
 		return Incoming{}, err
 	}
-	attributes, err := map[string]string{}, error(nil)
+	attributes := map[string]string{}
 	var data []byte
+	var err error
 	contentType := ""
 	for name, value := range m.Headers {
 		if strings.EqualFold(name, "content-type") {

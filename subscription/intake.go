@@ -50,7 +50,7 @@ func (in intake) read(d broker.Delivery) *message {
 
 func (in intake) understand(received broker.Message) *message {
 	m := &message{Message: received}
-	got, without := Incoming{}, received
+	var got Incoming
 	if m.fault, m.bad = in.measure(received); m.bad == nil {
 		if got, m.bad = in.format(received); m.bad != nil {
 			m.fault = undecodable
@@ -62,8 +62,9 @@ func (in intake) understand(received broker.Message) *message {
 			m.fault, m.bad = in.accept(&m.meta)
 		}
 	} else { // what it calls itself, as far as that can be told
-		without.Body = nil
-		got, _ = in.format(without)
+		unread := received
+		unread.Body = nil
+		got, _ = in.format(unread)
 	}
 	id := cmp.Or(got.ID, received.ID)
 	m.id = inboxID(id, received)
