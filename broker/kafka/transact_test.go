@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -149,6 +150,31 @@ func TestTransact_TheMarkDecidesAnUnansweredCommit(t *testing.T) {
 			require.Equal(t, "4", all[len(all)-1])
 		})
 	}
+}
+
+// The mark is read behind the fence: what the old owner commits until then is in it, and
+// after that it commits nothing more. (MARKERFIRST in model/tx.pml)
+func TestTransact_TheMarkIsReadBehindTheFence(t *testing.T) {
+	t.Parallel()
+	net := newNetwork()
+	old, young := open(t, nil), open(t, func(c *kafka.Config) { c.Dial = net.Dial })
+	topic, id := topic(t, old), newID()
+	owner, _ := transact(t, old, id)
+	require.NoError(t, owner.Publish(bounded(t), broker.Mark{N: 1}, run(topic, "a", 0, 1)))
+	var once sync.Once
+	var late error
+	net.on(func(request []byte) (bool, error) {
+		if len(request) > 6 && int16(binary.BigEndian.Uint16(request[4:])) == kmsg.InitProducerID.Int16() {
+			once.Do(func() { late = owner.Publish(bounded(t), broker.Mark{N: 2, Note: "late"}, run(topic, "a", 1, 1)) })
+		}
+		return true, nil
+	}, nil)
+	_, mark := transact(t, young, id)
+	require.NoError(t, late)
+	require.Equal(t, broker.Mark{N: 2, Note: "late"}, mark)
+	require.Error(t, owner.Publish(bounded(t), broker.Mark{N: 3}, run(topic, "a", 2, 1)))
+	all, _ := received(t, young, topic, 2)
+	require.Equal(t, []string{"0", "1"}, all)
 }
 
 // While nobody answers, an id isn't opened, and nothing is published with one that was: both
