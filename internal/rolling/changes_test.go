@@ -162,6 +162,7 @@ func (f form) build(t *testing.T, name string) build {
 // guide's order nothing is parked, passed over or heard twice, also if the last deployment
 // is taken back.
 func TestChanges_N3_OfTheGuide(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]changing{"rename": rename(), "split": split(), "merge": merge(), "retire": retire()} {
 		t.Run(name, func(t *testing.T) {
 			databases(t, func(t *testing.T, d *deployment) {
