@@ -178,7 +178,7 @@ func TestObservatory_Keyboard(t *testing.T) {
 	s := start(t)
 	b := open(t)
 	b.open(s, "")
-	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Timers that wait", "7": "Commands", "8": "Processes", "1": "Overview"} {
+	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Timers that wait", "7": "Commands", "8": "Processes", "9": "Projections", "1": "Overview"} {
 		b.press(key)
 		b.shows("h1", title)
 	}

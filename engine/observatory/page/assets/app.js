@@ -15,6 +15,7 @@ import { waiting } from './views/waiting.js';
 import { commands } from './views/commands.js';
 import { processes } from './views/processes.js';
 import { processOf } from './views/process.js';
+import { projections } from './views/projections.js';
 
 const views = [
   { path: '', title: 'Overview', view: overview },
@@ -25,6 +26,7 @@ const views = [
   { path: 'waiting', title: 'Waiting', view: waiting },
   { path: 'commands', title: 'Commands', view: commands },
   { path: 'processes', title: 'Processes', view: processes, one: processOf },
+  { path: 'projections', title: 'Projections', view: projections },
 ];
 
 const main = document.getElementById('main');
