@@ -134,6 +134,7 @@ func (e *exam) checks() []check {
 		{"accounts", "outbox", (*exam).accounts},
 		{"timers", "timers", (*exam).timers},
 		{"processes", "process", (*exam).processes},
+		{"projections", "projection", (*exam).projections},
 	}
 	subscriptions := []check{{"subscriptions", "subscription", (*exam).subscriptions}}
 	if e.postgres() {

@@ -1,0 +1,31 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/projection"
+)
+
+// projections looks for those that stand still, and for those in use that nobody feeds.
+func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
+	all, err := projection.List(ctx, e.provider)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range all {
+		where := fmt.Sprintf("projection %s, build %d", p.Name, p.Build)
+		live := p.Status == projection.Live
+		switch {
+		case p.Failure != nil && (live || p.Fed):
+			e.add(Critical, where, fmt.Sprintf("it stands still at position %d: %s can't be handled", p.Failure.Position, p.Failure.Event),
+				"waybill projections list "+p.Name+" says why; correct the handler, or go on without the event: waybill projections skip")
+		case live && !p.Fed:
+			e.add(Warning, where, "its view is in use, and no process feeds it",
+				fmt.Sprintf("start an engine whose build has version %d of it; if no build has it any more: waybill projections retire %s", p.Version, p.Name))
+		}
+	}
+	return "every projection in use is fed, and none stands still", nil
+}
