@@ -362,7 +362,7 @@ func TestAPI_DatabasesThatCantAnswer(t *testing.T) {
 
 	_, err := other.DB().ExecContext(t.Context(), "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', 99, '2026-01-02T03:04:05.678Z')")
 	require.NoError(t, err)
-	ask("this build knows only 4; deploy a newer build")
+	ask("this build knows only 5; deploy a newer build")
 
 	_, err = other.DB().ExecContext(t.Context(), "DELETE FROM waybill_migrations WHERE version = 99; ALTER TABLE dead_letters RENAME TO letters")
 	require.NoError(t, err)
