@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybill-go/waybill/broker"
@@ -91,9 +90,9 @@ func TestTransact_ConsumersSeeWhatIsCommitted(t *testing.T) {
 func TestTransact_ATooLargeMessageIsNamed(t *testing.T) {
 	t.Parallel()
 	b := open(t, func(c *kafka.Config) { c.MaxMessageBytes = 100_000 })
-	name := topic(t, b)
-	limit := "2000"
-	_, err := admin(t).AlterTopicConfigs(bounded(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &limit}}, name)
+	// With its limit from the beginning: a broker hears of a change of it some time later.
+	name, limit := "test."+uuid.NewString(), "2000"
+	_, err := admin(t).CreateTopic(bounded(t), 1, -1, map[string]*string{"max.message.bytes": &limit}, name)
 	require.NoError(t, err)
 	messages := run(name, "a", 0, 9)
 	messages[4] = message(name, "a", string(make([]byte, 5000)))

@@ -324,7 +324,11 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 	}
 	w.t.Logf("%d processes, %d kills, ended after %v", number, kills, time.Since(began))
 	open := "documents WHERE category = 'shop::order' AND state ->> 'Status' = 'placed'"
-	eventually(t, func() bool { return w.count(open) == 0 && w.count("timers") == 0 && w.waiting() == 0 }, "every order is complete or cancelled, and nothing waits")
+	eventually(t, func() bool { return w.count(open) == 0 && w.count("timers") == 0 && w.waiting() == 0 }, "every order is complete or cancelled, and nothing waits: %v", says(func() string {
+		return fmt.Sprintf("open orders %v, timers %v, rows %v, letters %v", w.strings("SELECT id FROM "+open), w.strings("SELECT concat_ws(' ', status, name, owner, available_at, sent_at) FROM timers"),
+			w.strings("SELECT concat_ws(' ', seq, status, topic, partition_key, attempts, error) FROM outbox WHERE status NOT IN ('published')"),
+			w.strings("SELECT concat_ws(' ', status, subscription, message_id, error) FROM dead_letters"))
+	}))
 	require.Zero(t, w.count("dead_letters WHERE status NOT IN ('replayed')"))
 	require.Positive(t, kills)
 
@@ -348,3 +352,8 @@ func (w *world) purchases() *process {
 		c.Role, c.Outbox = "purchases", outbox.Config{Lease: 3 * time.Second}
 	}))
 }
+
+// says is a text that is made when it is needed.
+type says func() string
+
+func (s says) String() string { return s() }
