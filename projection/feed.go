@@ -44,6 +44,7 @@ type page struct {
 	at     []int64 // Their positions.
 	upTo   int64
 	more   bool
+	atHead bool // There was nothing behind it when it was looked for.
 	err    error
 	fault  *HandlerError // The event behind the last one, which can't be decoded.
 }
@@ -179,6 +180,7 @@ func (w *worker) read(ctx context.Context, after int64) (p page) {
 	}
 	found, err := w.reader.Page(ctx, from, 0, w.program.Batch*w.shards)
 	p.err, p.upTo, p.more = err, max(found.UpTo, after), found.More
+	p.atHead = !found.More && !found.Unknown
 	if err != nil {
 		return p
 	}
@@ -193,7 +195,7 @@ func (w *worker) read(ctx context.Context, after int64) (p page) {
 		event, err := w.program.decode(e)
 		if err != nil {
 			p.fault = &HandlerError{Projection: w.program.Name, Position: e.Position, Type: e.Type, ID: e.ID, Err: err}
-			p.more = true
+			p.more, p.atHead = true, false
 			return p
 		}
 		p.events, p.at = append(p.events, event), append(p.at, e.Position)
@@ -221,7 +223,7 @@ func shardOf(category, id string, n int) int {
 // apply commits what a page has, in one batch if all goes well.
 func (w *worker) apply(ctx context.Context, p page) error {
 	for {
-		n, upTo, atHead := len(p.events), p.upTo, !p.more
+		n, upTo, atHead := len(p.events), p.upTo, p.atHead
 		if n > 0 && w.single > 0 {
 			n = 1
 		}

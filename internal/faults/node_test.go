@@ -74,7 +74,7 @@ type nodeConfig struct {
 type trap struct {
 	KillAt   string        // Whoever publishes this message dies.
 	KillNext string        // Whoever has published dies, unless this file exists.
-	KillFrom int64         // Whoever has published so many messages dies.
+	KillFrom int64         // Whoever has published, or projected, so many messages dies.
 	Gate     string        // "before" the call, or "after" it, or before the "start" of the engine.
 	Detached bool          // The call goes on whatever its context says: its bytes were on the wire.
 	Delay    time.Duration // before and after each call, at most.

@@ -202,6 +202,8 @@ const (
 func eventually(t *testing.T, condition func() bool, format string, args ...any) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); <-time.After(tick) {
-		require.True(t, time.Now().Before(deadline), "not within %v: %s", patience, fmt.Sprintf(format, args...))
+		if time.Now().After(deadline) {
+			require.FailNow(t, "waited in vain", "%v: %s", patience, fmt.Sprintf(format, args...))
+		}
 	}
 }

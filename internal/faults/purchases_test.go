@@ -325,9 +325,8 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 	w.t.Logf("%d processes, %d kills, ended after %v", number, kills, time.Since(began))
 	open := "documents WHERE category = 'shop::order' AND state ->> 'Status' = 'placed'"
 	eventually(t, func() bool { return w.count(open) == 0 && w.count("timers") == 0 && w.waiting() == 0 }, "every order is complete or cancelled, and nothing waits: %v", says(func() string {
-		return fmt.Sprintf("open orders %v, timers %v, rows %v, letters %v", w.strings("SELECT id FROM "+open), w.strings("SELECT concat_ws(' ', status, name, owner, available_at, sent_at) FROM timers"),
-			w.strings("SELECT concat_ws(' ', seq, status, topic, partition_key, attempts, error) FROM outbox WHERE status NOT IN ('published')"),
-			w.strings("SELECT concat_ws(' ', status, subscription, message_id, error) FROM dead_letters"))
+		return fmt.Sprintf("open orders %v, timers %v, rows %v, letters %v", w.strings("SELECT id FROM "+open), w.strings("SELECT (to_jsonb(t) - 'message' - 'payload')::text FROM timers t"),
+			w.strings("SELECT to_jsonb(o)::text FROM outbox o WHERE status <> 'published'"), w.strings("SELECT to_jsonb(d)::text FROM dead_letters d"))
 	}))
 	require.Zero(t, w.count("dead_letters WHERE status NOT IN ('replayed')"))
 	require.Positive(t, kills)

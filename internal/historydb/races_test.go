@@ -44,6 +44,35 @@ func TestRace_APositionThatCommitsLateHoldsBackHigherOnes(t *testing.T) {
 	}
 }
 
+// Who looks for the first time while others write knows of no end: an empty page is none.
+func TestReader_AnEmptyPageBesideWritersIsNoEnd(t *testing.T) {
+	t.Parallel()
+	w := onPostgres(t)
+	page := func(r *historydb.Reader, after int64) historydb.Page {
+		p, err := r.Page(t.Context(), after, 0, 10)
+		require.NoError(t, err)
+		return p
+	}
+	require.False(t, page(historydb.NewReader(w.Reader(), historydb.Filter{}), 0).Unknown, "there is nothing")
+	w.write(w.DB(), "history", "one")
+	w.write(w.DB(), "history", "two")
+	open := w.begin()
+	w.write(open, "history", "late")
+	for _, after := range []int64{0, 1} {
+		r := historydb.NewReader(w.Reader(), historydb.Filter{})
+		p := page(r, after)
+		require.Empty(t, p.Events)
+		require.True(t, p.Unknown)
+		require.False(t, p.More)
+	}
+	r := historydb.NewReader(w.Reader(), historydb.Filter{})
+	require.True(t, page(r, 0).Unknown)
+	require.NoError(t, open.Commit())
+	p := page(r, 0)
+	require.False(t, p.Unknown)
+	require.Len(t, p.Events, 3)
+}
+
 // The rows are read with a snapshot of after the wait, and not of when the highest
 // position was noted.
 func TestRace_WhatCommitsDuringTheWaitIsRead(t *testing.T) {

@@ -72,6 +72,10 @@ type Page struct {
 	UpTo int64
 	// More says that there may be more already.
 	More bool
+	// Unknown says that nothing can be read yet, and how much there is isn't known: since
+	// before the reader's first look somebody writes events. An empty page that is Unknown
+	// is no end.
+	Unknown bool
 }
 
 // Page reads up to limit events after a position; 0 is the beginning. Nothing will
@@ -88,7 +92,7 @@ func (r *Reader) Page(ctx context.Context, after, until int64, limit int) (p Pag
 	if until != 0 {
 		end = min(end, until)
 	}
-	p.UpTo = after
+	p.UpTo, p.Unknown = after, r.horizon.upTo == 0 && r.horizon.noted != 0
 	if end <= after && after != 0 {
 		return p, nil
 	}
