@@ -177,7 +177,14 @@ func (p *process) wait() {
 	select {
 	case <-p.ended:
 	case <-time.After(patience):
-		require.Fail(p.t, "it doesn't end", "%s\n%s", p.name, p.logged())
+		p.signal(syscall.SIGQUIT) // for its goroutines
+		select {
+		case <-p.ended:
+		case <-time.After(10 * time.Second):
+			p.kill()
+		}
+		text := p.logged()
+		require.FailNow(p.t, "it doesn't end", "%s\n%s", p.name, text[max(0, len(text)-30_000):])
 	}
 }
 
