@@ -143,6 +143,12 @@ func TestAPI_C_12_C_14_ListDeadLetters(t *testing.T) {
 	require.Equal(t, got.Letters[1].Seq, next)
 	require.Equal(t, 1, list(fmt.Sprintf("limit=2&after=%d", next)))
 	require.Empty(t, got.Next)
+
+	// N3: what a build has to read that is to handle it.
+	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE dead_letters SET reason = 'newer_version', needs = 'Sales.SaleMade.v2' WHERE id = ?", of.ID)
+	require.NoError(t, err)
+	require.Equal(t, 1, list("reason=newer_version"))
+	require.Equal(t, "Sales.SaleMade.v2", got.Letters[0].Needs)
 }
 
 func TestAPI_ParametersThatAreWrong(t *testing.T) {

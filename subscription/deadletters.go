@@ -148,6 +148,10 @@ type DeadLetter struct {
 
 	Status    DeadLetterStatus `json:"status"`
 	Reason    string           `json:"reason"`
+	// Needs is what a build has to read to handle it: "Ordering.OrderPlaced.v2", or
+	// "stored:library::book.v2" of what its handler loads; "": nothing in particular. The
+	// first runner of such a build handles it by itself.
+	Needs     string           `json:"needs"`
 	Error     string           `json:"error"`
 	ErrorType string           `json:"error_type"`
 	Attempts  int              `json:"attempts"`
@@ -165,6 +169,11 @@ func (l DeadLetter) Of(subscription string) bool {
 	return subscription == l.Subscription || subscription == l.Subscription+"."+l.Topic
 }
 
+// Open says whether its message has had no effect yet, and may have one.
+func (l DeadLetter) Open() bool {
+	return l.Status != DeadLetterReplayed && l.Status != DeadLetterDiscarded
+}
+
 // DeadLetterDetails is all of a dead letter, and its place in its key.
 type DeadLetterDetails struct {
 	DeadLetter
@@ -179,14 +188,14 @@ type DeadLetterDetails struct {
 }
 
 const letterColumns = "d.id, d.seq, d.subscription, d.topic, d.partition_key, d.message_id, COALESCE(d.message_type, ''), d.status, d.reason," +
-	" d.error, COALESCE(d.error_type, ''), d.attempts, d.first_at, d.last_at, d.holds, d.replays, d.due_at"
+	" COALESCE(d.needs, ''), d.error, COALESCE(d.error_type, ''), d.attempts, d.first_at, d.last_at, d.holds, d.replays, d.due_at"
 
 // scan reads letterColumns, and more columns after them.
 func (l *DeadLetter) scan(scan func(...any) error, more ...any) error {
 	var first, last, due dbtime.Time
 	err := scan(append([]any{
 		&l.ID, &l.Seq, &l.Subscription, &l.Topic, &l.Key, &l.MessageID, &l.Type, &l.Status, &l.Reason,
-		&l.Error, &l.ErrorType, &l.Attempts, &first, &last, &l.Holds, &l.Replays, &due,
+		&l.Needs, &l.Error, &l.ErrorType, &l.Attempts, &first, &last, &l.Holds, &l.Replays, &due,
 	}, more...)...)
 	l.FirstAt, l.LastAt = first.Time, last.Time
 	if due.Valid {

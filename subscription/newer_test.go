@@ -120,6 +120,9 @@ func TestNewerVersion_N3_OfWhatIsStored(t *testing.T) {
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE reason = 'held'"))
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE needs = 'stored:Ordering.OrderPlaced.v2'"))
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE needs = 'stored:shipping::crate.v2'"))
+		listed, err := subscription.NewDeadLetters(w.provider).List(t.Context(), subscription.DeadLetterFilter{Reason: "newer_version"}, subscription.DeadLetterPage{})
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"stored:Ordering.OrderPlaced.v2", "stored:shipping::crate.v2"}, []string{listed.Letters[0].Needs, listed.Letters[1].Needs}, "operators see it")
 		require.Zero(t, old.Status().Retries, "another attempt would not mend it")
 
 		// One that fails in the new build as well is not for it alone any more.
@@ -135,7 +138,7 @@ func TestNewerVersion_N3_OfWhatIsStored(t *testing.T) {
 			return w.count("SELECT count(*) FROM dead_letters WHERE reason = 'parked' AND needs IS NULL") == 1
 		}, "it is parked by the new build")
 		mended.Store(true)
-		_, err := subscription.NewDeadLetters(w.provider).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", Reason: "parked"}, subscription.ReplayOptions{Actor: "ada"})
+		_, err = subscription.NewDeadLetters(w.provider).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", Reason: "parked"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
 		w.until(func() bool { return len(w.effects("o")) == 2 }, "both are handled")
 		require.Equal(t, []string{"unknown: 1", "unknown: 2"}, w.effects("o"))

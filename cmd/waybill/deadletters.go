@@ -96,7 +96,7 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	t := newTable(stdout, len(all), "ID", "SUBSCRIPTION", "STATUS", "REASON", "TYPE", "KEY", "ATTEMPTS", "LAST ATTEMPT", "ERROR")
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		for _, d := range all[provider].Letters {
-			t.row(provider, d.ID, d.Subscription, string(d.Status), d.Reason, d.Type, oneLine(d.Key), fmt.Sprint(d.Attempts), when(d.LastAt), oneLine(d.Error))
+			t.row(provider, d.ID, d.Subscription, string(d.Status), reasonOf(d), d.Type, oneLine(d.Key), fmt.Sprint(d.Attempts), when(d.LastAt), oneLine(d.Error))
 		}
 	}
 	if err := t.flush(err, "No dead letter is like that."); err != nil {
@@ -106,6 +106,15 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 		return fmt.Sprintf("%d of %d", len(p.Letters), p.Total), p.Next, p.Next != 0
 	})
 	return nil
+}
+
+// reasonOf is why a dead letter is there, with what it needs that older builds couldn't
+// read.
+func reasonOf(d subscription.DeadLetter) string {
+	if d.Needs == "" || !d.Open() {
+		return d.Reason
+	}
+	return d.Reason + ", needs " + d.Needs
 }
 
 type showLetterCmd struct {
@@ -160,6 +169,13 @@ func (s *shown) print(w io.Writer) {
 	}
 	field("Status", "%s: %s", s.Status, status)
 	field("Reason", "%s: %s", s.Reason, reasonWords[s.Reason])
+	if s.Needs != "" && s.Open() {
+		name, loads := s.Needs, ""
+		if stored, ok := strings.CutPrefix(name, "stored:"); ok {
+			name, loads = stored, ", which its handler loads"
+		}
+		field("Needs", "a build that reads %s%s: the first one that runs handles it by itself", name, loads)
+	}
 	field("Message", "%s, %s", cmp.Or(s.Type, "of no known type"), s.MessageID)
 	field("Topic, key", "%s, %s", s.Topic, s.Key)
 	field("Place", "%s", s.place())

@@ -115,6 +115,16 @@ shipping      1      parked .*
 shipping      1      held .*
 $`, run("summary").stdout)
 		require.Contains(t, run("summary", "--json", "--until", "1h").stdout, `"count": 1`)
+
+		// N3: what a build has to read that is to handle it.
+		for _, c := range []struct{ needs, says string }{
+			{"Ordering.OrderPlaced.v2", "a build that reads Ordering.OrderPlaced.v2: the first"},
+			{"stored:library::book.v2", "a build that reads library::book.v2, which its handler loads: the first"},
+		} {
+			execute(t, p, "UPDATE dead_letters SET reason = 'newer_version', needs = ? WHERE id = ?", c.needs, mail)
+			require.Contains(t, run("list").stdout, " newer_version, needs "+c.needs+" ")
+			require.Contains(t, run("show", mail).stdout, "Needs         "+c.says+" one that runs handles it by itself\n")
+		}
 	})
 }
 

@@ -49,6 +49,9 @@ export const short = (text, length = 90) => (text && text.length > length ? `${t
 
 export const plural = (n, one, many = `${one}s`) => `${numbers.format(n)} ${n === 1 ? one : many}`;
 
+// needed is what a dead letter waits for that older builds couldn't read.
+export const needed = (needs) => (needs.startsWith('stored:') ? `a build that reads ${needs.slice('stored:'.length)}, which its handler loads` : `a build that reads ${needs}`);
+
 // query is a part of a hash or of an API's address; what is empty is left out.
 export function query(values) {
   const q = new URLSearchParams();

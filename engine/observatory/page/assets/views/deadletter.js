@@ -2,7 +2,7 @@
 import { actionButton } from '../actions.js';
 import { fact, follow, payload } from '../detail.js';
 import { badge, h, replace } from '../dom.js';
-import { count, found, plural, query, when } from '../format.js';
+import { count, found, needed, plural, query, when } from '../format.js';
 import { messageLink } from './messages.js';
 
 export function deadLetter(main, { rest, signal }) {
@@ -19,7 +19,7 @@ export function deadLetter(main, { rest, signal }) {
       h('dl', { class: 'facts' },
         fact('Message', l.message_id && messageLink(l.message_id)), fact('Type', l.type), fact('Subscription', l.subscription), fact('Database', l.provider),
         fact('Topic', l.topic), fact('Key', found(l.key, `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, l.key, Infinity)),
-        fact('Reason', l.reason), fact('Attempts', count(l.attempts)), fact('First tried', when(l.first_at)), fact('Last tried', when(l.last_at)),
+        fact('Reason', l.reason), fact('Needs', open && l.needs && `${needed(l.needs)}: the first one that runs handles it by itself`), fact('Attempts', count(l.attempts)), fact('First tried', when(l.first_at)), fact('Last tried', when(l.last_at)),
         fact('Replays', count(l.replays)), fact('Due', l.due_at && when(l.due_at)),
         fact('Before it in its key', l.before > 0 && [`${plural(l.before, 'open one')}, the first `, h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.head)}` }, l.head)]),
         fact('Behind it in its key', l.behind > 0 && plural(l.behind, 'open one'))),

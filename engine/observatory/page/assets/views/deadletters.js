@@ -2,7 +2,7 @@
 import { get } from '../api.js';
 import { actionButton } from '../actions.js';
 import { badge, h, problem, replace, table } from '../dom.js';
-import { count, found, plural, query, short, when } from '../format.js';
+import { count, found, needed, plural, query, short, when } from '../format.js';
 import { now, providers } from '../live.js';
 import { filterFrom, pages, search } from '../search.js';
 
@@ -62,7 +62,7 @@ export function deadLetters(main, { params, signal }) {
       { title: 'Message', cell: (l) => [h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.id)}` }, l.message_id || l.id), h('div', { class: 'quiet' }, l.type || 'type not known')] },
       { title: 'Subscription', cell: (l) => l.subscription },
       { title: 'Key', cell: (l) => found(l.key, `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, l.key) },
-      { title: 'Reason', cell: (l) => l.reason },
+      { title: 'Reason', cell: (l) => [l.reason, l.needs && !['replayed', 'discarded'].includes(l.status) && h('div', { class: 'quiet' }, `needs ${needed(l.needs)}`)] },
       { title: 'Attempts', num: true, cell: (l) => count(l.attempts) },
       { title: 'Last tried', cell: (l) => when(l.last_at) },
       { title: 'Error', cell: (l) => h('span', { class: 'error', title: l.error }, short(l.error)) },
