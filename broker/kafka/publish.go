@@ -26,6 +26,9 @@ const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = time.Second
 	answerIn  = 3 * time.Second
+
+	// takeBackIn is how long kgo has for calling promises before it is asked again.
+	takeBackIn = 50 * time.Millisecond
 )
 
 // producer is a kgo client that sends one call at a time. Its rounds have at most
@@ -115,7 +118,7 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	var why error
 	if p.client.Flush(bounded) != nil {
 		why = context.Cause(bounded)
-		p.abort(context.WithoutCancel(ctx))
+		p.abort()
 	}
 	a, trouble := p.wire.end()
 	e := ending{account: a, why: why, trouble: trouble, scope: broker.ScopeTopic}
@@ -130,12 +133,21 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	}
 }
 
-// abort takes back all that isn't settled. Afterwards nothing of it is sent.
-func (p *producer) abort(ctx context.Context) {
+// abort takes back all that isn't settled. Afterwards nothing of it is sent: the wire
+// stays shut until kgo has no record any more.
+//
+// Once isn't enough: kgo takes from its partitions first and from the topics it doesn't
+// know yet then. Records that it gets to know the partitions of in between go from there
+// to here behind its back, and would wait for a connection for ever.
+func (p *producer) abort() {
 	p.broken = true
 	p.wire.close()
-	p.client.UnsafeAbortBufferedRecords()
-	_ = p.client.Flush(ctx) // Only the promises are left.
+	for left := true; left; {
+		p.client.UnsafeAbortBufferedRecords()
+		bounded, cancel := context.WithTimeout(context.Background(), takeBackIn)
+		left = p.client.Flush(bounded) != nil // Nil: every promise was called.
+		cancel()
+	}
 	p.wire.open()
 }
 
