@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -289,6 +290,49 @@ func TestHealth_O4_WhoseCallsHangGivesItsPartitionsAway(t *testing.T) {
 		w.ready(map[*process]int{b: 8})
 		require.Positive(t, w.logs.count("a call of the broker does not return"))
 		close(hanging)
+	})
+}
+
+// O4: if the calls of all hang, all keep their shares and go on trying, one row at a time,
+// and say so: nothing stands still in silence. It goes on when calls return again.
+func TestHealth_O4_IfAllCallsHangItIsSaid(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hanging := make(chan struct{})
+		var calls atomic.Int64
+		hang := func(context.Context, []broker.Message) error {
+			calls.Add(1)
+			<-hanging
+			return broker.Classify(broker.Unknown, errors.New("too late"))
+		}
+		a, b := w.start(), w.start()
+		w.ready(map[*process]int{a: 4, b: 4})
+		a.broker.through(hang)
+		b.broker.through(hang)
+		ids := w.commit(nil, 5, 20)
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // in a bubble
+		before := calls.Load()
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // in a bubble
+		require.LessOrEqual(t, calls.Load()-before, int64(2*10*60/15), "each is waited for before the next")
+		require.Greater(t, calls.Load(), before, "but it is tried")
+		for _, p := range []*process{a, b} {
+			s := p.Status()[target]
+			require.Equal(t, 4, s.Partitions)
+			require.Equal(t, "probing", s.Doing)
+			require.False(t, s.Healthy)
+			require.Contains(t, s.Trouble, "did not return")
+			require.Contains(t, s.LastError, "did not return")
+		}
+		for name, trouble := range w.store.Members() {
+			require.Contains(t, trouble, "did not return", name)
+		}
+		require.Positive(t, w.logs.count("a call of the broker does not return"))
+		require.Equal(t, 2, w.logs.count("the broker does not answer; rows wait until it does"))
+		close(hanging)
+		a.broker.down(false)
+		b.broker.down(false)
+		w.delivered(2 * time.Minute)
+		w.inOrder(ids)
+		w.until(time.Minute, "well again", func() bool { return a.Status()[target].Healthy && b.Status()[target].Healthy })
 	})
 }
 
