@@ -159,6 +159,9 @@ func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []b
 	if len(c.failed) > 0 {
 		return c.takenBack()
 	}
+	if err := x.same(ctx); err != nil { // BeginTransaction would ask for a new epoch, without ctx.
+		return x.unavailable(err)
+	}
 	if err := x.producer.client.BeginTransaction(); err != nil {
 		return x.unavailable(err)
 	}
@@ -201,20 +204,28 @@ func (x *transactor) abort(ctx context.Context) {
 	_ = x.producer.client.EndTransaction(ctx, kgo.TryAbort) // Who opens the id ends it.
 }
 
-// mark puts the mark into the open transaction. kgo does so only for the group that its
-// client is a member of.
-func (x *transactor) mark(ctx context.Context, m broker.Mark) error {
-	client := x.producer.client
-	number, epoch, err := client.ProducerID(ctx)
+// same fails if the producer has another epoch than that of Transact, or none.
+func (x *transactor) same(ctx context.Context) error {
+	number, epoch, err := x.producer.client.ProducerID(ctx)
 	if err != nil {
 		return err
 	}
 	if number != x.number || epoch != x.epoch {
 		return fmt.Errorf("the producer has another epoch by now, %d instead of %d: %w", epoch, x.epoch, kerr.ProducerFenced)
 	}
+	return nil
+}
+
+// mark puts the mark into the open transaction. kgo does so only for the group that its
+// client is a member of.
+func (x *transactor) mark(ctx context.Context, m broker.Mark) error {
+	if err := x.same(ctx); err != nil {
+		return err
+	}
+	client := x.producer.client
 	add := kmsg.NewPtrAddOffsetsToTxnRequest()
-	add.TransactionalID, add.ProducerID, add.ProducerEpoch, add.Group = x.id, number, epoch, x.id
-	err = x.while(ctx, func() error {
+	add.TransactionalID, add.ProducerID, add.ProducerEpoch, add.Group = x.id, x.number, x.epoch, x.id
+	err := x.while(ctx, func() error {
 		added, err := add.RequestWith(ctx, client)
 		if err != nil {
 			return err
@@ -225,7 +236,7 @@ func (x *transactor) mark(ctx context.Context, m broker.Mark) error {
 		return fmt.Errorf("mark: %w", err)
 	}
 	commit := kmsg.NewPtrTxnOffsetCommitRequest()
-	commit.TransactionalID, commit.ProducerID, commit.ProducerEpoch, commit.Group, commit.Generation = x.id, number, epoch, x.id, -1
+	commit.TransactionalID, commit.ProducerID, commit.ProducerEpoch, commit.Group, commit.Generation = x.id, x.number, x.epoch, x.id, -1
 	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 	p.Offset, p.Metadata = m.N, &m.Note
 	t := kmsg.NewTxnOffsetCommitRequestTopic()
