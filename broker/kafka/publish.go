@@ -118,7 +118,7 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	var why error
 	if p.client.Flush(bounded) != nil {
 		why = context.Cause(bounded)
-		p.abort()
+		p.abort(context.WithoutCancel(ctx))
 	}
 	a, trouble := p.wire.end()
 	e := ending{account: a, why: why, trouble: trouble, scope: broker.ScopeTopic}
@@ -139,12 +139,12 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 // Once isn't enough: kgo takes from its partitions first and from the topics it doesn't
 // know yet then. Records that it gets to know the partitions of in between go from there
 // to here behind its back, and would wait for a connection for ever.
-func (p *producer) abort() {
+func (p *producer) abort(ctx context.Context) {
 	p.broken = true
 	p.wire.close()
 	for left := true; left; {
 		p.client.UnsafeAbortBufferedRecords()
-		bounded, cancel := context.WithTimeout(context.Background(), takeBackIn)
+		bounded, cancel := context.WithTimeout(ctx, takeBackIn)
 		left = p.client.Flush(bounded) != nil // Nil: every promise was called.
 		cancel()
 	}
