@@ -142,12 +142,17 @@ func (s projectionsSight) reasons() (all []reason) {
 				what:   "nobody feeds it, so it shows what was true when somebody did" + s.successor(p),
 				remedy: fmt.Sprintf("Start an engine whose build has version %d of it, or set Previous; if no build has it any more, `waybill projections retire %s` removes it.", p.Version, p.Name),
 			})
+		case live && p.BehindSeconds > projectionBehind.Seconds() && p.Held != nil:
+			add(reason{
+				Code:   "projection_behind",
+				what:   fmt.Sprintf("what it shows is %v old: it waits %s, a transaction that has written events, and what was committed behind it can't be read before it ends", brief(time.Duration(p.BehindSeconds*float64(time.Second))), p.Held),
+				remedy: "End the transaction: " + p.Held.By[0].Remedy() + "; and bound such sessions with idle_in_transaction_session_timeout.",
+			})
 		case live && p.BehindSeconds > projectionBehind.Seconds():
 			add(reason{
-				Code: "projection_behind",
-				what: fmt.Sprintf("what it shows is %v old: it handles %.0f events per second%s", brief(time.Duration(p.BehindSeconds*float64(time.Second))), p.PerSecond, eta(p)),
-				remedy: "`waybill projections list` says how far it is. If it doesn't come closer: an open transaction that has written events holds it back (pg_stat_activity), or its statements are slow; an index," +
-					" or Shards, may help.",
+				Code:   "projection_behind",
+				what:   fmt.Sprintf("what it shows is %v old: it handles %.0f events per second%s", brief(time.Duration(p.BehindSeconds*float64(time.Second))), p.PerSecond, eta(p)),
+				remedy: "`waybill projections list` says how far it is. If it doesn't come closer, its statements are slow: an index, or Shards, may help.",
 			})
 		}
 	}

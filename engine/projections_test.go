@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,4 +103,17 @@ func TestProjections_MistakesAreFoundByNew(t *testing.T) {
 	cfg.Contexts[0].Projections = append(cfg.Contexts[0].Projections, projection.Projection{Name: "none"})
 	_, err := New(cfg)
 	require.ErrorContains(t, err, "context sales: projection none: it has no Tables")
+}
+
+// N5: what holds a projection back is named with what helps.
+func TestProjections_N5_WhoHoldsOneBackIsNamed(t *testing.T) {
+	b := projection.Progress{Name: "sales", Build: 1, Status: projection.Live, Fed: true, Behind: true, BehindSeconds: 90, ETA: -1}
+	reasons := projectionsSight{builds: []projection.Progress{b}}.reasons()
+	require.Contains(t, reasons[0].remedy, "its statements are slow")
+	b.Held = &projection.Held{Since: time.Now(), By: []projection.Transaction{{PID: 17, Application: "import", User: "ada"}, {PID: 18}}}
+	reasons = projectionsSight{builds: []projection.Progress{b}}.reasons()
+	require.Len(t, reasons, 1)
+	require.Equal(t, "projection_behind", reasons[0].Code)
+	require.Contains(t, reasons[0].what, `pid 17, application "import", user ada, and 1 more`)
+	require.Contains(t, reasons[0].remedy, "SELECT pg_terminate_backend(17)")
 }

@@ -21,6 +21,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
@@ -56,7 +57,7 @@ const (
 // Read returns events in the order of their positions. It reads pages and holds no
 // transaction between them. Without Follow it ends with what was committed before the
 // call, and waits for transactions that have written events by then, or until ctx is
-// done, which is its error.
+// done: its error names them.
 //
 // Each loop over what it returns reads anew. It may run in a unit of work, and doesn't
 // see what that has saved.
@@ -110,7 +111,7 @@ func read(ctx context.Context, units *uow.Manager, r Range, yield func(Event) bo
 		case !r.Follow && until < 0:
 			return nil
 		default:
-			if err := rest(ctx, pause); err != nil {
+			if err := rest(ctx, pause, page.Writers); err != nil {
 				return err
 			}
 			pause = min(2*pause, longest)
@@ -131,13 +132,16 @@ func own(d *domain.Domain) historydb.Filter {
 	return f
 }
 
-func rest(ctx context.Context, d time.Duration) error {
+func rest(ctx context.Context, d time.Duration, writers []string) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
+		if len(writers) > 0 {
+			return fmt.Errorf("history: wait for open transactions that have written events (pg_locks.virtualtransaction %s): %w", strings.Join(writers, ", "), ctx.Err())
+		}
 		return fmt.Errorf("history: wait for what is being written: %w", ctx.Err())
 	}
 }

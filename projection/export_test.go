@@ -11,7 +11,7 @@ import (
 func Fast(ps *Projections) {
 	ps.wait = waits{
 		look: 50 * time.Millisecond, soon: 20 * time.Millisecond, lease: 2 * time.Second, renew: 300 * time.Millisecond,
-		poll: 20 * time.Millisecond, retry: 20 * time.Millisecond,
+		poll: 20 * time.Millisecond, retry: 20 * time.Millisecond, held: 100 * time.Millisecond,
 	}
 }
 

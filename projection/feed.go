@@ -34,6 +34,7 @@ type worker struct {
 	rate  rate
 
 	told   bool // The log has a line of the event that fails.
+	named  bool // The log has a line of the transactions that it waits for.
 	recent recent
 	single int // So many events are handled one by one, to find the one that fails.
 }
@@ -47,6 +48,8 @@ type page struct {
 	atHead bool // There was nothing behind it when it was looked for.
 	err    error
 	fault  *HandlerError // The event behind the last one, which can't be decoded.
+	// writers are open transactions: nothing behind upTo can be read before they end.
+	writers []string
 }
 
 var (
@@ -138,7 +141,9 @@ func (w *worker) feed(ctx context.Context) error {
 			}
 			idle = 0
 			continue
-		case p.more:
+		}
+		w.held(ctx, p.writers)
+		if p.more {
 			continue
 		}
 		// It is up to date. Who commits in this process wakes it; what others commit, and
@@ -156,6 +161,37 @@ func (w *worker) feed(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		timer.Stop()
+	}
+}
+
+// held notes whom it waits for; the next renewal tells the database, and the log is told
+// once, when it takes long.
+func (w *worker) held(ctx context.Context, writers []string) {
+	w.mu.Lock()
+	s := &w.shard
+	if len(writers) == 0 || len(s.heldBy) == 0 {
+		s.heldSince = time.Now()
+	}
+	s.heldBy = writers
+	since := s.heldSince
+	w.mu.Unlock()
+	switch {
+	case len(writers) == 0:
+		if w.named {
+			w.named = false
+			w.log.Info("projection goes on: the transactions that it has waited for have ended")
+		}
+	case !w.named && time.Since(since) >= w.r.wait.held:
+		look, cancel := context.WithTimeout(ctx, w.r.wait.lease)
+		defer cancel()
+		open, err := historydb.Writers(look, w.r.provider.Reader(), writers)
+		if err != nil || len(open) == 0 { // The next look will say; or they have just ended.
+			return
+		}
+		w.named = true
+		h := heldBy(since, open)
+		w.log.Warn("projection waits: a transaction that has written events is open, and what was committed behind it can't be read before it ends",
+			"position", w.shard.position, "waits", h.String(), "remedy", h.By[0].Remedy())
 	}
 }
 
@@ -179,7 +215,7 @@ func (w *worker) read(ctx context.Context, after int64) (p page) {
 		from = 0
 	}
 	found, err := w.reader.Page(ctx, from, 0, w.program.Batch*w.shards)
-	p.err, p.upTo, p.more = err, max(found.UpTo, after), found.More
+	p.err, p.upTo, p.more, p.writers = err, max(found.UpTo, after), found.More, found.Writers
 	p.atHead = !found.More && !found.Unknown
 	if err != nil {
 		return p
@@ -343,6 +379,9 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 // have been lost.
 func (w *worker) failed(ctx context.Context, err error) error {
 	wait := 100 * time.Millisecond
+	w.mu.Lock()
+	w.shard.heldBy = nil // It doesn't know any more.
+	w.mu.Unlock()
 	if e, ok := errors.AsType[*HandlerError](err); ok {
 		w.mu.Lock()
 		w.shard.Tries++

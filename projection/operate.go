@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/historydb"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -40,7 +42,59 @@ type Progress struct {
 	Fed     bool      `json:"fed"`
 	Owners  []string  `json:"owners"`
 	Failure *Failure  `json:"failure,omitempty"` // Why it stands still.
+	Held    *Held     `json:"held,omitempty"`    // Whom it waits for.
 	BeganAt time.Time `json:"began_at"`
+}
+
+// Held says that events which are committed can't be read yet, as transactions that have
+// written events before them are open: theirs come first.
+type Held struct {
+	Since time.Time     `json:"since"`
+	By    []Transaction `json:"by"` // The oldest first, at most ten.
+}
+
+// String names the oldest of them.
+func (h Held) String() string {
+	more := ""
+	if n := len(h.By) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return "since " + h.Since.UTC().Format(time.RFC3339) + " for " + h.By[0].String() + more
+}
+
+// Transaction is one that is open. What the role of the program that asks may not see of it
+// is empty.
+type Transaction struct {
+	PID         int       `json:"pid"`                // 0: it is prepared, and has no session.
+	Prepared    string    `json:"prepared,omitempty"` // What it was prepared as.
+	Application string    `json:"application"`
+	User        string    `json:"user"`
+	State       string    `json:"state"`
+	Since       time.Time `json:"since,omitzero"`
+}
+
+// String says whose it is.
+func (t Transaction) String() string {
+	text := fmt.Sprintf("pid %d, application %q", t.PID, t.Application)
+	if t.PID == 0 {
+		text = fmt.Sprintf("prepared transaction %q", t.Prepared)
+	}
+	text += ", user " + t.User
+	if !t.Since.IsZero() {
+		text += ", open since " + t.Since.UTC().Format(time.RFC3339)
+	}
+	if t.State != "" {
+		text += ", " + t.State
+	}
+	return text
+}
+
+// Remedy ends it. What it has written is lost then, unless a prepared one is committed.
+func (t Transaction) Remedy() string {
+	if t.PID == 0 {
+		return "COMMIT PREPARED " + migrate.Quote(t.Prepared) + " or ROLLBACK PREPARED " + migrate.Quote(t.Prepared)
+	}
+	return fmt.Sprintf("SELECT pg_terminate_backend(%d)", t.PID)
 }
 
 // List is how far every build of every projection of a database is, by name and build.
@@ -65,9 +119,39 @@ func List(ctx context.Context, p uow.Provider) ([]Progress, error) {
 				return nil, err
 			}
 		}
+		if g.Held, err = held(ctx, db, b); err != nil {
+			return nil, err
+		}
 		all = append(all, g)
 	}
 	return all, nil
+}
+
+// held is whom a build waits for: by the shard that has waited longest for somebody who
+// hasn't ended since.
+func held(ctx context.Context, db bun.IDB, b *build) (*Held, error) {
+	shards := slices.SortedFunc(slices.Values(b.shards), func(a, b shard) int { return a.heldSince.Compare(b.heldSince) })
+	for _, s := range shards {
+		if !s.leased || len(s.heldBy) == 0 {
+			continue
+		}
+		open, err := historydb.Writers(ctx, db, s.heldBy)
+		if err != nil {
+			return nil, err
+		}
+		if len(open) > 0 {
+			return heldBy(s.heldSince, open), nil
+		}
+	}
+	return nil, nil //nolint:nilnil // it waits for nobody
+}
+
+func heldBy(since time.Time, open []historydb.Writer) *Held {
+	h := &Held{Since: since}
+	for _, w := range open {
+		h.By = append(h.By, Transaction(w))
+	}
+	return h
 }
 
 // progress is that of a build, without the age of what is behind it.

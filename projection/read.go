@@ -304,7 +304,7 @@ func (e *BehindError) Error() string {
 	if e.Stopped != "" {
 		return text + ", and stands still: " + e.Stopped
 	}
-	return text + ": `waybill projections list` says how fast it goes"
+	return text + ": `waybill projections list` says how fast it goes, and whom it waits for"
 }
 
 func (e *BehindError) Unwrap() error { return e.Err }

@@ -29,6 +29,7 @@ type waits struct {
 	renew time.Duration
 	poll  time.Duration // How often a build that is up to date looks for events, at least.
 	retry time.Duration // Behind the first failure of an event. It doubles, to longest.
+	held  time.Duration // How long it waits for open transactions before the log names them.
 }
 
 const (
@@ -38,7 +39,7 @@ const (
 )
 
 func usual() waits {
-	return waits{look: time.Second, soon: 100 * time.Millisecond, lease: 10 * time.Second, renew: 2 * time.Second, poll: 100 * time.Millisecond, retry: time.Second}
+	return waits{look: time.Second, soon: 100 * time.Millisecond, lease: 10 * time.Second, renew: 2 * time.Second, poll: 100 * time.Millisecond, retry: time.Second, held: 5 * time.Second}
 }
 
 // Runner runs the projections of a context that have their tables in one provider. An

@@ -56,6 +56,8 @@ type shard struct {
 	Failure
 	events             int64
 	perSecond, closing float64
+	heldSince          time.Time
+	heldBy             []string // Open transactions that it waits for; see historydb.Page.
 }
 
 // Failure is why a build stands still.
@@ -99,7 +101,7 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 	}
 	err = dbrows.Each(ctx, db, "SELECT b.projection, b.build, b.version, b.context, b.status, b.tables, b.began_at, b.ready_at, coalesce("+dbtime.Seconds(d, "b.old_at", now)+", 0),"+
 		" p.shard, p.position, p.at_head, p.owner, p.locked_until > "+now+", p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
-		" p.events, p.per_second, p.closing FROM projections AS b LEFT JOIN projection_positions AS p ON p.projection = b.projection AND p.build = b.build"+
+		" p.events, p.per_second, p.closing, p.held_since, coalesce(p.held_by, '') FROM projections AS b LEFT JOIN projection_positions AS p ON p.projection = b.projection AND p.build = b.build"+
 		" WHERE "+where+" ORDER BY b.projection, b.build, p.shard", func(scan func(...any) error) error {
 		var b build
 		var tables *string
@@ -111,8 +113,10 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		var atHead, leased *bool
 		var owner *string
 		var perSecond, closing *float64
+		var held dbtime.Time
+		var heldBy string
 		err := scan(&b.projection, &b.build, &b.version, &b.context, &b.status, &tables, &began, &b.ready, &old,
-			&number, &position, &atHead, &owner, &leased, &tries, &s.failedAt, &s.Failure.Position, &s.Event, &next, &s.Error, &events, &perSecond, &closing)
+			&number, &position, &atHead, &owner, &leased, &tries, &s.failedAt, &s.Failure.Position, &s.Event, &next, &s.Error, &events, &perSecond, &closing, &held, &heldBy)
 		if err != nil {
 			return err
 		}
@@ -128,6 +132,9 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		if number != nil {
 			s.shard, s.position, s.atHead, s.owner, s.leased = *number, *position, *atHead, *owner, *leased
 			s.Tries, s.Since, s.NextAt, s.events, s.perSecond, s.closing = *tries, s.failedAt.Time, next.Time, *events, *perSecond, *closing
+			if heldBy != "" {
+				s.heldSince, s.heldBy = held.Time, strings.Split(heldBy, ",")
+			}
 			last := builds[len(builds)-1]
 			last.shards = append(last.shards, s)
 		}
@@ -352,7 +359,7 @@ func take(ctx context.Context, p uow.Provider, name string, build, shard int, ow
 	d := p.DB().Dialect()
 	l = lease{projection: name, build: build, shard: shard}
 	var at, next dbtime.Time
-	err = dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET owner = ?, fence = fence + 1, locked_until = "+dbtime.In(d, length)+
+	err = dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET owner = ?, fence = fence + 1, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+
 		" WHERE projection = ? AND build = ? AND shard = ? AND locked_until < "+dbtime.Now(d)+" RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
 		func(scan func(...any) error) error {
 			ok = true
@@ -365,9 +372,14 @@ func take(ctx context.Context, p uow.Provider, name string, build, shard int, ow
 	return l, position, failure, ok, nil
 }
 
-// renew lengthens a lease, and says how fast it goes. 0 gives it up.
+// renew lengthens a lease, and says how fast it goes, and whom it waits for. 0 gives it up.
 func (l lease) renew(ctx context.Context, p uow.Provider, length time.Duration, s shard) error {
-	res, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET per_second = ?, closing = ?, locked_until = "+dbtime.In(p.DB().Dialect(), length)+" WHERE ?", s.perSecond, s.closing, l.where())
+	d, since := p.DB().Dialect(), "NULL"
+	if len(s.heldBy) > 0 {
+		since = dbtime.In(d, -time.Since(s.heldSince))
+	}
+	res, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET per_second = ?, closing = ?, held_by = ?, held_since = "+since+", locked_until = "+dbtime.In(d, length)+" WHERE ?",
+		s.perSecond, s.closing, bun.NullZero(strings.Join(s.heldBy, ",")), l.where())
 	if err != nil {
 		return fmt.Errorf("projection %s: renew the lease of build %d: %w", l.projection, l.build, err)
 	}
@@ -381,7 +393,7 @@ func (l lease) renew(ctx context.Context, p uow.Provider, length time.Duration, 
 // no row if the lease is another's by now.
 func (l lease) advance(p uow.Provider, length time.Duration, s shard) uow.Statement {
 	return uow.Statement{
-		Query: bun.SafeQuery("UPDATE projection_positions SET position = ?, at_head = ?, events = events + ?, per_second = ?, closing = ?, locked_until = "+dbtime.In(p.DB().Dialect(), length)+
+		Query: bun.SafeQuery("UPDATE projection_positions SET position = ?, at_head = ?, events = events + ?, per_second = ?, closing = ?, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(p.DB().Dialect(), length)+
 			", tries = 0, failed_at = NULL, failed_position = NULL, failed_event = NULL, next_at = NULL, error = NULL WHERE ?",
 			s.position, s.atHead, s.events, s.perSecond, s.closing, l.where()),
 		Rows: 1, Else: errFenced,
@@ -404,7 +416,7 @@ func (l lease) position(ctx context.Context, p uow.Provider) (position int64, er
 func (l lease) fail(ctx context.Context, p uow.Provider, length, again time.Duration, e *HandlerError) error {
 	d := p.DB().Dialect()
 	res, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET tries = tries + 1, failed_at = coalesce(failed_at, "+dbtime.Now(d)+"), failed_position = ?, failed_event = ?,"+
-		" next_at = "+dbtime.In(d, again)+", error = ?, at_head = FALSE, per_second = 0, closing = 0, locked_until = "+dbtime.In(d, length)+" WHERE ?",
+		" next_at = "+dbtime.In(d, again)+", error = ?, at_head = FALSE, per_second = 0, closing = 0, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+" WHERE ?",
 		e.Position, dberr.Clip(strings.TrimSpace(e.Type+" "+e.ID)), dberr.Clip(e.Err.Error()), l.where())
 	if err != nil {
 		return fmt.Errorf("projection %s: note that build %d has stopped: %w", l.projection, l.build, err)

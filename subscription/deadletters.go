@@ -146,17 +146,17 @@ type DeadLetter struct {
 	MessageID    string `json:"message_id"`
 	Type         string `json:"type"` // "": not known
 
-	Status    DeadLetterStatus `json:"status"`
-	Reason    string           `json:"reason"`
+	Status DeadLetterStatus `json:"status"`
+	Reason string           `json:"reason"`
 	// Needs is what a build has to read to handle it: "Ordering.OrderPlaced.v2", or
 	// "stored:library::book.v2" of what its handler loads; "": nothing in particular. The
 	// first runner of such a build handles it by itself.
-	Needs     string           `json:"needs"`
-	Error     string           `json:"error"`
-	ErrorType string           `json:"error_type"`
-	Attempts  int              `json:"attempts"`
-	FirstAt   time.Time        `json:"first_at"`
-	LastAt    time.Time        `json:"last_at"`
+	Needs     string    `json:"needs"`
+	Error     string    `json:"error"`
+	ErrorType string    `json:"error_type"`
+	Attempts  int       `json:"attempts"`
+	FirstAt   time.Time `json:"first_at"`
+	LastAt    time.Time `json:"last_at"`
 	// Holds says that later messages of the key wait for this one.
 	Holds   bool       `json:"holds"`
 	Replays int        `json:"replays"` // how often a replay was asked for

@@ -69,6 +69,10 @@ func (l listProjectionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 					number(int64(f.Tries), "time", "times"), oneLine(f.Error))
 				fmt.Fprintf(stdout, "waybill projections skip %s --build %d --position %d   goes on without the event\n", b.Name, b.Build, f.Position)
 			}
+			if b.Held != nil {
+				fmt.Fprintf(stdout, "\n%s, build %d, waits %s\n", b.Name, b.Build, oneLine(b.Held.String()))
+				fmt.Fprintf(stdout, "%s   ends it: events that were committed behind what it has written can't be read before\n", b.Held.By[0].Remedy())
+			}
 		}
 	}
 	return nil

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
@@ -37,6 +39,22 @@ func TestProjections_ListRebuildSwitchSkipAndRetire(t *testing.T) {
 		require.Contains(t, r.stdout, "waybill projections skip loans --build 2 --position 43")
 		require.Contains(t, run("list", "loans", "--json").stdout, `"status": "live"`)
 		require.Equal(t, result{0, "There are no projections.\n", ""}, run("list", "other"))
+		if p.DB().Dialect().Name() == dialect.PG { // N5: for whom it waits.
+			tx, err := p.DB().BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			var pid int
+			var me string
+			_, err = tx.ExecContext(t.Context(), "LOCK TABLE history IN ROW EXCLUSIVE MODE")
+			require.NoError(t, err)
+			require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT pid, virtualtransaction FROM pg_locks WHERE pid = pg_backend_pid() LIMIT 1").Scan(&pid, &me))
+			exec("UPDATE projection_positions SET held_by = ?, held_since = '2026-01-02T03:04:05Z', locked_until = 'infinity' WHERE build = 1", me)
+			r = run("list")
+			require.Contains(t, r.stdout, fmt.Sprintf("loans, build 1, waits since 2026-01-02T03:04:05Z for pid %d, application ", pid))
+			require.Contains(t, r.stdout, fmt.Sprintf("SELECT pg_terminate_backend(%d)   ends it", pid))
+			require.Contains(t, run("list", "--json").stdout, fmt.Sprintf(`"pid": %d`, pid))
+			require.NoError(t, tx.Rollback())
+			exec("UPDATE projection_positions SET locked_until = '-infinity'")
+		}
 
 		require.Contains(t, run("skip", "loans", "--build", "2", "--position", "44", "--yes").stderr, "doesn't stand still at position 44")
 		require.Contains(t, run("skip", "loans", "--build", "2", "--position", "43", "--dry-run").stdout, "go on without Library.LoanPlaced.v1 m-1: no idea")

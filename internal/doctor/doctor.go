@@ -67,6 +67,7 @@ type limits struct {
 	overdue     time.Duration // of a clean-up
 	unseen      time.Duration // of a subscription
 	sent        time.Duration // of a timer that isn't handled
+	held        time.Duration // of a projection that waits for a transaction
 	dead        int64         // rows, if they are more than a fifth of the living
 	connections float64       // used; critical from 0.95 on
 	checkpoints int64         // that were requested
@@ -79,7 +80,7 @@ type limits struct {
 
 var usual = limits{
 	clock: time.Second, transaction: 5 * time.Minute, horizon: 1_000_000, waiting: 2 * time.Minute, expired: 30 * time.Second,
-	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, sent: time.Hour, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
+	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, sent: time.Hour, held: time.Minute, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
 }
 
 // Examine runs all checks on a database, one after the other, each within seconds.

@@ -3,13 +3,15 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/projection"
 )
 
-// projections looks for those that stand still, and for those in use that nobody feeds.
+// projections looks for those that stand still or wait for somebody, and for those in use
+// that nobody feeds.
 func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 	all, err := projection.List(ctx, e.provider)
 	if err != nil {
@@ -22,10 +24,13 @@ func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 		case p.Failure != nil && (live || p.Fed):
 			e.add(Critical, where, fmt.Sprintf("it stands still at position %d: %s can't be handled", p.Failure.Position, p.Failure.Event),
 				"waybill projections list "+p.Name+" says why; correct the handler, or go on without the event: waybill projections skip")
+		case p.Held != nil && time.Since(p.Held.Since) > e.limits.held:
+			e.add(Warning, where, "it waits "+p.Held.String()+", a transaction that has written events: what was committed behind it can't be read before it ends",
+				"end it: "+p.Held.By[0].Remedy()+"; and bound such sessions with idle_in_transaction_session_timeout")
 		case live && !p.Fed:
 			e.add(Warning, where, "its view is in use, and no process feeds it",
 				fmt.Sprintf("start an engine whose build has version %d of it; if no build has it any more: waybill projections retire %s", p.Version, p.Name))
 		}
 	}
-	return "every projection in use is fed, and none stands still", nil
+	return "every projection in use is fed, and none stands still or waits for a transaction", nil
 }

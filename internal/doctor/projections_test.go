@@ -1,9 +1,12 @@
 package doctor
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun/dialect"
 )
 
 // A projection is found if it stands still, or if its view is in use and nobody feeds it.
@@ -16,5 +19,22 @@ func TestProjections_StandingStillOrLeft(t *testing.T) {
 		p.has(t, "projections", Critical, "projection loans, build 1", "stands still at position 1: Library.LoanPlaced.v1 m-1", "waybill projections skip")
 		p.exec(t, "UPDATE projection_positions SET tries = 0, error = NULL, locked_until = "+p.ago(-1e12))
 		require.Empty(t, p.examine(t), "it is fed")
+		if p.DB().Dialect().Name() != dialect.PG {
+			return
+		}
+		tx, err := p.DB().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		var pid int
+		var me string
+		require.NoError(t, tx.QueryRowContext(t.Context(), "INSERT INTO history (version, occurred_at, n, message_id, category, id, type, data)"+
+			" VALUES (1, now(), 1, gen_random_uuid(), 'library::loan', 'l1', 'Library.LoanPlaced.v1', '{}') RETURNING pg_backend_pid(),"+
+			" (SELECT virtualtransaction FROM pg_locks WHERE pid = pg_backend_pid() LIMIT 1)").Scan(&pid, &me))
+		p.exec(t, "UPDATE projection_positions SET held_by = '"+me+"', held_since = "+p.ago(time.Second))
+		require.Empty(t, p.examine(t), "it doesn't wait for long")
+		p.exec(t, "UPDATE projection_positions SET held_since = "+p.ago(time.Hour))
+		p.has(t, "projections", Warning, "projection loans, build 1", fmt.Sprintf("pid %d, application", pid), fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+		require.NoError(t, tx.Rollback())
+		require.Empty(t, p.examine(t), "what has ended isn't waited for")
 	})
 }

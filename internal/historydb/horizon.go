@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
 // Horizon is the position up to which nothing appears any more. The zero value knows
@@ -56,11 +60,52 @@ func (h *Horizon) Advance(ctx context.Context, db bun.IDB) (int64, error) {
 	// What was noted before counts once its transactions have ended; and at once what is
 	// noted now, if nobody writes.
 	for range 2 {
-		if slices.ContainsFunc(h.writers, func(w string) bool { return slices.Contains(writers, w) }) {
+		h.writers = slices.DeleteFunc(h.writers, func(w string) bool { return !slices.Contains(writers, w) })
+		if len(h.writers) > 0 {
 			break
 		}
 		h.upTo = max(h.upTo, h.noted)
-		h.noted, h.writers = highest, writers
+		h.noted, h.writers = highest, slices.Clone(writers)
 	}
 	return h.upTo, nil
+}
+
+// Writer is an open transaction that has written events. What this role may not see of it
+// is empty.
+type Writer struct {
+	PID         int // 0: it is prepared, and has no session.
+	Prepared    string
+	Application string
+	User        string
+	State       string
+	Since       time.Time
+}
+
+// selectWriters finds sessions, and transactions that are prepared, by what pg_locks calls
+// them. At most ten: the oldest is the one to ask about.
+const selectWriters = `SELECT coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''), coalesce(a.usename::text, p.owner::text, ''), coalesce(a.state, ''),
+	coalesce(a.xact_start, p.prepared)
+	FROM (SELECT DISTINCT virtualtransaction, pid FROM pg_locks WHERE locktype = 'relation' AND granted AND virtualtransaction IN (?)) AS l
+	LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+	LEFT JOIN pg_prepared_xacts AS p ON l.pid IS NULL AND '-1/' || p.transaction::text = l.virtualtransaction
+	ORDER BY 6 NULLS LAST, 1 LIMIT 10`
+
+// Writers says who the transactions of [Page].Writers are that are still open, the oldest
+// first, at most ten.
+func Writers(ctx context.Context, db bun.IDB, transactions []string) (all []Writer, err error) {
+	if len(transactions) == 0 || sqlite(db) {
+		return nil, nil
+	}
+	err = dbrows.Each(ctx, db, selectWriters, func(scan func(...any) error) error {
+		var w Writer
+		var since dbtime.Time
+		err := scan(&w.PID, &w.Prepared, &w.Application, &w.User, &w.State, &since)
+		w.Since = since.Time
+		all = append(all, w)
+		return err
+	}, bun.List(transactions))
+	if err != nil {
+		return nil, fmt.Errorf("history: look who the transactions are that have written events: %w", err)
+	}
+	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -76,6 +77,9 @@ type Page struct {
 	// before the reader's first look somebody writes events. An empty page that is Unknown
 	// is no end.
 	Unknown bool
+	// Writers are the transactions, as pg_locks.virtualtransaction has them, that an empty
+	// page waits for: behind UpTo there are events, which can be read when these have ended.
+	Writers []string
 }
 
 // Page reads up to limit events after a position; 0 is the beginning. Nothing will
@@ -93,6 +97,9 @@ func (r *Reader) Page(ctx context.Context, after, until int64, limit int) (p Pag
 		end = min(end, until)
 	}
 	p.UpTo, p.Unknown = after, r.horizon.upTo == 0 && r.horizon.noted != 0
+	if end <= after && r.horizon.noted > after && end == r.horizon.upTo {
+		p.Writers = slices.Clone(r.horizon.writers)
+	}
 	if end <= after && after != 0 {
 		return p, nil
 	}
@@ -114,7 +121,7 @@ func (r *Reader) Page(ctx context.Context, after, until int64, limit int) (p Pag
 	if err != nil {
 		return p, err
 	}
-	p.UpTo, p.More = bound, bound < end
+	p.UpTo, p.More, p.Writers = bound, bound < end, nil
 	if full {
 		p.UpTo, p.More = p.Events[len(p.Events)-1].Position, true
 	}

@@ -1,7 +1,7 @@
 // Projections: builds, which of them is in use, and how far each has come.
 import { get } from '../api.js';
 import { badge, h, problem, replace, table } from '../dom.js';
-import { age, count, when } from '../format.js';
+import { age, clock, count, when } from '../format.js';
 import { now } from '../live.js';
 
 const readEvery = 3000;
@@ -14,6 +14,9 @@ function left(p) {
   if (!p.behind) return '';
   return p.eta_seconds < 0 ? 'not known' : age(p.eta_seconds);
 }
+
+const transaction = (t) => [t.pid ? `pid ${t.pid}, application “${t.application}”` : `prepared transaction “${t.prepared}”`, `user ${t.user}`, t.since && `open since ${clock(t.since)}`, t.state]
+  .filter(Boolean).join(', ');
 
 export function projections(main, { signal }) {
   const hints = h('ul', { class: 'reasons' });
@@ -62,7 +65,9 @@ export function projections(main, { signal }) {
       }
       replace(failure);
       replace(still, ...answer.projections.filter((p) => p.failure).map((p) => h('p', null,
-        `${p.projection}, build ${p.build}, stands still at position ${p.failure.position}: ${p.failure.event}, tried ${p.failure.tries} times: ${p.failure.error}`)));
+        `${p.projection}, build ${p.build}, stands still at position ${p.failure.position}: ${p.failure.event}, tried ${p.failure.tries} times: ${p.failure.error}`)),
+        ...answer.projections.filter((p) => p.held).map((p) => h('p', null, `${p.projection}, build ${p.build}, waits since ${clock(p.held.since)} for `, p.held.by.map(transaction).join('; '),
+          ': events that were committed behind what it has written can\'t be read before it ends.')));
       if (!content.contains(list.element)) replace(content, list.element);
     } catch (e) {
       if (signal.aborted || mine !== turn) return;
