@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/historydb"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -175,6 +176,9 @@ func (r *Runner) prepare(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	if err := r.creates(ctx); err != nil {
+		return err
+	}
 	builds, err := r.builds(ctx)
 	if err != nil {
 		return err
@@ -197,6 +201,31 @@ func (r *Runner) prepare(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// creates checks the right to make tables. Who lacks it and has nothing to make now runs,
+// and is warned: a rebuild would not begin.
+func (r *Runner) creates(ctx context.Context) error {
+	grant, err := migrate.LacksCreate(ctx, r.provider.DB(), "")
+	if err != nil {
+		return fmt.Errorf("projection: provider %q: look for the right to make tables: %w", r.provider.Name(), err)
+	}
+	if grant == "" {
+		return nil
+	}
+	builds, err := load(ctx, r.provider.Reader(), r.names())
+	if err != nil {
+		return err
+	}
+	for _, p := range r.all {
+		for _, g := range p.programs {
+			if b := newest(of(builds, g.Name), g.Version); b == nil || b.tables == nil {
+				return fmt.Errorf("projection %s: provider %q: the role that runs projections makes their tables and views, and may not: as the owner of the schema, %s", g.Name, r.provider.Name(), grant)
+			}
+		}
+	}
+	r.log.Warn("the role may not make tables: projections run, and a rebuild or a new version would not begin", "provider", r.provider.Name(), "remedy", "as the owner of the schema: "+grant)
+	return nil
 }
 
 // kept says whether somebody keeps the events that a projection is made of.

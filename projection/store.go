@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -251,8 +252,8 @@ func (g *program) make(ctx context.Context, number int) error {
 		return nil
 	})
 	if err != nil {
-		if dberr.CodeOf(err) == dberr.Denied {
-			err = fmt.Errorf("%w; the role that runs projections makes their tables and views: GRANT CREATE ON SCHEMA … TO it", err)
+		if grant, lookErr := migrate.LacksCreate(ctx, db, ""); dberr.CodeOf(err) == dberr.Denied && lookErr == nil && grant != "" {
+			err = fmt.Errorf("%w; the role that runs projections makes their tables and views: as the owner of the schema, %s", err, grant)
 		}
 		return fmt.Errorf("projection %s: make the tables of version %d: %w", g.Name, g.Version, err)
 	}

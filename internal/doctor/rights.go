@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -34,7 +35,7 @@ func (e *exam) rights(ctx context.Context, db bun.IDB) (string, error) {
 			severity = Warning
 		}
 		for _, l := range lacks {
-			e.add(severity, l.Where, fmt.Sprintf("role %s lacks %s, which %s needs", g.Name, l.What, doing[g.Role]), "as the owner of the tables: "+l.Grant)
+			e.add(severity, l.Where, fmt.Sprintf("role %s lacks %s, which %s needs", g.Name, l.What, cmp.Or(l.Who, doing[g.Role])), "as the owner of the tables: "+l.Grant)
 		}
 		fine = append(fine, fmt.Sprintf("role %s has what %s needs", g.Name, doing[g.Role]))
 	}

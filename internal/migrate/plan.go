@@ -103,5 +103,23 @@ func Schema(ctx context.Context, db bun.IDB) (schema string, exists bool, err er
 	return path, false, nil
 }
 
+// LacksCreate says whether a user of PostgreSQL, the one that is connected for "", may not
+// create tables where this connection would: with the statement that lets it. "" if it may.
+func LacksCreate(ctx context.Context, db bun.IDB, user string) (grant string, err error) {
+	if db.Dialect().Name() != dialect.PG {
+		return "", nil
+	}
+	schema, exists, err := Schema(ctx, db)
+	if err != nil || !exists {
+		return "", err
+	}
+	var may bool
+	err = db.NewRaw("SELECT quote_ident(u), has_schema_privilege(u, to_regnamespace(?), 'CREATE') FROM (SELECT coalesce(nullif(?, ''), current_user::text) AS u) AS u", schema, user).Scan(ctx, &user, &may)
+	if err != nil || may {
+		return "", err
+	}
+	return fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s", schema, user), nil
+}
+
 // Quote is text as a literal of SQL.
 func Quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -80,19 +80,26 @@ var does = map[migrate.Role]string{
 // Grants are the statements that give a grantee what it needs, for the schema in
 // which db finds its tables, or would create them.
 func Grants(ctx context.Context, db bun.IDB, g Grantee, on []migrate.Set) ([]string, error) {
-	schema, _, err := migrate.Schema(ctx, db)
+	schema, name, err := g.names(ctx, db)
 	if err != nil {
-		return nil, fmt.Errorf("rights: %w", err)
-	}
-	var name string
-	if err := db.NewRaw("SELECT quote_ident(?)", g.Name).Scan(ctx, &name); err != nil {
-		return nil, fmt.Errorf("rights: %w", err)
+		return nil, err
 	}
 	all := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", schema, name)}
 	for _, s := range together(On(on), g.Role) {
 		all = append(all, fmt.Sprintf("GRANT %s ON %s %s.%s TO %s", s.privileges, s.kind, schema, strings.Join(s.names, ", "+schema+"."), name))
 	}
 	return all, nil
+}
+
+// names are those of the schema and the grantee, as SQL has them.
+func (g Grantee) names(ctx context.Context, db bun.IDB) (schema, name string, err error) {
+	if schema, _, err = migrate.Schema(ctx, db); err == nil {
+		err = db.NewRaw("SELECT quote_ident(?)", g.Name).Scan(ctx, &name)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("rights: %w", err)
+	}
+	return schema, name, nil
 }
 
 // grant is what a role needs on several objects alike.
@@ -129,6 +136,13 @@ func Script(ctx context.Context, db bun.IDB, to []Grantee) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&b, "\n-- %s %s.\n%s;\n", g.Name, does[g.Role], strings.Join(all, ";\n"))
+		if g.Role == migrate.Engine { // Not unasked: who has no projections does without.
+			schema, name, err := g.names(ctx, db)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(&b, "-- If it runs projections, whose tables and views it makes:\n-- GRANT CREATE ON SCHEMA %s TO %s;\n", schema, name)
+		}
 	}
 	b.WriteString("\nCOMMIT;\n")
 	return b.String(), nil
@@ -154,6 +168,7 @@ type Lack struct {
 	Where string // "table outbox"
 	What  string // "SELECT, INSERT"
 	Grant string
+	Who   string // Who of a role needs it; "": all of it.
 }
 
 // Missing says what a grantee lacks, of what is there.
@@ -183,7 +198,31 @@ func Missing(ctx context.Context, db bun.IDB, g Grantee) (all []Lack, err error)
 			})
 		}
 	}
+	if g.Role == migrate.Engine {
+		projections, err := makesTables(ctx, db, g, schema)
+		all = append(all, projections...)
+		return all, err
+	}
 	return all, nil
+}
+
+// makesTables is the right to make tables, which an engine needs that runs projections: if
+// there are any.
+func makesTables(ctx context.Context, db bun.IDB, g Grantee, schema string) ([]Lack, error) {
+	var reads bool
+	err := db.NewRaw("SELECT coalesce(bool_or(has_table_privilege(current_user, oid, 'SELECT')), FALSE) FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relname = 'projections'", schema).Scan(ctx, &reads)
+	if err != nil || !reads { // It isn't there, or isn't for this role: others tell.
+		return nil, err
+	}
+	var some bool
+	if err := db.NewRaw("SELECT EXISTS (SELECT 1 FROM projections)").Scan(ctx, &some); err != nil || !some {
+		return nil, err
+	}
+	grant, err := migrate.LacksCreate(ctx, db, g.Name)
+	if err != nil || grant == "" {
+		return nil, err
+	}
+	return []Lack{{Where: "schema " + schema, What: "CREATE", Grant: grant, Who: "an engine that runs projections"}}, nil
 }
 
 // lacking are those of the privileges that a grantee needs and doesn't have. What is
