@@ -56,6 +56,8 @@ type database struct {
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
 
+	unkept sync.Map // contexts whose history is yet to begin, and what it waits for
+
 	feeders   []*projection.Runner
 	projected *cached[found[[]projection.Progress]] // and those of other programs
 }
@@ -103,6 +105,9 @@ func (d *database) start(ctx context.Context) error {
 	d.deaf = cancel
 	d.listening.Go(func() { d.listen(listening) })
 	d.listening.Go(func() { d.promoter.Run(listening) })
+	for name, wanted := range d.schema.history {
+		d.listening.Go(func() { d.keepHistory(listening, name, wanted) })
+	}
 	return nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
@@ -14,6 +16,48 @@ import (
 
 // historyBatch is how many foreign events of a lane are kept in one transaction, at most.
 const historyBatch = 50
+
+// historyRetry is the time between two attempts to have a history begin.
+const historyRetry = 5 * time.Second
+
+// keepHistory has the history of a context begin, if it hasn't. What is saved meanwhile is
+// not kept, by nobody: a history has no holes. One that a process has left in the middle is
+// brought to its end, whether this program wants one or not.
+func (d *database) keepHistory(ctx context.Context, name string, wanted bool) {
+	defer d.unkept.Delete(name)
+	tell := func(waits string) { d.unkept.Store(name, waits) }
+	began := time.Now()
+	for {
+		have, _, err := outboxdb.FindTargets(ctx, d.provider.Reader(), name)
+		if err == nil && (have.History == outbox.HistoryOn || have.History == "" && !wanted) {
+			return
+		}
+		if err == nil {
+			err = d.store.KeepHistory(ctx, name, tell)
+		}
+		if err == nil {
+			d.log.Info("the history of a context has begun: its events are kept from now on, by all programs; `waybill history import` adds those that are still in the outbox",
+				"provider", d.provider.Name(), "context", name, "took", time.Since(began).Round(time.Millisecond))
+			break
+		}
+		tell("the database: " + err.Error())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(historyRetry):
+		}
+	}
+}
+
+// waitingHistories are the contexts whose history is yet to begin, and what it waits for.
+func (d *database) waitingHistories() map[string]string {
+	all := map[string]string{}
+	d.unkept.Range(func(name, waits any) bool {
+		all[name.(string)] = waits.(string)
+		return true
+	})
+	return all
+}
 
 // keepForeign adds the subscriptions that keep other contexts' events in a history, for
 // the projections that handle them: one for each stream, called

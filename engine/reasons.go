@@ -41,6 +41,13 @@ func (s sight) reasons() []reason {
 				r.Provider = provider
 				all = append(all, r)
 			}
+			for context, waits := range o.unkept {
+				all = append(all, reason{
+					Code: "history_waits", State: degraded, Provider: provider, lasting: settling,
+					what:   "the history of context " + context + " has not begun, and its events are not kept; it waits for " + waits,
+					remedy: "It goes on by itself. A transaction that has been writing for long is in pg_stat_activity: end it if it goes on for ever.",
+				})
+			}
 		}
 		for target, l := range o.lanes {
 			if down {

@@ -30,6 +30,9 @@ import (
 // [outbox.Targets]. Other ones than a database has are an
 // [*outbox.TargetsError]: to change them is up to [SetTargets] or
 // `waybill migrate --set-targets`.
+//
+// The history of a context that has uow.Config.History, and had none while it already sent
+// events, begins here: that takes six seconds, or longer while somebody writes for long.
 func Migrate(ctx context.Context, units ...*uow.Manager) error {
 	return forEach(units, func(s schema) error { return s.migrate(ctx) })
 }
@@ -37,7 +40,7 @@ func Migrate(ctx context.Context, units ...*uow.Manager) error {
 // Check returns an error that names the remedy unless [Migrate] has been run,
 // for programs that write and run no engine: an engine does it when it starts.
 func Check(ctx context.Context, units ...*uow.Manager) error {
-	return forEach(units, func(s schema) error { return s.check(ctx, outboxdb.CheckTargets) })
+	return forEach(units, func(s schema) error { return s.check(ctx, s.introduced) })
 }
 
 // MigrateProvider is Migrate for one provider, of which no context is known.
@@ -76,6 +79,7 @@ type schema struct {
 	partitions int                       // 0: any
 	targets    map[string]outbox.Targets // by context
 	published  map[string][]string       // by context
+	history    map[string]bool           // contexts that keep one
 }
 
 func (s *schema) add(m *uow.Manager) error {
@@ -93,9 +97,10 @@ func (s *schema) add(m *uow.Manager) error {
 		return fmt.Errorf("it sends to %v, and with other units to %v: give both the same brokers", m.Targets(), have)
 	}
 	if s.targets == nil {
-		s.targets, s.published = map[string]outbox.Targets{}, map[string][]string{}
+		s.targets, s.published, s.history = map[string]outbox.Targets{}, map[string][]string{}, map[string]bool{}
 	}
 	s.targets[context], s.published[context] = m.Targets(), published(m)
+	s.history[context] = s.history[context] || m.KeepsHistory()
 	return nil
 }
 
@@ -141,7 +146,20 @@ func (s schema) migrate(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.holdTargets(ctx, s.introduce)
+	if err := s.holdTargets(ctx, s.introduce); err != nil {
+		return err
+	}
+	for _, context := range s.keeping() {
+		if err := outboxdb.New(db, s.provider.Reader()).KeepHistory(ctx, context, func(string) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keeping are the contexts that keep a history.
+func (s schema) keeping() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.history)), func(context string) bool { return !s.history[context] })
 }
 
 // start is the check of an engine. A context that is new to the database comes to
@@ -153,10 +171,24 @@ func (s schema) introduce(ctx context.Context, db bun.IDB, context string, t out
 	if err := outboxdb.InitTargets(ctx, db, context, t); err != nil {
 		return err
 	}
+	if s.history[context] { // before anything is saved, where nothing was
+		if _, err := outboxdb.New(s.provider.DB(), s.provider.Reader()).BeginHistory(ctx, context); err != nil {
+			return err
+		}
+	}
 	return outboxdb.WritePublished(ctx, db, context, s.published[context])
 }
 
-// holdTargets is outboxdb.CheckTargets or schema.introduce.
+// introduced is the check of a program that has no engine.
+func (s schema) introduced(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error {
+	have, err := outboxdb.ConfirmTargets(ctx, db, context, t)
+	if err == nil && s.history[context] && have.History == "" {
+		err = fmt.Errorf("context %s keeps no history yet, and what its programs save until it does isn't in it: run engine.Migrate with uow.Config.History, or start its engine with it", context)
+	}
+	return err
+}
+
+// holdTargets is schema.introduced or schema.introduce.
 type holdTargets func(ctx context.Context, db bun.IDB, context string, t outbox.Targets) error
 
 func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {

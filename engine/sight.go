@@ -26,6 +26,7 @@ type outboxSight struct {
 	err    string // why its rows can't be counted; "": they were
 	lanes  map[string]laneSight
 	timers timersSight
+	unkept map[string]string // contexts whose history is yet to begin, and what it waits for
 }
 
 // timersSight is what a process knows of timers.
@@ -135,7 +136,7 @@ func (e *Engine) consumes(provider string) bool {
 
 // look sees the outbox of a database.
 func (d *database) look(ctx context.Context) outboxSight {
-	o := outboxSight{lanes: map[string]laneSight{}}
+	o := outboxSight{lanes: map[string]laneSight{}, unkept: d.waitingHistories()}
 	if d.promoter != nil {
 		o.timers.trouble = d.promoter.Trouble()
 	}

@@ -303,6 +303,16 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			[]string{"processes_idle degraded database default"},
 			[]string{"2 of its processes (library.lending) have heard nothing for 30 days or longer", "`waybill processes list --idle`"},
 		},
+		"a history that doesn't begin": {
+			func(s sight) sight {
+				o := s.outboxes["default"]
+				o.unkept = map[string]string{"sales": "a transaction that has been writing to the outbox for long"}
+				s.outboxes["default"] = o
+				return s
+			},
+			[]string{"history_waits degraded database default"},
+			[]string{"the history of context sales has not begun, and its events are not kept; it waits for a transaction that has been writing", "pg_stat_activity"},
+		},
 		"projections": {
 			func(s sight) sight {
 				stopped := &projection.Failure{Position: 7, Event: "Library.LoanPlaced.v1 m-1", Error: "no idea", Tries: 3, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}

@@ -1,9 +1,12 @@
 package history_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -94,7 +98,7 @@ func each(t *testing.T, f func(t *testing.T, p uow.Provider)) {
 	t.Parallel()
 	migrated := func(t *testing.T, p uow.Provider) {
 		t.Helper()
-		units, err := uow.New(uow.Config{Domain: library, Providers: []uow.Provider{p}})
+		units, err := uow.New(uow.Config{Domain: library, Providers: []uow.Provider{p}, History: true})
 		require.NoError(t, err)
 		require.NoError(t, engine.Migrate(t.Context(), units))
 	}
@@ -181,16 +185,76 @@ func TestRead_HasTheEventsOfAllAggregatesInOrder(t *testing.T) {
 	})
 }
 
+// Which events are kept is the database's to say, for all programs of the context; without
+// an outbox each goes by its own.
 func TestHistory_OffKeepsWhatAggregatesAreMadeOf(t *testing.T) {
 	each(t, func(t *testing.T, p uow.Provider) {
-		w := openWorld(t, p, func(c *uow.Config) { c.History = false })
+		without := func(c *uow.Config) { c.History, c.NoOutbox = false, true }
+		w := openWorld(t, p, without)
 		require.NoError(t, w.books.Save(t.Context(), newBook("b")))
 		require.NoError(t, w.loans.Save(t.Context(), newLoan("l")))
 		require.Equal(t, []string{"loan-l@1.1 Placed"}, w.read(t, history.Range{}))
 		w = openWorld(t, p, func(c *uow.Config) { c.NoOutbox = true })
 		require.NoError(t, w.books.Save(t.Context(), newBook("c")))
-		require.Equal(t, []string{"loan-l@1.1 Placed", "book-c@1.1 Acquired"}, w.read(t, history.Range{}))
+		w = openWorld(t, p, func(c *uow.Config) { c.History = false })
+		require.NoError(t, w.books.Save(t.Context(), newBook("d")))
+		require.Equal(t, []string{"loan-l@1.1 Placed", "book-c@1.1 Acquired", "book-d@1.1 Acquired"}, w.read(t, history.Range{}))
 	})
+}
+
+// A history that is turned on in a deployment that goes on begins for all programs at once,
+// those that don't have the setting among them: no aggregate has a hole in it.
+func TestHistory_BeginsForAllProgramsAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) uow.Provider{
+		"SQLite":     func(t *testing.T) uow.Provider { return dbtest.SQLite(t) },
+		"PostgreSQL": func(t *testing.T) uow.Provider { p, _ := dbtest.Postgres(t); return p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := open(t)
+			old := openWorld(t, p, func(c *uow.Config) { c.History = false })
+			require.NoError(t, engine.Migrate(t.Context(), old.units))
+			logs := &bytes.Buffer{}
+			updated := openWorld(t, p, func(c *uow.Config) { c.Logger = slog.New(slog.NewTextHandler(logs, nil)) })
+			book := newBook("b")
+			require.NoError(t, old.books.Save(t.Context(), book))
+			sell := func(w *world) {
+				book.Raise(Sold{})
+				require.NoError(t, w.books.Save(t.Context(), book))
+			}
+			sell(updated)
+			sell(updated)
+			require.Empty(t, updated.read(t, history.Range{}), "the other program wouldn't keep what follows")
+			require.Equal(t, 1, strings.Count(logs.String(), "events are not kept"), logs)
+			require.ErrorContains(t, engine.Check(t.Context(), updated.units), "context library keeps no history yet")
+
+			begun := make(chan error, 1)
+			go func() { begun <- engine.Migrate(t.Context(), updated.units) }()
+			turns, n := []*world{old, updated}, 0
+			waittest.Until(t, func() bool {
+				sell(turns[n%2])
+				n++
+				kept, err := history.Head(t.Context(), updated.units)
+				require.NoError(t, err)
+				return kept > 3
+			})
+			require.NoError(t, <-begun)
+			sell(old)
+			sell(updated)
+			var versions []int64
+			for e, err := range history.Read(t.Context(), updated.units, history.Range{}) {
+				require.NoError(t, err)
+				versions = append(versions, e.Version)
+			}
+			require.Greater(t, len(versions), 5)
+			for i, v := range versions {
+				require.Equal(t, book.Version()-int64(len(versions)-1-i), v, "%v", versions)
+			}
+			require.NoError(t, engine.Check(t.Context(), updated.units, old.units))
+			require.NoError(t, engine.Migrate(t.Context(), old.units, updated.units))
+		})
+	}
 }
 
 // An event is kept if and only if its unit commits.

@@ -177,7 +177,20 @@ type Targets struct {
 	// engine.Backfill. Until it has ended, no unit of work writes rows for them.
 	// That is a state of the database: a program's configuration doesn't have it.
 	Joining []string `json:"joining,omitempty"`
+	// History says whether units of work keep the context's events: all of them, or none,
+	// whatever the configuration of their program says. It is a state of the database, too.
+	History History `json:"history,omitempty"`
 }
+
+// History is whether a context's events are kept.
+type History string
+
+const (
+	// HistoryStarting: not yet, and every unit of work looks whether they are by now.
+	HistoryStarting History = "starting"
+	// HistoryOn: each event is kept, since the transaction that wrote this.
+	HistoryOn History = "on"
+)
 
 // TargetsOf are a context's targets, as uow.Config has them.
 func TargetsOf(own string, external []Target) Targets {
@@ -196,7 +209,8 @@ func (t Targets) Sorted() Targets {
 	return t
 }
 
-// Equal says whether t and o are the same brokers, joining or not.
+// Equal says whether t and o are the same brokers, joining or not, with a history or
+// without.
 func (t Targets) Equal(o Targets) bool {
 	return t.Broker == o.Broker && slices.Equal(t.Sorted().External, o.Sorted().External)
 }

@@ -288,6 +288,14 @@ func prepare(t testing.TB, owner uow.Provider, as func() uow.Provider) testDB {
 	return testDB{provider: p, owner: owner, units: newUnits(t, uow.Config{Providers: []uow.Provider{p}, MaxRetries: 200, MaxMessageBytes: -1})}
 }
 
+// keepsHistory has units of the shop keep their events from now on; nothing was saved yet.
+func (db testDB) keepsHistory(t testing.TB) {
+	t.Helper()
+	state, err := outboxdb.New(db.owner.DB(), db.owner.DB()).BeginHistory(t.Context(), shop.Name())
+	require.NoError(t, err)
+	require.Equal(t, outbox.HistoryOn, state)
+}
+
 func newUnits(t testing.TB, cfg uow.Config) *uow.Manager {
 	t.Helper()
 	cfg.Domain = shop

@@ -231,6 +231,7 @@ func TestPast_IsWhatHappened(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
 		ctx := domain.WithOrigin(t.Context(), domain.Origin{CorrelationID: "c"})
+		db.keepsHistory(t)
 		units := newUnits(t, uow.Config{Providers: []uow.Provider{db.provider}, History: true})
 		past := func(all func(yield func(repository.Happened, error) bool)) (texts []string) {
 			for h, err := range all {

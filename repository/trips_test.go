@@ -11,7 +11,6 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/repository"
-	"github.com/waybill-go/waybill/uow"
 )
 
 // TestRoundTrips counts what a network would cost.
@@ -20,6 +19,7 @@ func TestRoundTrips(t *testing.T) {
 	dsn, relay := through(t, postgresDSN(t))
 	db := openPostgres(t, dsn)
 	quietly(t, db)
+	db.keepsHistory(t)
 	ctx := t.Context()
 	tallies := repository.New[*Tally](db.units)
 	baskets := repository.Mapped(db.units, basketMapping)
@@ -41,19 +41,12 @@ func TestRoundTrips(t *testing.T) {
 		basket.Add(1)
 		ledger.Add(1)
 	}
-	costs(1, "a new document and its events", func() error { return tallies.Save(ctx, tally) })
+	costs(1, "a new document, its events and the history", func() error { return tallies.Save(ctx, tally) })
 	costs(1, "new rows with children and events", func() error { return baskets.Save(ctx, basket) })
 	costs(1, "new events", func() error { return ledgers.Save(ctx, ledger) })
 	parcel := &Parcel{Root: domain.NewRoot(), Van: "v"}
 	parcel.Raise(ParcelLoaded{Van: "v"})
 	costs(1, "a new document with the lock of its key", func() error { return repository.New[*Parcel](db.units).Save(ctx, parcel) })
-	warm, kept := newTally("it looks at the partition count"), newTally("kept")
-	warm.Add(1)
-	kept.Add(1)
-	keeping := newUnits(t, uow.Config{Providers: []uow.Provider{db.provider}, History: true})
-	quietly(t, testDB{units: keeping})
-	require.NoError(t, repository.New[*Tally](keeping).Save(ctx, warm))
-	costs(1, "a new document, its events and the history", func() error { return repository.New[*Tally](keeping).Save(ctx, kept) })
 	r, units := members(t, db, library)
 	quietly(t, testDB{units: units})
 	require.NoError(t, r.Save(ctx, newMember("warm", "warm@x", "Riga")))

@@ -64,7 +64,7 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 			}
 		}
 		events = append(events, e.events...)
-		if _, keeps := e.persister.(EventKeeper); u.m.cfg.History && !keeps {
+		if _, keeps := e.persister.(EventKeeper); !keeps {
 			history = append(history, e.events...)
 		}
 	}
@@ -101,12 +101,21 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 		}
 	}
 	if len(events) == 0 || u.m.cfg.NoOutbox {
+		if !u.m.cfg.History {
+			history = nil
+		}
 		keep()
 		return all, nil
 	}
 	known, err := u.outbox(ctx, p)
 	if err != nil {
 		return nil, err
+	}
+	if !known.keeps && len(history) > 0 {
+		history = nil
+		if !known.moving {
+			u.m.withoutHistory(p.provider.Name())
+		}
 	}
 	writer := u.m.writer
 	if len(known.joining) > 0 {
@@ -133,8 +142,8 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 
 // outbox is what has to be known before rows are written. If the transaction has
 // begun it is read there: units that each wait for a second connection of one pool
-// can wait for each other for ever. While a target is joining, the transaction
-// begins here, because the answer must hold until it ends.
+// can wait for each other for ever. While a target is joining, or the history about to
+// begin, the transaction begins here, because the answer must hold until it ends.
 func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err error) {
 	defer func() {
 		if err != nil {
@@ -147,7 +156,7 @@ func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err err
 	}
 	if !p.session.Began() {
 		known, err = o.look(ctx, p.provider.Reader(), outboxdb.ConfirmTargets)
-		if err != nil || len(known.joining) == 0 {
+		if err != nil || !known.moving {
 			return known, err
 		}
 		db, err := p.session.DB(ctx)
@@ -165,7 +174,7 @@ func (u *Unit) outbox(ctx context.Context, p *part) (known *knownOutbox, err err
 		return nil, missing
 	}
 	known, err = o.look(ctx, db, outboxdb.ConfirmTargets)
-	if err != nil || len(known.joining) == 0 {
+	if err != nil || !known.moving {
 		return known, err
 	}
 	return o.look(ctx, db, outboxdb.HoldTargets)

@@ -79,8 +79,12 @@ type Config struct {
 	// History keeps every event of an aggregate in the table history, with the state and
 	// in the same round trip, for projections and package history. Commands, and messages
 	// between processes, aren't events and aren't kept. Those of event-sourced aggregates
-	// are in the table events anyway, and no second time. All programs that save the
-	// context's aggregates have to have the same; what one without it saves is missing.
+	// are in the table events anyway, and no second time.
+	//
+	// It begins for all programs of the context at once, when engine.Migrate or the engine
+	// of the first one that has it has written so into the database: from then on every unit
+	// of work keeps its events, also in programs that don't have it. Without an outbox each
+	// program goes by its own.
 	//
 	// Off by default: a save with one event writes about 1 KB more, half as much again to
 	// the database's log, and nothing is ever removed. See docs/performance.md.
@@ -111,6 +115,7 @@ type Manager struct {
 	outboxes map[string]*outboxOf      // by provider
 	clock    *testclock.Clock          // nil: it is no test
 	warned   atomic.Pointer[time.Time] // of a unit that held a writer for too long
+	unkept   atomic.Pointer[time.Time] // of events that aren't kept
 
 	mu        sync.Mutex
 	listeners map[int]func(provider string, pokes []outbox.Poke) (elsewhere []outbox.Poke)
@@ -181,7 +186,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m.clock = testclock.Of(cfg.Providers[0])
 	for _, p := range cfg.Providers {
-		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets()}
+		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets(), history: cfg.History}
 	}
 	return m, nil
 }
@@ -279,15 +284,25 @@ func (m *Manager) wake(p Provider, pokes []outbox.Poke) {
 
 // held warns of a unit that held a provider's one writer for too long.
 func (m *Manager) held(provider string, d time.Duration) {
-	if d <= m.cfg.Lease/3 {
-		return
-	}
-	now, last := time.Now(), m.warned.Load()
-	if last != nil && now.Sub(*last) < warnEvery || !m.warned.CompareAndSwap(last, &now) {
+	if d <= m.cfg.Lease/3 || !seldom(&m.warned) {
 		return
 	}
 	m.cfg.Logger.Warn("a unit of work held the database's one writer for longer than a third of the lease, and no lease could be renewed meanwhile; do less in one unit, wait for nothing in it, or raise outbox.lease",
 		"context", m.cfg.Domain.Name(), "provider", provider, "held", d.Round(time.Millisecond), "lease", m.cfg.Lease)
+}
+
+// withoutHistory warns of events that aren't kept although the configuration says so.
+func (m *Manager) withoutHistory(provider string) {
+	if m.cfg.History && seldom(&m.unkept) {
+		m.cfg.Logger.Warn("events are not kept in the history, as the database doesn't say so: it begins with engine.Migrate, or with the start of an engine, of a program that has uow.Config.History",
+			"context", m.cfg.Domain.Name(), "provider", provider)
+	}
+}
+
+// seldom says whether it is time for the next warning of a kind.
+func seldom(last *atomic.Pointer[time.Time]) bool {
+	now, before := time.Now(), last.Load()
+	return (before == nil || now.Sub(*before) >= warnEvery) && last.CompareAndSwap(before, &now)
 }
 
 // Option adjusts one call of Do.
@@ -434,12 +449,15 @@ type outboxOf struct {
 	want    int
 	context string
 	targets outbox.Targets
+	history bool // of the configuration
 	known   atomic.Pointer[knownOutbox]
 }
 
 type knownOutbox struct {
 	partitions int
 	joining    []string // targets for which no rows are written
+	keeps      bool     // events go into the history
+	moving     bool     // what is said of targets and of the history is about to change
 	until      time.Time
 }
 
@@ -450,7 +468,7 @@ func (o *outboxOf) fresh() *knownOutbox {
 	if k == nil || time.Now().Before(k.until) {
 		return k
 	}
-	again := &knownOutbox{partitions: k.partitions, until: time.Now().Add(outbox.TargetsFresh)}
+	again := &knownOutbox{partitions: k.partitions, keeps: k.keeps, until: time.Now().Add(outbox.TargetsFresh)}
 	if o.known.CompareAndSwap(k, again) {
 		return nil
 	}
@@ -458,7 +476,8 @@ func (o *outboxOf) fresh() *knownOutbox {
 }
 
 // look reads the outbox's properties by means of outboxdb.ConfirmTargets or, in a
-// transaction, outboxdb.HoldTargets. While a target is joining, every unit does.
+// transaction, outboxdb.HoldTargets. While a target is joining, or the history is about
+// to begin, every unit does.
 func (o *outboxOf) look(ctx context.Context, db bun.IDB, targets func(context.Context, bun.IDB, string, outbox.Targets) (outbox.Targets, error)) (*knownOutbox, error) {
 	until := time.Now().Add(outbox.TargetsFresh)
 	n, err := outboxdb.Partitions(ctx, db)
@@ -469,11 +488,15 @@ func (o *outboxOf) look(ctx context.Context, db bun.IDB, targets func(context.Co
 	if err == nil {
 		have, err = targets(ctx, db, o.context, o.targets)
 	}
-	known := &knownOutbox{partitions: n, joining: have.Joining, until: until}
+	known := &knownOutbox{
+		partitions: n, joining: have.Joining, keeps: have.History == outbox.HistoryOn,
+		moving: len(have.Joining) > 0 || have.History == outbox.HistoryStarting, until: until,
+	}
 	if mismatch, ok := errors.AsType[*outbox.TargetsError](err); ok && mismatch.Have == nil {
+		known.keeps = o.history
 		return known, nil // No engine has come with this context yet: look again next time.
 	}
-	if err != nil || len(known.joining) > 0 {
+	if err != nil || known.moving {
 		o.known.Store(nil)
 		return known, err
 	}

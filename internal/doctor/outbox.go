@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // waiting are the targets that have undelivered rows, by name and number.
@@ -110,6 +111,9 @@ func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(contexts)) {
 		t := contexts[name]
 		known = append(append(known, t.Broker), t.External...)
+		if t.History == outbox.HistoryStarting {
+			e.add(Warning, "context "+name, "its history is about to begin, and until then its events are not kept: this takes seconds while an engine runs", "start an engine of the context")
+		}
 		for _, j := range t.Joining {
 			e.add(Warning, "target broker "+j, "it is joining the brokers of context "+name+": it gets no event, and nothing new is removed from the outbox", "waybill outbox backfill "+j)
 		}

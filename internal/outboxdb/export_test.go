@@ -41,3 +41,8 @@ func Plans(name string) string {
 	}
 	return load(name).plans()
 }
+
+// KeepHistoryAtOnce doesn't wait for units of work that haven't heard of it.
+func (s *Store) KeepHistoryAtOnce(ctx context.Context, name string, tell func(waits string)) error {
+	return s.keepHistory(ctx, name, 0, tell)
+}

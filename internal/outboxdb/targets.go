@@ -172,6 +172,7 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 			}
 		}
 		now := t.Sorted()
+		now.History = have.History
 		for _, j := range have.Joining {
 			if slices.Contains(t.External, j) {
 				now.Joining = append(now.Joining, j)
