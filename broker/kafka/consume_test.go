@@ -242,7 +242,7 @@ func TestReceive_IdlePartitionsHoldUpNoOther(t *testing.T) {
 		left -= len(got)
 	}
 	t.Logf("%d MB in %v", n*size/1_000_000, time.Since(begin))
-	require.Less(t, time.Since(begin), 6*time.Second)
+	require.Less(t, time.Since(begin), 30*time.Second, "a server keeps a fetch for 5 s, if it isn't told otherwise")
 }
 
 func BenchmarkConsume(b *testing.B) {

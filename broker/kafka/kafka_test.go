@@ -26,6 +26,7 @@ import (
 // TestBroker runs the suite of all adapters; its outages are cut connections, so
 // that other tests keep the server.
 func TestBroker(t *testing.T) {
+	t.Parallel()
 	net := newNetwork()
 	brokertest.Run(t, brokertest.Harness{
 		Open: func(t *testing.T) broker.Broker {

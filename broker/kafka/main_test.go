@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -26,6 +27,12 @@ func TestMain(m *testing.M) {
 	if topic := os.Getenv(memberVar); topic != "" {
 		fmt.Fprintln(os.Stderr, member(context.Background(), topic))
 		os.Exit(1)
+	}
+	// These tests wait more than they work, so more of them than there are processors run
+	// side by side.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,7 +63,7 @@ func TestState_B3_B4_ARefusalShowsAndIsNotAskedForWithoutPause(t *testing.T) {
 			before, since := asked(), time.Now()
 			waittest.Until(t, func() bool { return asked() >= before+10 })
 			require.Greater(t, time.Since(since), 500*time.Millisecond, "20 times a second at most")
-			require.True(t, ill(member.(broker.Stateful).State()))
+			state(t, member, ill) // Between two tries it may have joined, for a moment.
 
 			refused.Remove()
 			require.Len(t, receive(t, member, 3), 3, "it goes on by itself")
@@ -92,11 +93,12 @@ func TestState_B3_AnOutageShows(t *testing.T) {
 	network := newNetwork()
 	b := openFake(t, c, func(c *kafka.Config) { c.SessionTimeout, c.Dial = 6*time.Second, network.Dial })
 	member := join(t, b, "topic")
-	require.False(t, member.(broker.Stateful).State().Joined, "not yet")
 	joined := state(t, member, well)
 	network.cut()
-	gone := state(t, member, func(s broker.State) bool { return !s.Joined && s.LastError != nil })
-	require.ErrorContains(t, gone.LastError, "refused")
+	// First it may say that a connection broke.
+	gone := state(t, member, func(s broker.State) bool {
+		return !s.Joined && s.LastError != nil && strings.Contains(s.LastError.Error(), "refused")
+	})
 	require.True(t, gone.Since.After(joined.Since))
 	network.up()
 	state(t, member, well)

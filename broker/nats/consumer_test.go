@@ -62,6 +62,7 @@ func requireLost(t *testing.T, deliveries ...broker.Delivery) {
 // A member that dies without a word leaves messages that the server takes for
 // being worked on. Its successor gets them first, and then the later ones.
 func TestSuccessorOfADeadMember(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	one, two := h.dying(t), h.quick(t)
 	require.NoError(t, one.EnsureTopics(t.Context(), topic))
@@ -80,6 +81,7 @@ func TestSuccessorOfADeadMember(t *testing.T) {
 // The same without anything new to deliver: then no delivery tells the successor
 // that it is one.
 func TestSuccessorWithoutNewMessages(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	one, two := h.dying(t), h.quick(t)
 	require.NoError(t, one.EnsureTopics(t.Context(), topic))
@@ -157,6 +159,7 @@ func TestLostDeliveryIsMissed(t *testing.T) {
 // With the connection, deliveries and acknowledgements are lost. All that isn't
 // acknowledged comes again, at once and in order.
 func TestReconnect(t *testing.T) {
+	t.Parallel()
 	b := newHost(t).quick(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
 	publish(t, b, 0, 10)
@@ -176,8 +179,9 @@ func TestReconnect(t *testing.T) {
 // B6: what a member holds neither keeps other messages from coming nor comes
 // again, however long it is held, and holding it costs nothing.
 func TestHeldMessagesKeepNoOthersFromComing_B6(t *testing.T) {
+	t.Parallel()
 	const waiting = 8_192 // As many as a subscription holds.
-	b := newHost(t).quick(t)
+	b := newHost(t).patient(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
 	for n := 0; n < waiting; n += 512 {
 		call := make([]broker.Message, 512)

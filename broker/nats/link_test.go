@@ -19,7 +19,7 @@ import (
 // B2: a slow link is used for each message once, and what is on its way takes a
 // bounded amount of memory.
 func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
-	const messages, size = 200, 200_000
+	const messages, size = 100, 200_000
 	rate := int64(6_000_000)
 	if os.Getenv("WAYBILL_LONG") != "" {
 		rate = 1_500_000
@@ -54,9 +54,10 @@ func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
 		require.NoError(t, c.Ack(t.Context(), got...))
 	}
 	took := time.Since(begin)
+	require.Less(t, slow.Conn().Stats().InBytes, uint64(messages*size*11/10))
 	t.Logf("%v for what takes %v; the heap grew by %d kB, at most", took.Round(time.Millisecond), needed, (max(most, before)-before)>>10)
-	require.Less(t, took, needed*3/2)
-	require.Less(t, most, before+64<<20)
+	require.Less(t, took, 2*needed, "the link is never idle for long")
+	require.Less(t, most, before+messages*size+16<<20, "the server, which is in this process, may keep all of it")
 
 	js, err := jetstream.New(b.Conn())
 	require.NoError(t, err)
@@ -76,6 +77,7 @@ func heap() uint64 {
 // B2: a message that is larger than all that is asked for at a time comes too, and
 // so does what is behind it.
 func TestMessageLargerThanTheWindow_B2(t *testing.T) {
+	t.Parallel()
 	b := newHost(t).quick(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
 	for n, size := range []int{10, 7 << 20, 7 << 20, 10, 3 << 20, 100_000, 1 << 20, 2<<20 - 60, 10} {

@@ -72,6 +72,15 @@ func (h *host) quick(t *testing.T) *nats.Broker {
 	return b
 }
 
+// patient opens one that stays a member for as long as the test runs.
+func (h *host) patient(t *testing.T) *nats.Broker {
+	t.Helper()
+	b, err := nats.OpenPatient(t.Context(), h.client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
+	return b
+}
+
 // dying opens one that the test kills.
 func (h *host) dying(t *testing.T) *nats.Broker {
 	t.Helper()
@@ -82,6 +91,7 @@ func (h *host) dying(t *testing.T) *nats.Broker {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	brokertest.Run(t, brokertest.Harness{
 		Open: h.open,
@@ -281,6 +291,7 @@ func TestForeignAnswerIsUnknown(t *testing.T) {
 // B11: a server that is away is an outage, also when a broker is opened: it
 // connects by itself.
 func TestOpenWithoutServerConnectsLater_B11(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.stop(t)
 	b := h.quick(t)

@@ -60,6 +60,7 @@ func ill(s broker.State) bool { return !s.Joined && s.LastError != nil }
 // B9: a member that may not ask for messages says so, instead of waiting in
 // silence; and it doesn't ask again and again at once.
 func TestRefusedRequestsShow_B9(t *testing.T) {
+	t.Parallel()
 	deny := &server.SubjectPermission{Deny: []string{"$JS.API.CONSUMER.MSG.NEXT.>"}}
 	admin, user := restricted(t, server.Permissions{Publish: deny})
 	require.NoError(t, openQuick(t, admin).EnsureTopics(t.Context(), topic))
@@ -91,13 +92,14 @@ func TestRefusedJoinFailsAtOnce_B9(t *testing.T) {
 			err := act(openQuick(t, user))
 			require.ErrorIs(t, err, natsgo.ErrPermissionViolation)
 			require.Equal(t, broker.Permanent, broker.ClassOf(err))
-			require.Less(t, time.Since(began), 2*time.Second)
+			require.Less(t, time.Since(began), 4*time.Second, "nobody waits for an answer, which is for 5 s")
 		})
 	}
 }
 
 // B9: a server that is away shows, and so does its return.
 func TestLostConnectionShows_B9(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	b := h.quick(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
@@ -117,12 +119,13 @@ func TestLostConnectionShows_B9(t *testing.T) {
 // B9: members that stand by have joined; the one that works, too, whether
 // something comes or not.
 func TestIdleMembersHaveJoined_B9(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
-	one, two := h.quick(t), h.quick(t)
+	one, two := h.patient(t), h.patient(t)
 	require.NoError(t, one.EnsureTopics(t.Context(), topic))
 	publish(t, one, 0, 1)
 	members := []broker.Consumer{join(t, one), join(t, two)}
-	for range 20 {
+	for range 15 {
 		<-time.After(100 * time.Millisecond)
 		for _, m := range members {
 			s := m.(broker.Stateful).State()
