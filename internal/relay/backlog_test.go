@@ -241,9 +241,10 @@ func (s *silent) Publish(ctx context.Context, messages []broker.Message) error {
 // answered; the lane's state says what it does. That 10,000 such rows do, too, is tested
 // of the breakers.
 func TestBacklog_AfterAnOutageItGoesAtFullSpeed(t *testing.T) {
+	const rows = 4_000
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		drain := func(prefix string, outage bool) (calls int64) {
-			rows := insertTo(b, "", prefix, 10_000)
+			inserted := insertTo(b, "", prefix, rows)
 			m := memory.New(memory.Config{})
 			s := &silent{Broker: m}
 			s.away.Store(outage)
@@ -261,10 +262,10 @@ func TestBacklog_AfterAnOutageItGoesAtFullSpeed(t *testing.T) {
 				if d := p.Status()[target].Doing; len(d) > 8 {
 					doing[d[:8]] = true
 				}
-				return len(m.Messages(orders)) >= 10_000
+				return len(m.Messages(orders)) >= rows
 			}, "all are published")
-			require.Len(t, m.Messages(orders), 10_000)
-			require.Equal(t, rowsByKey(rows), byKey(m.Messages(orders)))
+			require.Len(t, m.Messages(orders), rows)
+			require.Equal(t, rowsByKey(inserted), byKey(m.Messages(orders)))
 			eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 }, "and settled")
 			require.Equal(t, outage, doing["checking"], doing)
 			require.Empty(t, p.Status()[target].Doing)
@@ -274,7 +275,7 @@ func TestBacklog_AfterAnOutageItGoesAtFullSpeed(t *testing.T) {
 		}
 		usual := drain("usual", false)
 		after := drain("after", true)
-		t.Logf("10,000 rows: %d calls usually, %d after an outage", usual, after)
+		t.Logf("%d rows: %d calls usually, %d after an outage", rows, usual, after)
 		require.LessOrEqual(t, after, 2*usual)
 	})
 }
