@@ -128,7 +128,7 @@ func (w *world) run(t *testing.T, all ...projection.Projection) (r *projection.R
 	stop = func() {
 		if !stopped {
 			stopped = true
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			require.NoError(t, r.Stop(ctx))
 		}
@@ -166,7 +166,7 @@ func (w *world) place(t *testing.T, ids ...string) {
 
 func (w *world) wait(t *testing.T, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, projection.Wait(ctx, w.units, name))
 }
