@@ -202,6 +202,35 @@ func TestRace_AFrozenOwnerCommitsNothing(t *testing.T) {
 	})
 }
 
+// model/projection.pml, TWOTX: effect and position are one transaction. If the one can't be
+// stored, as if the program had ended before it, the other isn't there.
+func TestRace_EffectAndPositionCommitTogether(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		p, _ := currentLoans(1)
+		w.place(t, "l1")
+		h, _, err := projection.Take(t.Context(), w.of(t, p), 0)
+		require.NoError(t, err)
+		exec := func(query string) {
+			_, err := w.p.DB().ExecContext(t.Context(), query)
+			require.NoError(t, err)
+		}
+		drop := "DROP TRIGGER no ON projection_positions"
+		if w.p.DB().Dialect().Name() == dialect.SQLite {
+			drop = "DROP TRIGGER no"
+			exec("CREATE TRIGGER no BEFORE UPDATE ON projection_positions WHEN NEW.position <> OLD.position BEGIN SELECT RAISE(ABORT, 'not now'); END")
+		} else {
+			exec("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$")
+			exec("CREATE TRIGGER no BEFORE UPDATE ON projection_positions FOR EACH ROW WHEN (NEW.position <> OLD.position) EXECUTE FUNCTION no()")
+		}
+		_, commit := h.Read(t.Context())
+		require.ErrorContains(t, commit(), "not now")
+		require.Empty(t, w.view(t, "SELECT loan_id FROM current_loans"))
+		exec(drop)
+		feed(t, h)
+		require.Equal(t, []string{"l1"}, w.view(t, "SELECT loan_id FROM current_loans"))
+	})
+}
+
 // two are builds 1 and 2 of versions 1 and 2, in the hands of a test.
 func two(t *testing.T, w *world) (next *projection.Projections, a, b *projection.Hand) {
 	t.Helper()
@@ -246,7 +275,7 @@ func TestRace_ASwitchWaitsForTheBatchOfTheLiveBuild(t *testing.T) {
 		require.NoError(t, err)
 		changed := make(chan error, 1)
 		go func() { changed <- projection.ChangeOver(t.Context(), next, 0, b.Build()) }()
-		waits(t, w, 1)
+		waits(t, w, 1, changed)
 		require.NoError(t, tx.Commit())
 		require.ErrorContains(t, <-changed, "build 2 has come to position 1, and what is in use to 2")
 		require.Equal(t, []string{"1 v1 live", "2 v2 ready"}, w.list(t))
@@ -258,11 +287,19 @@ func TestRace_ASwitchWaitsForTheBatchOfTheLiveBuild(t *testing.T) {
 	})
 }
 
-// waits waits until so many transactions wait for a lock on projections.
-func waits(t *testing.T, w *world, n int) {
+// waits waits until so many transactions wait for a lock on projections. One that ends
+// without waiting fails the test at once.
+func waits(t *testing.T, w *world, n int, ended ...chan error) {
 	t.Helper()
 	eventually(t, func() bool {
 		var have int
+		for _, c := range ended {
+			select {
+			case err := <-c:
+				t.Fatalf("it has waited for nobody, and ended with: %v", err)
+			default:
+			}
+		}
 		require.NoError(t, w.p.Reader().NewRaw("SELECT count(*) FROM pg_locks AS l WHERE NOT granted AND EXISTS (SELECT 1 FROM pg_locks AS h WHERE h.pid = l.pid AND h.granted AND h.relation IN ('projections'::regclass, 'projection_positions'::regclass))").
 			Scan(t.Context(), &have))
 		return have >= n
@@ -297,9 +334,9 @@ func TestRace_TheSecondOfTwoSwitchesLooksAgain(t *testing.T) {
 		require.NoError(t, err)
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() { first <- projection.ChangeOver(t.Context(), third, 0, c.Build()) }()
-		waits(t, w, 1)
+		waits(t, w, 1, first)
 		go func() { second <- projection.ChangeOver(t.Context(), next, 0, b.Build()) }()
-		waits(t, w, 2)
+		waits(t, w, 2, first, second)
 		require.NoError(t, tx.Commit())
 		require.NoError(t, <-first)
 		require.ErrorIs(t, <-second, projection.ErrNot)
@@ -333,9 +370,9 @@ func TestRace_ABuildThatIsInUseAgainStays(t *testing.T) {
 		require.NoError(t, err)
 		switched, cleaned := make(chan error, 1), make(chan error, 1)
 		go func() { switched <- projection.Switch(t.Context(), w.p, newer.Name, 1, false, "ada") }()
-		waits(t, w, 1)
+		waits(t, w, 1, switched)
 		go func() { cleaned <- projection.Clean(t.Context(), next, 0) }()
-		waits(t, w, 2)
+		waits(t, w, 2, switched, cleaned)
 		require.NoError(t, tx.Commit())
 		require.NoError(t, <-switched)
 		require.NoError(t, <-cleaned)

@@ -9,8 +9,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/historydb"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 var bothTables = []string{"history", "events"}
@@ -108,6 +111,54 @@ func TestRace_WhatCommitsDuringTheWaitIsRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, events, 2)
 	require.Equal(t, upTo, events[1].Position)
+}
+
+// model/history.pml, WRITERSFIRST: what commits after it was looked who writes isn't counted,
+// as somebody may have drawn a lower position meanwhile. Here the look at pg_locks is over
+// and the statement isn't: a view of that name comes before the server's own.
+func TestRace_WhatCommitsBehindTheLookAtTheLocksIsNotCounted(t *testing.T) {
+	t.Parallel()
+	p, cfg := dbtest.Postgres(t)
+	migrated(t, p)
+	w := world{p, t}
+	exec := func(db bun.IDB, query string, args ...any) {
+		_, err := db.ExecContext(t.Context(), query, args...)
+		require.NoError(t, err)
+	}
+	exec(p.DB(), `CREATE FUNCTION slow_locks() RETURNS SETOF pg_catalog.pg_locks LANGUAGE plpgsql VOLATILE AS $$
+		BEGIN RETURN QUERY SELECT * FROM pg_catalog.pg_locks; PERFORM pg_advisory_xact_lock_shared(hashtext(current_schema())); END $$`)
+	exec(p.DB(), "CREATE VIEW pg_locks AS SELECT * FROM slow_locks()")
+	reader, err := p.DB().Conn(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close()) }()
+	exec(reader, "SET search_path = ?, pg_catalog", bun.Ident(cfg.Schema))
+	defer func() { exec(reader, "RESET search_path") }()
+
+	gate := w.begin()
+	exec(gate, "SELECT pg_advisory_xact_lock(hashtext(current_schema()))")
+	var h historydb.Horizon
+	looked := make(chan error, 1)
+	var upTo int64
+	go func() {
+		var err error
+		upTo, err = h.Advance(t.Context(), reader)
+		looked <- err
+	}()
+	waittest.Until(t, func() bool {
+		n, err := p.Reader().NewSelect().TableExpr("pg_catalog.pg_locks").Where("locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").
+			Where("objid = (hashtext(?)::bigint & 4294967295)", cfg.Schema).Count(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, looked, "it has looked at the locks")
+		return n > 0
+	}, "it has looked at the locks")
+	late := w.begin()
+	w.write(late, "history", "late")
+	w.write(w.DB(), "history", "early")
+	require.NoError(t, gate.Commit())
+	require.NoError(t, <-looked)
+	require.Zero(t, upTo)
+	require.NoError(t, late.Commit())
+	require.Equal(t, []string{"late", "early"}, w.reading(historydb.Filter{}).all(10))
 }
 
 // Only who writes events holds a reader back.
