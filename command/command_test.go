@@ -143,7 +143,7 @@ func TestOnce_OneOfManyTakesEffectAndAllGetItsResult(t *testing.T) {
 		require.NoError(t, w.lib.Do(t.Context(), PlaceLoan{"l3", "ann"}, command.Once("request-2")))
 
 		_, err = command.Call[string](t.Context(), w.lib, AskFee{"l1"})
-		require.ErrorContains(t, err, "the handler returns int, and string is asked of it")
+		require.ErrorContains(t, err, "the handler returns int, but string was requested")
 		require.ErrorContains(t, w.lib.Do(t.Context(), AskFee{"l1"}, command.Once(strings.Repeat("k", 2000))), "has 2000 bytes")
 	})
 }

@@ -35,7 +35,7 @@ type workKey struct{}
 func (h *Handlers) prepare(b *bound, command any, o options) (*work, error) {
 	w := &work{bound: b, command: command, key: b.Key(command), version: o.version, once: o.key}
 	if b.byKey && w.key == "" {
-		return nil, fmt.Errorf("command: %s has no key, so nobody knows which aggregate it is for: give a value to the field that domain.KeyedBy names", b.WireName())
+		return nil, fmt.Errorf("command: %s has no key, so its aggregate is unknown: set the field that domain.KeyedBy names", b.WireName())
 	}
 	if w.once == "" {
 		return w, nil
@@ -125,7 +125,7 @@ type result struct {
 func as[R any](r result) (R, error) {
 	var out R
 	if r.value == nil && r.stored == nil {
-		return out, fmt.Errorf("command: the handler returns nothing, and %v is asked of it: make it with command.Returns, or call Do", reflect.TypeFor[R]())
+		return out, fmt.Errorf("command: the handler returns nothing, but %v was requested: create it with command.Returns, or call Do", reflect.TypeFor[R]())
 	}
 	if r.stored != nil {
 		if err := json.Unmarshal(r.stored, &out); err != nil {
@@ -135,7 +135,7 @@ func as[R any](r result) (R, error) {
 	}
 	out, ok := r.value.(R)
 	if !ok {
-		return out, fmt.Errorf("command: the handler returns %T, and %v is asked of it", r.value, reflect.TypeFor[R]())
+		return out, fmt.Errorf("command: the handler returns %T, but %v was requested", r.value, reflect.TypeFor[R]())
 	}
 	return out, nil
 }

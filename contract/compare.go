@@ -79,20 +79,20 @@ func (c *comparison) message(name string) {
 		}
 		return
 	case !ok && was.Kind == "command":
-		c.add(name, "", "is gone", "senders", "declare it again with domain.FromOthers(); once nobody sends it any more, take it out of contract.json")
+		c.add(name, "", "is gone", "senders", "declare it again with domain.FromOthers(); once no sender uses it any more, remove it from contract.json")
 		return
 	case !ok && c.knows(c.new, base):
 		c.add(name, "", "can't be read any more", "history", fmt.Sprintf("add domain.Upcast(%d, …)", version))
 		return
 	case !ok:
-		c.add(name, "", "is gone", "history", fmt.Sprintf("declare it again, or give its new name a domain.Alias(%q); once nothing stored has it and nobody reads it, take it and its example out of the contract's files", base))
+		c.add(name, "", "is gone", "history", fmt.Sprintf("declare it again, or give its new name a domain.Alias(%q); once nothing stored has it and nothing reads it, remove it and its example from the contract's files", base))
 		return
 	case was.Shared && !is.Shared:
 		whom, option := "readers", "domain.Published()"
 		if was.Kind == "command" {
 			whom, option = "senders", "domain.FromOthers()"
 		}
-		c.add(name, "", "isn't for others any more", whom, "give it "+option+" again; once nobody else uses it, take it out of contract.json")
+		c.add(name, "", "isn't for others any more", whom, "give it "+option+" again; once nothing else uses it, remove it from contract.json")
 	case was.Stream != is.Stream:
 		c.add(name, "", fmt.Sprintf("comes in stream %q and came in %q", is.Stream, was.Stream), "readers", "leave the event with its aggregate, and the aggregate its name")
 	}

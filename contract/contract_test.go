@@ -166,10 +166,10 @@ func TestCompare_F38_F39_N3_TellsWhatBreaksWhom(t *testing.T) {
 			`Ordering.Placed.v1: field "cents" may be left out and wasn't, which breaks readers: take omitempty or omitzero out of its tag, or make version 2 of it, with a domain.Upcast`,
 		}},
 		{old, with(domain.Event[Noted]()), []string{
-			`Ordering.Placed.v1: is gone, which breaks history: declare it again, or give its new name a domain.Alias("Ordering.Placed"); once nothing stored has it and nobody reads it, take it and its example out of the contract's files`,
+			`Ordering.Placed.v1: is gone, which breaks history: declare it again, or give its new name a domain.Alias("Ordering.Placed"); once nothing stored has it and nothing reads it, remove it and its example from the contract's files`,
 		}},
 		{old, with(domain.Event[a1](domain.Named("Placed"))), []string{
-			`Ordering.Placed.v1: isn't for others any more, which breaks readers: give it domain.Published() again; once nobody else uses it, take it out of contract.json`,
+			`Ordering.Placed.v1: isn't for others any more, which breaks readers: give it domain.Published() again; once nothing else uses it, remove it from contract.json`,
 		}},
 		// A name that changes: it can be read before it is written, and others lose it anyway.
 		{old, with(domain.Event[a1](domain.Named("Made"), domain.Published(), domain.Alias("Ordering.Placed"))), []string{
@@ -188,7 +188,7 @@ func TestCompare_F38_F39_N3_TellsWhatBreaksWhom(t *testing.T) {
 		}},
 		// Documents: the same.
 		{with(domain.Event[Noted]()), ordering(t, order(domain.StateVersion(2), domain.UpcastState(1, func(orderV1) *Order { return &Order{} }))), []string{
-			`Ordering.Noted.v1: is gone, which breaks history: declare it again, or give its new name a domain.Alias("Ordering.Noted"); once nothing stored has it and nobody reads it, take it and its example out of the contract's files`,
+			`Ordering.Noted.v1: is gone, which breaks history: declare it again, or give its new name a domain.Alias("Ordering.Noted"); once nothing stored has it and nothing reads it, remove it and its example from the contract's files`,
 			`ordering::order.v2: is written before builds of the contract could read it, which breaks builds: release a build with domain.WriteState(1, …) first, and take that out with the next one`,
 		}},
 		{ordering(t, order()), ordering(t), []string{
@@ -196,7 +196,7 @@ func TestCompare_F38_F39_N3_TellsWhatBreaksWhom(t *testing.T) {
 		}},
 		// Commands of others: what they send has to do.
 		{ordering(t, domain.Command[Cancel](domain.KeyedBy(""), domain.FromOthers())), ordering(t, domain.Command[Cancel](domain.KeyedBy(""))), []string{
-			`Ordering.Cancel.v1: is gone, which breaks senders: declare it again with domain.FromOthers(); once nobody sends it any more, take it out of contract.json`,
+			`Ordering.Cancel.v1: is gone, which breaks senders: declare it again with domain.FromOthers(); once no sender uses it any more, remove it from contract.json`,
 		}},
 		{commands[Cancel](t), commands[cancelMore](t), []string{
 			`Ordering.Cancel.v1: field "reason" is new and required, which breaks senders: tag it omitzero, as what was written before doesn't have it, or declare another command`,

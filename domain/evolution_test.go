@@ -118,7 +118,7 @@ func TestState_Forms(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "shipping::parcel.v4", newer.Needs())
 	_, _, err = typ.State.Decode("p1", []byte("{}"), 0)
-	require.ErrorContains(t, err, "state version 0, which nobody has ever declared")
+	require.ErrorContains(t, err, "state version 0, which was never declared")
 	_, _, err = typ.State.Decode("p1", []byte(`{"Grams":1,"Kilos":1}`), 2)
 	require.ErrorContains(t, err, `parcel "p1": "Kilos" is not a field of domain_test.parcelV2 in state version 2`)
 }

@@ -379,7 +379,7 @@ func (b *builder) checkHeard(t *ProcessType, h *HeardType) {
 		b.errorf("process %q hears %v, which is no declared event: add domain.Event[%v]() to the aggregate that raises it, or domain.Foreign[%v](…) if another context does", t.Name, h.goType, h.goType, h.goType)
 		return
 	case event.Category == "":
-		b.errorf("process %q hears %s, and nobody says which stream has it: add domain.From(…) to its domain.Foreign, as in domain.From(%q)", t.Name, event.Name, "billing::charge")
+		b.errorf("process %q hears %s, but its stream is not declared: add domain.From(…) to its domain.Foreign, as in domain.From(%q)", t.Name, event.Name, "billing::charge")
 	}
 	h.Event = event
 	switch {

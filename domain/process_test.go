@@ -121,6 +121,6 @@ func TestProcess_AllMistakesTogether(t *testing.T) {
 		domain.Aggregate[*Depot]("depot", domain.Event[Nameless]()),
 		domain.Process[*Ship]("ship", domain.CorrelatedBy("order_id"), domain.Starts((*Ship).Packed), domain.Hears((*Ship).Nameless)),
 	)
-	require.ErrorContains(t, err, `hears Packing.Packed, and nobody says which stream has it: add domain.From(…)`)
+	require.ErrorContains(t, err, `hears Packing.Packed, but its stream is not declared: add domain.From(…)`)
 	require.ErrorContains(t, err, `domain_test.Nameless can't be correlated: domain_test.Nameless has no string field with the JSON name "order_id"; give it domain.By`)
 }

@@ -148,7 +148,7 @@ func (s *StateType) Decode(id string, doc []byte, version int) (state any, unkno
 	}
 	t := s.TypeOf(version)
 	if t == nil {
-		return nil, nil, fmt.Errorf("%s %q is stored in state version %d, which nobody has ever declared: correct documents.state_version", s.name, id, version)
+		return nil, nil, fmt.Errorf("%s %q is stored in state version %d, which was never declared: correct documents.state_version", s.name, id, version)
 	}
 	known := doc
 	if s.KeepUnknown {

@@ -72,13 +72,13 @@ func TestObservatory_AnOutageInPlainWords(t *testing.T) {
 	s.place("order-1")
 	b := open(t)
 	b.open(s, "")
-	b.shows(".reasons", "broker partner takes nothing (connection refused); rows wait, and lose no attempt; since")
-	b.shows(".reasons", "See that it runs, its address, its login and its rights.")
+	b.shows(".reasons", "broker partner accepts nothing (connection refused); rows wait and use up no attempts; since")
+	b.shows(".reasons", "Check that it runs, its address, its login and its permissions.")
 	b.shows(`[data-card="failed"] dd`, "0")
 	b.picture("outage-overview")
 	b.press("2") // lanes
 	b.shows("tbody", "1 sick")
-	b.shows("tbody", "tries one row at a time")
+	b.shows("tbody", "one row at a time")
 	b.shows("tbody", "connection refused")
 	b.picture("outage-lanes")
 	s.away.Store(false)
@@ -93,7 +93,7 @@ func TestObservatory_S2_AsksForTheToken(t *testing.T) {
 	s := start(t)
 	b := open(t)
 	b.visit(s, "#/lanes")
-	b.shows("dialog", "The server shows nothing without a token.")
+	b.shows("dialog", "The server requires a token.")
 	b.press("\x1b")
 	b.shows("#line", "no access")
 	require.NotContains(t, b.text("body"), "default / partner")
@@ -178,7 +178,7 @@ func TestObservatory_Keyboard(t *testing.T) {
 	s := start(t)
 	b := open(t)
 	b.open(s, "")
-	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Timers that wait", "7": "Commands", "8": "Processes", "9": "Projections", "1": "Overview"} {
+	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Waiting timers", "7": "Commands", "8": "Processes", "9": "Projections", "1": "Overview"} {
 		b.press(key)
 		b.shows("h1", title)
 	}

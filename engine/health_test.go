@@ -73,7 +73,7 @@ func healthOfAnEngine(t *testing.T, b *bench) {
 	})}
 	e := b.start(cfg)
 	d := diagnosed(t, e)
-	require.Equal(t, diagnosis{State: healthy, Summary: "all goes on", Reasons: []reason{}}, d)
+	require.Equal(t, diagnosis{State: healthy, Summary: "everything is running", Reasons: []reason{}}, d)
 
 	b.partner.SetOutage(true)
 	b.sell(1)

@@ -37,7 +37,7 @@ func (e *Engine) meter() error {
 	}
 	e.unwire = append(e.unwire, func() {
 		if err := registration.Unregister(); err != nil {
-			e.log.Debug("OpenTelemetry goes on asking for metrics", "error", err)
+			e.log.Debug("OpenTelemetry keeps asking for metrics", "error", err)
 		}
 	})
 	return nil

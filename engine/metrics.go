@@ -103,12 +103,12 @@ var (
 	providerUp  = gauge("waybill_provider_up", "1 if the database answers and its tables are right.", bit, "provider")
 	brokerUp    = gauge("waybill_broker_up", "1 if the broker answers: its topics were made, and no lane's breaker is open.", bit, "broker")
 	counted     = gauge("waybill_outbox_counted", "1 if this scrape has the outbox's numbers; the database did not answer in time otherwise.", bit, "provider")
-	deadLetters = gauge("waybill_dead_letters", "Messages that a subscription could not handle, and those behind them, that nobody has replayed or discarded.",
+	deadLetters = gauge("waybill_dead_letters", "Messages that a subscription could not handle, and those behind them, not yet replayed or discarded.",
 		func(n int64) float64 { return float64(n) }, "provider", "subscription")
-	lettersWaiting = gauge("waybill_dead_letters_waiting", "Messages that wait in the same table for their time, and those behind them: they go on by themselves.",
+	lettersWaiting = gauge("waybill_dead_letters_waiting", "Messages that wait in the same table for their time, and those behind them: they continue by themselves.",
 		func(n int64) float64 { return float64(n) }, "provider", "subscription")
 
-	heldKeys = gauge("waybill_outbox_held_keys", "Keys that stand still behind an abandoned row until an operator decides.",
+	heldKeys = gauge("waybill_outbox_held_keys", "Keys blocked by an abandoned row until an operator decides.",
 		func(h outbox.Held) float64 { return float64(h.Keys) }, "provider", "target")
 	heldRows = gauge("waybill_outbox_held_rows", "Rows that wait behind those.",
 		func(h outbox.Held) float64 { return float64(h.Behind) }, "provider", "target")
@@ -116,9 +116,9 @@ var (
 		func(n int64) float64 { return float64(n) }, "reason")
 	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
 
-	commandsTotal = counter("waybill_commands_total", "Commands by what became of them: done, refused, failed attempts, expired, or stopped, as their timer was.",
+	commandsTotal = counter("waybill_commands_total", "Commands by result: done, refused, failed attempts, expired, or stopped with their timer.",
 		func(n int64) float64 { return float64(n) }, "context", "command", "result")
-	commandDuration = histogram("waybill_command_duration_seconds", "Time that handlers of commands took, each time that one ran, whatever came of it.", "context", "command")
+	commandDuration = histogram("waybill_command_duration_seconds", "Run time of command handlers, whatever the result.", "context", "command")
 
 	timersWaiting = gauge("waybill_timers_waiting", "Timers that are not due yet, or not sent.", func(s timerdb.Stats) float64 { return float64(s.Waiting) }, "provider")
 	timersLate    = gauge("waybill_timers_late_seconds", "Time since the earliest timer was due that is not sent; 0 if none is due.",
@@ -128,8 +128,8 @@ var (
 		rows("pending", outbox.Pending, "Rows that wait to be published."),
 		rows("processing", outbox.Processing, "Rows that a process has claimed."),
 		rows("failed", outbox.Failed, "Rows that failed at least once and wait to be tried again."),
-		rows("abandoned", outbox.Abandoned, "Rows that nobody tries again unless an operator says so."),
-		counter("waybill_outbox_published_total", "Rows that were ever published, by all processes.",
+		rows("abandoned", outbox.Abandoned, "Rows that were given up and are retried only by an operator."),
+		counter("waybill_outbox_published_total", "Rows published so far, by all processes.",
 			func(s outbox.Stats) float64 { return float64(s.Counts[outbox.Published]) }, "provider", "target"),
 		gauge("waybill_outbox_retry_rate", "Attempts that were retries, as a fraction of all attempts ever, by all processes.", outbox.Stats.RetryRate, "provider", "target"),
 		gauge("waybill_outbox_oldest_pending_seconds", "Age of the oldest row that has not left; 0 if there is none.",
@@ -139,7 +139,7 @@ var (
 				}
 				return s.OldestPending.Seconds()
 			}, "provider", "target"),
-		gauge("waybill_outbox_lease_owners", "Processes that hold partitions now.",
+		gauge("waybill_outbox_lease_owners", "Processes that hold partitions.",
 			func(s outbox.Stats) float64 { return float64(len(s.LeaseOwners)) }, "provider", "target"),
 		gauge("waybill_outbox_members", "Processes that publish, or would.", func(s outbox.Stats) float64 { return float64(len(s.Members)) }, "provider", "target"),
 		gauge("waybill_outbox_members_sick", "Those of them that don't reach the broker: others that do have their partitions.", sickMembers, "provider", "target"),
@@ -148,7 +148,7 @@ var (
 	processorRuns    = gauge("waybill_processor_running", "1 while this process publishes for the target.", bit, "provider", "target")
 	processorMetrics = []metric[outbox.LaneStatus]{
 		processor(gauge, "partitions", "Partitions that this process holds.", func(s outbox.LaneStatus) int { return s.Partitions }),
-		processor(gauge, "in_flight", "Rows of this process that are in the broker's hand.", func(s outbox.LaneStatus) int { return s.InFlight }),
+		processor(gauge, "in_flight", "Rows of this process that the broker has and has not acknowledged.", func(s outbox.LaneStatus) int { return s.InFlight }),
 		processor(gauge, "breaker_open", "1 while the broker does not answer, also while it is being probed.",
 			func(s outbox.LaneStatus) int { return int(bit(s.Breaker != "closed")) }),
 		processor(gauge, "open_topics", "Topics that do not answer while others of the broker do.", func(s outbox.LaneStatus) int { return len(s.OpenTopics) }),
@@ -163,7 +163,7 @@ var (
 			func(s outbox.LaneStatus) int64 { return s.Attempts }),
 		processor(counter, "retries_total", "Attempts of this process that were not their row's first.", func(s outbox.LaneStatus) int64 { return s.Retries }),
 		processor(counter, "taken_over_total", "Rows that another process had claimed and not settled.", func(s outbox.LaneStatus) int64 { return s.TakenOver }),
-		processor(counter, "stale_total", "Rows whose outcome came too late to be written back: their claim had been ended.",
+		processor(counter, "stale_total", "Rows whose result came too late to be recorded: their claim had been ended.",
 			func(s outbox.LaneStatus) int64 { return s.Stale }),
 		processor(counter, "order_breaks_total", "Rows that the broker stored although it had not stored an earlier one of their key.",
 			func(s outbox.LaneStatus) int64 { return s.OrderBreaks }),
@@ -180,14 +180,14 @@ var (
 		consumer(gauge, "partitions", "Parts of the topic that this process has to itself; 0 also where the broker doesn't divide it.", func(s subscription.Status) int64 { return int64(s.Partitions) }),
 		consumer(counter, "missed_total", "Messages that the broker removed before they were consumed: they are never handled.", func(s subscription.Status) int64 { return s.Missed }),
 		consumer(gauge, "paused", "1 while an operator has paused it.", func(s subscription.Status) int64 { return int64(bit(s.Paused)) }),
-		consumer(gauge, "breaker_open", "1 while one message after the other fails, and they are tried one at a time.",
+		consumer(gauge, "breaker_open", "1 while every message fails, and they are tried one at a time.",
 			func(s subscription.Status) int64 { return int64(bit(s.Open)) }),
 		consumer(gauge, "database_refused", "1 while the database, which answers, doesn't let it do something over and over: a right or a table is missing.",
 			func(s subscription.Status) int64 { return int64(bit(s.Database != nil)) }),
 		consumer(gauge, "in_flight", "Messages received and not yet acknowledged.", func(s subscription.Status) int64 { return s.InFlight }),
-		consumer(gauge, "waiting", "Messages in hand whose key waits: for another attempt, or for room in dead_letters.", func(s subscription.Status) int64 { return s.Waiting }),
-		consumer(gauge, "stalled", "1 while so many messages wait that others may not be taken, and dead_letters takes no more.", func(s subscription.Status) int64 { return int64(bit(s.Stalled != "")) }),
-		consumer(counter, "postponed_total", "Messages put into dead_letters because too many wait; they go on by themselves.", func(s subscription.Status) int64 { return s.Postponed }),
+		consumer(gauge, "waiting", "Messages taken whose key waits: for another attempt, or for room in dead_letters.", func(s subscription.Status) int64 { return s.Waiting }),
+		consumer(gauge, "stalled", "1 while too many messages wait for others to be taken, and dead_letters is full.", func(s subscription.Status) int64 { return int64(bit(s.Stalled != "")) }),
+		consumer(counter, "postponed_total", "Messages put into dead_letters because too many wait; they continue by themselves.", func(s subscription.Status) int64 { return s.Postponed }),
 		consumer(counter, "handled_total", "Messages that took effect.", func(s subscription.Status) int64 { return s.Handled }),
 		consumer(counter, "duplicates_total", "Deliveries of messages that had taken effect before.", func(s subscription.Status) int64 { return s.Duplicates }),
 		consumer(counter, "ignored_total", "Messages without a handler.", func(s subscription.Status) int64 { return s.Ignored }),
@@ -195,13 +195,13 @@ var (
 		consumer(counter, "parked_total", "Messages put into dead_letters, those behind a parked one among them.", func(s subscription.Status) int64 { return s.Parked }),
 		consumer(counter, "replayed_total", "Dead letters that took effect.", func(s subscription.Status) int64 { return s.Replayed }),
 		consumer(counter, "retries_total", "Attempts that were not a message's first.", func(s subscription.Status) int64 { return s.Retries }),
-		consumer(counter, "beyond_horizon_total", "Messages handled that were sent before anything that the inbox still knows.",
+		consumer(counter, "beyond_horizon_total", "Messages handled that are older than anything the inbox still remembers.",
 			func(s subscription.Status) int64 { return s.BeyondHorizon }),
 	}
 	lagKnown    = gauge("waybill_subscription_lag_known", "1 if this scrape has its lag in messages, 0 if that can't be known now; not there where the broker never says.", bit, "subscription")
 	lagMessages = gauge("waybill_subscription_lag_messages", "Messages at the broker, of this process's share, that are not handled yet.",
 		func(l subscription.Lag) float64 { return float64(l.Messages) }, "subscription")
-	lagAge = gauge("waybill_subscription_lag_seconds", "Time since the oldest message in hand was published; 0 if there is none.",
+	lagAge = gauge("waybill_subscription_lag_seconds", "Age of the oldest message taken and not finished; 0 if there is none.",
 		func(l subscription.Lag) float64 { return l.Age.Seconds() }, "subscription")
 )
 

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	processesNow = gauge("waybill_processes", "Processes by status: those that run, those for which messages came before what begins them (awaited), and those that have ended and are not forgotten.",
+	processesNow = gauge("waybill_processes", "Processes by status: those that run, those whose messages arrived before the one that starts them (awaited), and those that have ended and are still remembered.",
 		func(n int64) float64 { return float64(n) }, "provider", "process", "status")
-	processesIdle = gauge("waybill_processes_idle", "Running processes that have heard nothing for 30 days and have no timer: nothing that they have set will end them.",
+	processesIdle = gauge("waybill_processes_idle", "Running processes without a message for 30 days and without a timer: nothing will end them.",
 		func(s processdb.Stats) float64 { return float64(s.Idle) }, "provider", "process")
 	processOldest = gauge("waybill_process_oldest_running_seconds", "Age of the oldest process that runs; 0 if none does.", func(s processdb.Stats) float64 {
 		if s.OldestSeconds == nil {
@@ -25,7 +25,7 @@ var (
 		processDid("started", "Processes that began.", func(n process.Count) int64 { return n.Started }),
 		processDid("ended", "Processes that ended themselves.", func(n process.Count) int64 { return n.Ended }),
 		processDid("heard", "Messages that took effect in processes.", func(n process.Count) int64 { return n.Heard }),
-		processDid("early", "Messages that came before what begins their process, and were set aside for it.", func(n process.Count) int64 { return n.Early }),
+		processDid("early", "Messages that arrived before the one that starts their process, and were set aside for it.", func(n process.Count) int64 { return n.Early }),
 		processDid("ignored", "Messages that came after their process had ended, or are optional and met none.", func(n process.Count) int64 { return n.Ignored }),
 		processDid("stopped", "Timers that were stopped or moved while their message was on its way.", func(n process.Count) int64 { return n.Stopped }),
 		processDid("refused", "Refusals of commands that processes were told of.", func(n process.Count) int64 { return n.Refused }),

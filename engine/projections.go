@@ -23,7 +23,7 @@ var (
 	projectionPosition = projectionMetric("position", "The position up to which all events have taken effect.", func(p projection.Progress) float64 { return float64(p.Position) })
 	projectionHead     = projectionMetric("head", "The highest position that is stored.", func(p projection.Progress) float64 { return float64(p.Head) })
 	projectionLate     = projectionMetric("behind_seconds", "Age of the first event that hasn't taken effect; 0 if there is none.", func(p projection.Progress) float64 { return p.BehindSeconds })
-	projectionStopped  = projectionMetric("stopped", "1 if it stands still at an event that can't be handled.", func(p projection.Progress) float64 { return one(p.Failure != nil) })
+	projectionStopped  = projectionMetric("stopped", "1 if it has stopped at an event that can't be handled.", func(p projection.Progress) float64 { return one(p.Failure != nil) })
 	projectionLive     = projectionMetric("live", "1 if the view shows it.", func(p projection.Progress) float64 { return one(p.Status == projection.Live) })
 	projectionFed      = projectionMetric("fed", "1 if a process feeds it.", func(p projection.Progress) float64 { return one(p.Fed) })
 	projectionEvents   = counter("waybill_projection_events_total", "Events that have taken effect in it, by all processes.",
@@ -126,20 +126,20 @@ func (s projectionsSight) reasons() (all []reason) {
 		live := p.Status == projection.Live
 		switch {
 		case p.Failure != nil && p.Fed:
-			shown := "it stands still"
+			shown := "it has stopped"
 			if live {
-				shown = "what it shows stands still"
+				shown = "it is in use and has stopped"
 			}
 			add(reason{
 				Code: "projection_stopped",
 				what: fmt.Sprintf("%s at position %d since %s: %s can't be handled, tried %s%s", shown, p.Failure.Position, p.Failure.Since.UTC().Format(time.RFC3339), p.Failure.Event,
 					number(int64(p.Failure.Tries), "time"), because(&p.Failure.Error)),
-				remedy: fmt.Sprintf("It is tried again, and goes on when the event can be handled: correct the handler. `waybill projections skip %s --build %d --position %d` goes on without the event.", p.Name, p.Build, p.Failure.Position),
+				remedy: fmt.Sprintf("It is retried, and continues once the event can be handled: fix the handler. `waybill projections skip %s --build %d --position %d` continues without the event.", p.Name, p.Build, p.Failure.Position),
 			})
 		case live && !p.Fed:
 			add(reason{
 				Code: "projection_not_fed", lasting: settling,
-				what:   "nobody feeds it, so it shows what was true when somebody did" + s.successor(p),
+				what:   "no engine feeds it, so it shows an old state" + s.successor(p),
 				remedy: fmt.Sprintf("Start an engine whose build has version %d of it, or set Previous; if no build has it any more, `waybill projections retire %s` removes it.", p.Version, p.Name),
 			})
 		case live && p.BehindSeconds > projectionBehind.Seconds() && p.Held != nil:
@@ -160,7 +160,7 @@ func (s projectionsSight) reasons() (all []reason) {
 		all = append(all, reason{
 			Code: "projection_waits", State: degraded, lasting: settling, Projection: name,
 			what:   "its new build is ready, and can't take the place of the one in use: " + s.refused[name],
-			remedy: "It is tried again and again. `waybill projections list` says how far both are.",
+			remedy: "It is retried. `waybill projections list` says how far both are.",
 		})
 	}
 	return all

@@ -21,8 +21,8 @@ func (s sight) reasons() []reason {
 		if p.OK == nil || !*p.OK {
 			all = append(all, reason{
 				Code: "database_down", State: stuck, Provider: name,
-				what:   "it doesn't answer as it should" + because(p.Error) + "; nothing is written, published or handled there",
-				remedy: "`waybill outbox stats` says what is wrong with it; it goes on by itself.",
+				what:   "it doesn't answer properly" + because(p.Error) + "; nothing is written, published or handled there",
+				remedy: "`waybill outbox stats` shows what is wrong with it; work resumes by itself.",
 			})
 		}
 	}
@@ -70,7 +70,7 @@ func (s sight) reasons() []reason {
 			all = append(all, reason{
 				Code: "broker_down", State: degraded, Broker: name,
 				what:   "it doesn't answer, or its topics can't be made" + because(b.Error),
-				remedy: "Rows and messages wait, and go on by themselves. See that it runs, its address, and its rights.",
+				remedy: "Rows and messages wait, and continue by themselves. Check that it runs, its address and its permissions.",
 			})
 		}
 	}
@@ -110,15 +110,15 @@ func (s sight) reasons() []reason {
 	for at, e := range s.early {
 		all = append(all, reason{
 			Code: "dead_letters_early", State: degraded, Provider: at.provider, Subscription: at.name,
-			what:   number(e.Count, "message") + " of it came before what begins their process, which has not come for longer than its patience" + because(&e.Error),
-			remedy: "They are handled when it comes: `waybill dead-letters list {only} --status early` says what is missing. `waybill dead-letters discard {only} --status early` gives them up; if such messages may be about what has no process, declare them domain.Optional().",
+			what:   number(e.Count, "message") + " of it arrived before the message that starts their process, which is overdue" + because(&e.Error),
+			remedy: "They are handled when it arrives: `waybill dead-letters list {only} --status early` shows what is missing. `waybill dead-letters discard {only} --status early` discards them; if such messages can arrive for processes that never start, declare them domain.Optional().",
 		})
 	}
 	for at, n := range s.letters {
 		if n -= s.early[at].Count; n > 0 {
 			all = append(all, reason{
 				Code: "dead_letters", State: degraded, Provider: at.provider, Subscription: at.name,
-				what:   number(n, "dead letter") + " of it, and the messages behind them, wait for somebody",
+				what:   number(n, "dead letter") + " of it, and the messages behind them, wait for an operator",
 				remedy: "`waybill dead-letters list {only}` says why; then `waybill dead-letters replay {only}` or `waybill dead-letters discard {only}`.",
 			})
 		}
@@ -134,8 +134,8 @@ func (t timersSight) reasons() (all []reason) {
 	if t.late > oldWarning {
 		all = append(all, reason{
 			Code: limit("timers_late", t.late > oldCritical), State: degraded,
-			what:   fmt.Sprintf("a timer that waits was due %v ago", brief(t.late)),
-			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: see that one runs. It waits while 50,000 of their messages are unpublished; `waybill outbox stats` says whether they leave.",
+			what:   fmt.Sprintf("a waiting timer was due %v ago", brief(t.late)),
+			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: check that one runs. It pauses while 50,000 of their messages are unpublished; `waybill outbox stats` shows whether they are being published.",
 		})
 	}
 	return all
@@ -161,8 +161,8 @@ func (s sight) idleProcesses(provider string) *reason {
 	}
 	return &reason{
 		Code: "processes_idle", State: degraded, Provider: provider,
-		what:   fmt.Sprintf("%d of its processes (%s) %s heard nothing for 30 days or longer, with no timer that would end that", total, strings.Join(names, ", "), have),
-		remedy: "`waybill processes list --idle` says which. Give the process a timer for what may never come; `waybill processes end --idle` ends these.",
+		what:   fmt.Sprintf("%d of its processes (%s) %s heard nothing for 30 days or longer, and have no timer", total, strings.Join(names, ", "), have),
+		remedy: "`waybill processes list --idle` shows which. Give the process a timer for messages that may never come; `waybill processes end --idle` ends these.",
 	}
 }
 
@@ -170,12 +170,12 @@ func (s sight) idleProcesses(provider string) *reason {
 func withheld(t outbox.Trouble) reason {
 	r := reason{
 		Code: "database_refuses", State: stuck,
-		what:   "the database does not let it " + t.What + because(&t.Error),
+		what:   "the database refuses to let it " + t.What + because(&t.Error),
 		remedy: dberr.Remedy(t.Code),
 	}
 	if t.Aside {
 		r.State = degraded
-		r.what += "; the rest goes on"
+		r.what += "; everything else continues"
 	}
 	return r
 }
@@ -187,7 +187,7 @@ func (s sight) phase() reason {
 	case "starting":
 		r.what, r.remedy = "it starts", "It waits for databases and brokers, for ten seconds each at most."
 	case "draining":
-		r.what, r.remedy = "it stops", "It finishes what it has in hand."
+		r.what, r.remedy = "it stops", "It finishes work in progress."
 	default:
 		r.what, r.remedy = "it has stopped", "An engine runs once: start another."
 	}
@@ -227,15 +227,15 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 			}
 			all = append(all, reason{
 				Code: "breaker_open", State: degraded, Broker: target,
-				what:   "broker " + target + " takes nothing" + because(text) + "; rows wait, and lose no attempt",
-				remedy: "They go by themselves when it does. See that it runs, its address, its login and its rights.",
+				what:   "broker " + target + " accepts nothing" + because(text) + "; rows wait and use up no attempts",
+				remedy: "They are published when it recovers. Check that it runs, its address, its login and its permissions.",
 			})
 		}
 		if len(s.OpenTopics) > 0 {
 			all = append(all, reason{
 				Code: "topics_down", State: degraded, Broker: target,
-				what:   fmt.Sprintf("topics %q take nothing, though their broker answers%s", s.OpenTopics, because(&s.TopicError)),
-				remedy: "A topic is missing, has no leader, or may not be written to.",
+				what:   fmt.Sprintf("topics %q accept nothing, although their broker answers%s", s.OpenTopics, because(&s.TopicError)),
+				remedy: "A topic is missing, has no leader, or denies writing.",
 			})
 		}
 	}
@@ -243,14 +243,14 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 		all = append(all, reason{
 			Code: "slow_on_purpose", State: degraded, lasting: settling,
 			what:   l.status.Doing,
-			remedy: "It is fast again by itself, when it is known that none of these rows is the cause. The log says what began it.",
+			remedy: "It speeds up again by itself once none of these rows turns out to be the cause. The log says what triggered it.",
 		})
 	}
 	if l.crash != nil && *l.crash < recentCrash {
 		all = append(all, reason{
 			Code: "worker_crashed", State: degraded,
-			what:   fmt.Sprintf("a part of the lane crashed, %d times since the start, and starts again%s", l.status.Crashes, because(&l.status.LastCrash)),
-			remedy: "The log has its stack. Rows that crash whoever publishes them are abandoned after five times.",
+			what:   fmt.Sprintf("a part of the lane crashed (%d times since the start) and was restarted%s", l.status.Crashes, because(&l.status.LastCrash)),
+			remedy: "The log has the stack trace. A row that crashes its publisher five times is abandoned.",
 		})
 	}
 	if l.stats == nil {
@@ -271,70 +271,70 @@ func (l laneSight) rows(open bool) (all []reason) {
 	// What waits behind a held row is not expected to move.
 	if movable := count[outbox.Pending] + count[outbox.Processing] - l.held.Behind; movable > 0 && !open && len(l.stats.LeaseOwners) > 0 &&
 		oldest >= stillAfter && l.still >= stillAfter {
-		what := fmt.Sprintf("nobody has published anything for %v although %s, the oldest for %v", brief(l.still), wait(movable), brief(oldest))
+		what := fmt.Sprintf("nothing has been published for %v although %s, the oldest for %v", brief(l.still), wait(movable), brief(oldest))
 		if n := count[outbox.Failed]; n > 0 {
 			what += ", " + number(n, "row") + " failed" + because(l.stats.LastError)
 		}
 		all = append(all, reason{
 			Code: "not_moving", State: stuck, quiet: true, what: what,
-			remedy: fmt.Sprintf("`waybill partitions {only}` says who holds the partitions (%s), `waybill outbox list {only}` what waits; if such a process is dead or hangs, end it, and others take over when its lease has run out.",
+			remedy: fmt.Sprintf("`waybill partitions {only}` shows who holds the partitions (%s), `waybill outbox list {only}` what is waiting; if such a process is dead or hangs, kill it, and others take over when its lease expires.",
 				strings.Join(l.stats.LeaseOwners, ", ")),
 		})
 	}
 	if l.status != nil && l.status.Silent != nil && stored+count[outbox.Failed] > 0 {
 		all = append(all, reason{
 			Code: "owner_silent", State: degraded,
-			what:   fmt.Sprintf("%s held by %v; rows of these wait until then", number(int64(l.status.Silent.Partitions), "partition"), l.status.Silent),
-			remedy: "They go by themselves when the lease has run out. `waybill partitions {only}` says which; if that process hangs, end it: others on its host then go on at once.",
+			what:   fmt.Sprintf("%s held by %v; their rows wait until then", number(int64(l.status.Silent.Partitions), "partition"), l.status.Silent),
+			remedy: "They are published when the lease expires. `waybill partitions {only}` shows which; if that process hangs, kill it: others on its host then continue at once.",
 		})
 	}
 	if r := sick(l.stats.Members); r != nil && !open {
 		all = append(all, *r)
 	}
 	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
-		remedy := "Start an engine with this broker, and see that it can write to the database."
+		remedy := "Start an engine with this broker, and check that it can write to the database."
 		if l.status != nil {
 			remedy = "This engine has that broker and took no partition: its log says why."
 		}
 		all = append(all, reason{
 			Code: "no_owner", State: stuck, lasting: settling, quiet: true,
 			what:   wait(waiting) + ", and no process publishes them",
-			remedy: "`waybill partitions {only}` says who did. " + remedy,
+			remedy: "`waybill partitions {only}` shows who did. " + remedy,
 		})
 	}
 	if oldest > oldWarning {
 		all = append(all, reason{
 			Code: limit("rows_late", oldest > oldCritical), State: degraded,
-			what:   fmt.Sprintf("the oldest row waits for %v", brief(oldest)),
-			remedy: "`waybill outbox list {only}` says which, and `waybill outbox show` of one what it waits for; `waybill outbox stats` who publishes and what the broker said.",
+			what:   fmt.Sprintf("the oldest row has been waiting for %v", brief(oldest)),
+			remedy: "`waybill outbox list {only}` shows which, `waybill outbox show` what one is waiting for, and `waybill outbox stats` who publishes and what the broker said.",
 		})
 	}
 	if stored > storedWarning {
 		all = append(all, reason{
 			Code: limit("rows_many", stored > storedCritical), State: degraded,
 			what:   fmt.Sprintf("%d rows are stored", stored),
-			remedy: "Publishing is slower than writing, or has stopped. `waybill outbox stats`, twice, says which.",
+			remedy: "Publishing is slower than writing, or has stopped. Run `waybill outbox stats` twice to see which.",
 		})
 	}
 	if n := count[outbox.Failed]; n > 0 {
 		all = append(all, reason{
 			Code: "rows_failed", State: degraded,
-			what:   number(n, "row") + " failed" + because(l.stats.LastError) + ", to be tried again",
-			remedy: "`waybill outbox list {only} --status failed` says which; `waybill outbox retry {only} --status failed` tries them at once, `waybill outbox abandon {only} --status failed` gives them up.",
+			what:   number(n, "row") + " failed" + because(l.stats.LastError) + " and will be retried",
+			remedy: "`waybill outbox list {only} --status failed` shows which; `waybill outbox retry {only} --status failed` retries them now, `waybill outbox abandon {only} --status failed` gives up on them.",
 		})
 	}
 	if n := count[outbox.Abandoned]; n > 0 {
 		all = append(all, reason{
 			Code: "rows_abandoned", State: degraded,
-			what:   number(n, "row") + " abandoned" + because(l.stats.LastError) + ", never to arrive",
-			remedy: "`waybill outbox list {only} --status abandoned` says which; `waybill outbox retry {only} --status abandoned` puts them back when the reason is gone.",
+			what:   number(n, "row") + " abandoned" + because(l.stats.LastError) + " and won't be delivered",
+			remedy: "`waybill outbox list {only} --status abandoned` shows which; once the cause is fixed, `waybill outbox retry {only} --status abandoned` puts them back.",
 		})
 	}
 	if n := l.held.Keys; n > 0 {
 		all = append(all, reason{
 			Code: "keys_held", State: degraded,
 			what:   fmt.Sprintf("%s held by an abandoned row, with %s behind", number(n, "key"), number(l.held.Behind, "row")),
-			remedy: "`waybill outbox list {only} --held` says which; `waybill outbox retry {only} --held` publishes them after all, `waybill outbox skip {only} --held` goes on without them.",
+			remedy: "`waybill outbox list {only} --held` shows which; `waybill outbox retry {only} --held` publishes them after all, `waybill outbox skip {only} --held` continues without them.",
 		})
 	}
 	return all
@@ -356,9 +356,9 @@ func sick(members []outbox.Member) *reason {
 		return nil
 	}
 	said := strings.Join(words, "; ")
-	what, remedy := "it reaches the broker no more", "It tries again with one partition"
+	what, remedy := "it can no longer reach the broker", "It tries again with one partition"
 	if len(names) > 1 {
-		what, remedy = "they reach the broker no more", "They try again with one partition each"
+		what, remedy = "they can no longer reach the broker", "They try again with one partition each"
 	}
 	of := fmt.Sprintf("%d of %d processes (%s): %s%s", len(names), len(members), strings.Join(names, ", "), what, because(&said))
 	if len(names) < len(members) {
@@ -366,7 +366,7 @@ func sick(members []outbox.Member) *reason {
 	}
 	return &reason{
 		Code: "members_sick", State: degraded, what: of,
-		remedy: remedy + " now and then. See to the network, the address and the rights of the broker on that host.",
+		remedy: remedy + " now and then. Check the network, the address and the permissions of the broker on that host.",
 	}
 }
 
@@ -396,18 +396,18 @@ func (c subscriptionSight) cutOff() reason {
 	}
 	what := "its broker gives it nothing" + because(&said) + ": it is not in its group since "
 	if c.status.Joined {
-		what = "its broker gives it not all that comes" + because(&said) + ", and it is in its group since "
+		what = "its broker does not give it every message" + because(&said) + ", and it is in its group since "
 	}
 	what += c.status.Since.UTC().Format(time.RFC3339)
 	if broker.ClassOf(c.status.Refusal) == broker.Permanent {
 		return reason{
 			Code: "subscription_refused", State: stuck, what: what,
-			remedy: "It is asked again and again, and goes on when it is allowed: give its user the rights to read the topic and to be in the group, or correct its login. Messages wait at the broker, as long as that keeps them.",
+			remedy: "It keeps asking, and continues once allowed: give its user permission to read the topic and join the group, or correct its login. Messages wait at the broker for as long as the broker keeps them.",
 		}
 	}
 	return reason{
 		Code: "subscription_cut_off", State: degraded, lasting: cutOffFor, what: what,
-		remedy: "See that the broker runs, its address, and the network. Messages wait there, and it goes on by itself.",
+		remedy: "Check that the broker runs, its address, and the network. Messages wait there, and it continues by itself.",
 	}
 }
 
@@ -435,36 +435,36 @@ func (c subscriptionSight) reasons() []reason {
 		return []reason{{
 			Code: "subscription_down", State: degraded, lasting: settling,
 			what:   "it doesn't run in this process" + because(failure),
-			remedy: "Its broker doesn't answer, or refuses it. Messages wait there, and it goes on by itself.",
+			remedy: "Its broker doesn't answer, or refuses it. Messages wait there, and it continues by itself.",
 		}}
 	case c.status.Paused:
 		return []reason{{
 			Code: "subscription_paused", State: degraded,
-			what: "somebody has paused it in this process", remedy: "Engine.Resume ends that.",
+			what: "it was paused in this process", remedy: "Engine.Resume resumes it.",
 		}}
 	case c.status.Open:
 		return []reason{{
 			Code: "subscription_failing", State: degraded,
-			what:   "one message after the other fails" + because(failure) + "; they are tried one at a time",
-			remedy: "See to what its handlers need. It goes on when one succeeds.",
+			what:   "every message fails" + because(failure) + "; they are tried one at a time",
+			remedy: "Check what its handlers depend on. It continues when one succeeds.",
 		}}
 	case c.status.Stalled != "":
 		return []reason{{
 			Code: "subscription_waiting", State: stuck,
-			what:   fmt.Sprintf("%s in hand wait for their keys since %s, and others may not be taken (%s)", number(c.status.Waiting, "message"), c.status.StalledSince.UTC().Format(time.RFC3339), c.status.Stalled),
-			remedy: "`waybill dead-letters summary` says what fills the table, and `waybill dead-letters list {only}` why; see to what the handlers wait for.",
+			what:   fmt.Sprintf("%s have been waiting for their keys since %s, and no others can be taken (%s)", number(c.status.Waiting, "message"), c.status.StalledSince.UTC().Format(time.RFC3339), c.status.Stalled),
+			remedy: "`waybill dead-letters summary` shows what fills the table, and `waybill dead-letters list {only}` why; check what the handlers wait for.",
 		}}
 	case waits && c.still >= stillAfter:
 		return []reason{{
 			Code: "subscription_still", State: stuck, quiet: true,
 			what:   fmt.Sprintf("it has handled nothing for %v although %s wait%s", brief(c.still), number(c.lag.Messages, "message"), because(failure)),
-			remedy: "A handler does not end, or a message is tried again and again: the log says so. `waybill dead-letters list {only}` shows what was given up.",
+			remedy: "A handler doesn't return, or a message is retried again and again: see the log. `waybill dead-letters list {only}` shows what was given up.",
 		}}
 	case c.lag != nil && c.lag.Age > farBehind:
 		return []reason{{
 			Code: "subscription_behind", State: degraded,
-			what:   fmt.Sprintf("the oldest message in its hand is %v old, %s wait for another attempt%s", brief(c.lag.Age), number(c.status.Waiting, "message"), because(failure)),
-			remedy: "Its handlers are slower than what comes, or one is tried again and again: give it more lanes or processes, or see to its handlers.",
+			what:   fmt.Sprintf("the oldest message it holds is %v old, %s wait for another attempt%s", brief(c.lag.Age), number(c.status.Waiting, "message"), because(failure)),
+			remedy: "Its handlers are slower than the incoming messages, or one is retried again and again: give it more lanes or processes, or fix its handlers.",
 		}}
 	}
 	return nil

@@ -220,7 +220,7 @@ func TestStart_B11_HealthNamesABrokerThatIsAway(t *testing.T) {
 	require.Equal(t, "supplier", d.Reasons[0].Broker)
 	require.NotNil(t, d.Reasons[0].Since)
 	require.Contains(t, d.Reasons[0].Text, "broker supplier: it doesn't answer")
-	require.Contains(t, d.Reasons[0].Text, "go on by themselves")
+	require.Contains(t, d.Reasons[0].Text, "continue by themselves")
 	b.sell(1)
 	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 1 })
 

@@ -107,8 +107,8 @@ func TestConsumer_B3_ThatGetsNothingIsUnhealthyAndSaysWhy(t *testing.T) {
 		r := within(t, e, code)
 		require.Equal(t, "parcels", r.Subscription)
 		require.NotNil(t, r.Since)
-		for _, words := range []string{err.Error(), "2026-01-02T03:04:05Z", "it goes on"} {
-			require.Contains(t, strings.ReplaceAll(r.Text, "and goes on", "it goes on"), words)
+		for _, words := range []string{err.Error(), "2026-01-02T03:04:05Z", "it continues"} {
+			require.Contains(t, strings.ReplaceAll(r.Text, "and continues", "it continues"), words)
 		}
 		status, c := subscriptionOf(t, e)
 		require.Equal(t, "degraded", status)

@@ -162,7 +162,7 @@ func (w *watchdog) judge(s sight) diagnosis {
 	slices.SortFunc(d.Reasons, func(a, b reason) int {
 		return cmp.Or(cmp.Compare(b.State, a.State), cmp.Compare(a.key(), b.key())) // "stuck" comes after "degraded"
 	})
-	d.Summary, d.plainSummary = "all goes on", "all goes on"
+	d.Summary, d.plainSummary = "everything is running", "everything is running"
 	if len(d.Reasons) > 0 {
 		worst, more := d.Reasons[0], ""
 		if n := len(d.Reasons) - 1; n > 0 {
@@ -231,7 +231,7 @@ func (w *watchdog) tell(d diagnosis, s sight) {
 		}
 		told[r.key()] = r
 		if _, ok := w.told[r.key()]; !ok {
-			w.log.Warn("something doesn't go on", "code", r.Code, "reason", r.Text)
+			w.log.Warn("something is stuck", "code", r.Code, "reason", r.Text)
 		}
 	}
 	for key, r := range w.told {
@@ -242,7 +242,7 @@ func (w *watchdog) tell(d diagnosis, s sight) {
 			told[key] = r // not known to be over
 			continue
 		}
-		w.log.Info("it goes on again", "code", r.Code, "what", r.where())
+		w.log.Info("it has recovered", "code", r.Code, "what", r.where())
 	}
 	w.told = told
 }

@@ -94,13 +94,13 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				l.status.Database = &outbox.Trouble{What: "claim rows", Error: "permission denied", Code: "42501"}
 			})
 			return s
-		}, []string{"database_refuses stuck outbox default to partner"}, []string{"does not let it claim rows (permission denied)", "`waybill doctor`", "GRANT"}},
+		}, []string{"database_refuses stuck outbox default to partner"}, []string{"refuses to let it claim rows (permission denied)", "`waybill doctor`", "GRANT"}},
 		"a database that refuses to be cleaned up": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
 				l.status.Database = &outbox.Trouble{What: "remove expired rows", Error: "read-only", Code: "25006", Aside: true}
 			})
 			return s
-		}, []string{"database_refuses degraded outbox default to partner"}, []string{"the rest goes on", "primary"}},
+		}, []string{"database_refuses degraded outbox default to partner"}, []string{"everything else continues", "primary"}},
 		"a database that is down has no other reason": {func(s sight) sight {
 			s.parts.Providers["default"] = newComponent(false, "connection refused")
 			s.partner(func(l *laneSight) {
@@ -129,7 +129,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(hours)
 			s.partner(func(l *laneSight) { l.status.Breaker, l.status.LastError = "half-open", "dial tcp: refused\nat once" })
 			return s
-		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner takes nothing (dial tcp: refused); rows wait, and lose no attempt"}},
+		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner accepts nothing (dial tcp: refused); rows wait and use up no attempts"}},
 		"topics that can't be made": {func(s sight) sight {
 			s.parts.Brokers["partner"] = newComponent(false, words)
 			return s
@@ -137,21 +137,21 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		"topics that don't answer": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.OpenTopics, l.status.TopicError = []string{"sales.sale"}, "no leader" })
 			return s
-		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"] take nothing, though their broker answers (no leader)`}},
+		}, []string{"topics_down degraded outbox default to partner"}, []string{`topics ["sales.sale"] accept nothing, although their broker answers (no leader)`}},
 		// O4: a process that doesn't reach the broker that others reach.
 		"some are sick": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
 				l.stats.Members = []outbox.Member{{Name: "host-1", Healthy: true, Partitions: 64}, {Name: "host-2", Trouble: "dial tcp: refused"}}
 			})
 			return s
-		}, []string{"members_sick degraded outbox default to partner"}, []string{"1 of 2 processes (host-2): it reaches the broker no more (dial tcp: refused); others have their partitions"}},
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"1 of 2 processes (host-2): it can no longer reach the broker (dial tcp: refused); others have their partitions"}},
 		"the broker is away for all": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
 				l.status = nil
 				l.stats.Members = []outbox.Member{{Name: "host-1", Trouble: "refused"}, {Name: "host-2", Trouble: "refused"}}
 			})
 			return s
-		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they reach the broker no more (refused)"}},
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they can no longer reach the broker (refused)"}},
 		"slow on purpose": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.Doing = "checking rows of unanswered calls, 12 keys left" })
 			return s
@@ -163,7 +163,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				return s
 			},
 			[]string{"not_moving stuck outbox default to partner", "rows_late degraded outbox default to partner"},
-			[]string{"nobody has published anything for 5m0s although 2 rows wait, the oldest for 5m0s", "host-1-a-1", "`waybill partitions {only}`"},
+			[]string{"nothing has been published for 5m0s although 2 rows wait, the oldest for 5m0s", "host-1-a-1", "`waybill partitions {only}`"},
 		},
 		"it moved a little while ago": {func(s sight) sight {
 			s.partner(waits(2, stillAfter))
@@ -209,7 +209,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				return s
 			},
 			[]string{"owner_silent degraded outbox default to partner"},
-			[]string{"64 partitions held by host-a-4711-00c0ffee until 17:03:12Z, not heard of for 16s; rows of these wait until then", "`waybill partitions {only}`"},
+			[]string{"64 partitions held by host-a-4711-00c0ffee until 17:03:12Z, not heard of for 16s; their rows wait until then", "`waybill partitions {only}`"},
 		},
 		"a process that is not heard of, and nothing waits": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.Silent = &outbox.Silence{Partitions: 64} })
@@ -231,7 +231,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			ago := time.Second
 			s.partner(func(l *laneSight) { l.crash, l.status.Crashes, l.status.LastCrash = &ago, 3, "nil map\ngoroutine 1" })
 			return s
-		}, []string{"worker_crashed degraded outbox default to partner"}, []string{"3 times since the start, and starts again (nil map)"}},
+		}, []string{"worker_crashed degraded outbox default to partner"}, []string{"(3 times since the start) and was restarted (nil map)"}},
 		"a worker that crashed long ago": {func(s sight) sight {
 			s.partner(func(l *laneSight) { ago := recentCrash; l.crash = &ago })
 			return s
@@ -249,7 +249,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		"a subscription whose breaker is open": {func(s sight) sight {
 			s.parcels(func(c *subscriptionSight) { c.status.Open, c.status.LastError = true, words })
 			return s
-		}, []string{"subscription_failing degraded subscription parcels"}, []string{"one message after the other fails (no leader)"}},
+		}, []string{"subscription_failing degraded subscription parcels"}, []string{"every message fails (no leader)"}},
 		"a subscription that is still": {func(s sight) sight {
 			s.parcels(func(c *subscriptionSight) { c.still, c.lag = stillAfter, &subscription.Lag{Messages: 1} })
 			return s
@@ -262,7 +262,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				return s
 			},
 			[]string{"subscription_waiting stuck subscription parcels"},
-			[]string{"300 messages in hand wait for their keys since 2026-01-02T03:04:05Z, and others may not be taken (the table is full)", "`waybill dead-letters list {only}`"},
+			[]string{"300 messages have been waiting for their keys since 2026-01-02T03:04:05Z, and no others can be taken (the table is full)", "`waybill dead-letters list {only}`"},
 		},
 		"a subscription all of whose messages wait for their time": {func(s sight) sight {
 			s.parcels(func(c *subscriptionSight) {
@@ -293,7 +293,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				return s
 			},
 			[]string{"dead_letters degraded subscription library.lending", "dead_letters_early degraded subscription library.lending"},
-			[]string{"1 dead letter of it", `2 messages of it came before what begins their process, which has not come for longer than its patience (there is no lending "l1")`, "list {only} --status early", "domain.Optional()"},
+			[]string{"1 dead letter of it", `2 messages of it arrived before the message that starts their process, which is overdue (there is no lending "l1")`, "list {only} --status early", "domain.Optional()"},
 		},
 		"processes that nothing will end": {
 			func(s sight) sight {
@@ -330,8 +330,8 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				"projection_stopped degraded projection loans, build 1", "projection_waits degraded projection next",
 			},
 			[]string{
-				"what it shows is 1m1s old: it handles 10 events per second, and doesn't come closer", "nobody feeds it, so it shows what was true when somebody did; build 2 takes its place when it has caught up, and has caught up in about 1m0s",
-				"what it shows stands still at position 7 since 2026-01-02T03:04:05Z: Library.LoanPlaced.v1 m-1 can't be handled, tried 3 times (no idea)", "`waybill projections skip loans --build 1 --position 7`", "can't take the place of the one in use: somebody reads",
+				"what it shows is 1m1s old: it handles 10 events per second, and doesn't come closer", "no engine feeds it, so it shows an old state; build 2 takes its place when it has caught up, and has caught up in about 1m0s",
+				"it is in use and has stopped at position 7 since 2026-01-02T03:04:05Z: Library.LoanPlaced.v1 m-1 can't be handled, tried 3 times (no idea)", "`waybill projections skip loans --build 1 --position 7`", "can't take the place of the one in use: somebody reads",
 			},
 		},
 		"messages whose process has not begun": {
@@ -421,9 +421,9 @@ func TestWatchdog_F_21_NotMoving(t *testing.T) {
 	d := look(8, 2*stillAfter)
 	require.Equal(t, stuck, d.State)
 	require.Equal(t, []string{"not_moving", "rows_late"}, codes(d)[:2], "the worst first")
-	require.Equal(t, "outbox default to partner: nobody has published anything for 5m0s although 2 rows wait, the oldest for 10m0s; and 1 more", d.Summary)
-	require.Contains(t, d.Reasons[0].Text, "; since 2026-01-02T03:14:05Z. `waybill partitions --target partner` says who")
-	require.Len(t, l.with("level=WARN", "doesn't go on", "not_moving"), 1)
+	require.Equal(t, "outbox default to partner: nothing has been published for 5m0s although 2 rows wait, the oldest for 10m0s; and 1 more", d.Summary)
+	require.Contains(t, d.Reasons[0].Text, "; since 2026-01-02T03:14:05Z. `waybill partitions --target partner` shows who")
+	require.Len(t, l.with("level=WARN", "is stuck", "not_moving"), 1)
 
 	// What is not known is not over.
 	pass(time.Second)
@@ -431,14 +431,14 @@ func TestWatchdog_F_21_NotMoving(t *testing.T) {
 	s.parts.Providers["default"] = newComponent(false, "gone")
 	s.outboxes["default"] = outboxSight{err: "gone"}
 	require.Equal(t, []string{"database_down"}, codes(w.judge(s)))
-	require.Empty(t, l.with("goes on again"))
+	require.Empty(t, l.with("has recovered"))
 	pass(time.Second)
 	require.Equal(t, []string{"not_moving", "rows_late"}, codes(look(8, 2*stillAfter)))
 	require.Len(t, l.with("not_moving"), 1)
 
 	pass(time.Second)
 	require.Equal(t, healthy, look(9, time.Second).State)
-	require.Len(t, l.with("goes on again", "not_moving"), 1)
+	require.Len(t, l.with("has recovered", "not_moving"), 1)
 }
 
 // What is so for a moment when something starts counts only when it lasts, and

@@ -47,7 +47,7 @@ type Config struct {
 type OnAbandoned string
 
 const (
-	// Skip lets the rows behind it go on.
+	// Skip releases the rows behind it.
 	Skip OnAbandoned = "skip"
 	// Hold keeps them waiting until an operator decides.
 	Hold OnAbandoned = "hold"

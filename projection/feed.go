@@ -367,7 +367,7 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	w.rate.add(len(events))
 	w.mu.Unlock()
 	if again {
-		w.log.Info("projection goes on", "position", upTo)
+		w.log.Info("projection continues", "position", upTo)
 	}
 	if first && atHead {
 		poke(w.r.changed)
@@ -389,7 +389,7 @@ func (w *worker) failed(ctx context.Context, err error) error {
 		w.mu.Unlock()
 		if !w.told {
 			w.told = true
-			w.log.Error("projection stands still: an event can't be handled; it is tried again until it can, or an operator skips it (waybill projections skip)",
+			w.log.Error("projection has stopped: an event can't be handled; it is retried until it can, or an operator skips it (waybill projections skip)",
 				"position", e.Position, "event", e.Type, "id", e.ID, "error", e.Err)
 		}
 		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, e); err != nil {

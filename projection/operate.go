@@ -222,7 +222,7 @@ func act(ctx context.Context, p uow.Provider, action, actor string, asked any, f
 		return err
 	})
 	if locked(err) {
-		err = fmt.Errorf("somebody reads or writes its tables for longer than %v; run it again: %w", lockTimeout, err)
+		err = fmt.Errorf("another transaction has used its tables for longer than %v; run it again: %w", lockTimeout, err)
 	}
 	if err != nil {
 		return fmt.Errorf("projections: %s: %w", action, err)
@@ -295,7 +295,7 @@ func SkipEvent(ctx context.Context, p uow.Provider, name string, number int, pos
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, fmt.Errorf("build %d of %s doesn't stand still at position %d; `waybill projections list` says where it does", number, name, position))
+			return errors.Join(err, fmt.Errorf("build %d of %s hasn't stopped at position %d; `waybill projections list` says where it has", number, name, position))
 		}
 		return nil
 	})
@@ -387,7 +387,7 @@ func (r *Runner) await(ctx context.Context, g *program, tell func(Progress)) err
 			}
 		}
 		if !sleep(ctx, cmp.Or(r.wait.look, time.Second)) {
-			return fmt.Errorf("projection %s: version %d has not caught up yet; run it again to go on: %w", g.Name, g.Version, context.Cause(ctx))
+			return fmt.Errorf("projection %s: version %d has not caught up yet; run it again to continue: %w", g.Name, g.Version, context.Cause(ctx))
 		}
 	}
 }

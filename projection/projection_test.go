@@ -206,7 +206,7 @@ func TestProjection_AFailingEventStopsIt(t *testing.T) {
 			return list[0].Failure != nil
 		})
 		require.Contains(t, list[0].Failure.Error, "crash")
-		require.ErrorContains(t, projection.SkipEvent(t.Context(), w.p, p.Name, 1, list[0].Failure.Position+1, "ada"), "doesn't stand still at position")
+		require.ErrorContains(t, projection.SkipEvent(t.Context(), w.p, p.Name, 1, list[0].Failure.Position+1, "ada"), "hasn't stopped at position")
 		require.ErrorContains(t, projection.SkipEvent(t.Context(), w.p, p.Name, 1, list[0].Failure.Position, ""), "Actor is missing")
 		require.NoError(t, projection.SkipEvent(t.Context(), w.p, p.Name, 1, list[0].Failure.Position, "ada"))
 		w.wait(t, p.Name)

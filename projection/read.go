@@ -302,7 +302,7 @@ func (e *BehindError) Error() string {
 	}
 	text := fmt.Sprintf("projection %s: it has come %s and not to %d yet", e.Name, have, e.Want)
 	if e.Stopped != "" {
-		return text + ", and stands still: " + e.Stopped
+		return text + ", and has stopped: " + e.Stopped
 	}
 	return text + ": `waybill projections list` says how fast it goes, and whom it waits for"
 }

@@ -133,7 +133,7 @@ func (r *Runner) Stop(ctx context.Context) error {
 	r.feeders.Wait()
 	defer r.stopped()
 	if !hard() {
-		return fmt.Errorf("projection: provider %q: ended before the batch in hand was: %w", r.provider.Name(), ctx.Err())
+		return fmt.Errorf("projection: provider %q: ended before the current batch did: %w", r.provider.Name(), ctx.Err())
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func (r *Runner) prepare(ctx context.Context) error {
 		if live := liveOf(mine); live != nil && live.version < g.Version {
 			errs = append(errs, g.loses(live))
 			if !live.fed() && p.of(live.version) == nil {
-				r.log.Warn("nobody feeds the tables in use while those of the new version are built: run projection.Build before a deployment, or set Previous",
+				r.log.Warn("the tables in use are not updated while those of the new version are built: run projection.Build before a deployment, or set Previous",
 					"projection", g.Name, "in_use", live.version, "new", g.Version)
 			}
 		}
@@ -294,7 +294,7 @@ func (r *Runner) program(b *build) *program {
 	return nil
 }
 
-var looking = dberr.Task{What: "look after projections"}
+var looking = dberr.Task{What: "run projections"}
 
 // supervise looks for what has no owner, and changes over, until it is stopped.
 func (r *Runner) supervise(ctx context.Context) {

@@ -129,7 +129,7 @@ func (t *Table[R]) check(db *bun.DB) (errs []error) {
 		case f.Append == nil:
 			fail("%v.%s is a %s, which no column can have: change it, or tag it `bun:\"-\"`", g, f.GoName, f.IndirectType)
 		case f.AutoIncrement, f.Identity:
-			fail("%v.%s is numbered by the database, and a rebuild would number anew: take the number from the event", g, f.GoName)
+			fail("%v.%s is numbered by the database, and a rebuild would number differently: take the number from the event", g, f.GoName)
 		}
 	}
 	for _, index := range t.indexes {

@@ -180,7 +180,7 @@ func (e *TakenError) Error() string {
 type UnindexedError struct{ Type string }
 
 func (e *UnindexedError) Error() string {
-	return fmt.Sprintf("repository: too many documents of %s are not entered in its indexes yet, and nobody knows what values they have: call Reindex of its repository when the program starts", e.Type)
+	return fmt.Sprintf("repository: too many documents of %s are not entered in its indexes yet, so their values are unknown: call Reindex of its repository when the program starts", e.Type)
 }
 
 // claim is a unique value that wasn't given.
@@ -260,7 +260,7 @@ func (r *Repository[A]) Reindex(ctx context.Context) (entered int, err error) {
 		errs = append(errs, t)
 	}
 	if more := len(taken) - len(errs); more > 0 {
-		errs = append(errs, fmt.Errorf("repository: and %d more like that", more))
+		errs = append(errs, fmt.Errorf("repository: and %d more of these", more))
 	}
 	return entered, errors.Join(errs...)
 }

@@ -291,7 +291,7 @@ func TestIndex_AddedLater(t *testing.T) {
 		_, err = r.By(ctx, "city", "Riga", repository.Page{})
 		_, ok := errors.AsType[*repository.UnindexedError](err)
 		require.True(t, ok, "%v", err)
-		require.EqualError(t, err, "repository: too many documents of member are not entered in its indexes yet, and nobody knows what values they have: call Reindex of its repository when the program starts")
+		require.EqualError(t, err, "repository: too many documents of member are not entered in its indexes yet, so their values are unknown: call Reindex of its repository when the program starts")
 		err = r.Save(ctx, newMember("e", "e@x", ""))
 		_, ok = errors.AsType[*repository.UnindexedError](err)
 		require.True(t, ok, "%v", err)
@@ -329,7 +329,7 @@ func TestUnique_AddedLater_Duplicates(t *testing.T) {
 		require.True(t, ok, "%v", err)
 		require.Equal(t, "same@x", taken.Value)
 		require.Equal(t, 10, strings.Count(err.Error(), "belongs to "+fmt.Sprintf("%q", taken.By)))
-		require.ErrorContains(t, err, "and 1 more like that")
+		require.ErrorContains(t, err, "and 1 more of these")
 		require.Len(t, under(t, r, "email", "same@x"), 12)
 		require.Len(t, under(t, r, "city", "Riga"), 12)
 

@@ -29,7 +29,7 @@ func (p Page) withDefaults() (Page, error) {
 	case p.Limit == 0:
 		p.Limit = defaultPage
 	case p.Limit < 0 || p.Limit > largestPage:
-		return p, fmt.Errorf("repository: Page.Limit is %d: give 1 to %d, or 0 for %d, and go on with After", p.Limit, largestPage, defaultPage)
+		return p, fmt.Errorf("repository: Page.Limit is %d: give 1 to %d, or 0 for %d, and continue with After", p.Limit, largestPage, defaultPage)
 	}
 	return p, nil
 }

@@ -65,8 +65,8 @@ func TestStopDoesNotWaitForADeafReplay_B5(t *testing.T) {
 		<-in
 		require.ErrorIs(t, stopSoon(t, r), context.DeadlineExceeded)
 		require.EqualValues(t, 1, r.Status().Left)
-		require.Len(t, w.logs.lines("a handler goes on although its context is done"), 1)
-		require.Contains(t, w.logs.lines("a handler goes on although its context is done")[0], w.parked()[0].MessageID)
+		require.Len(t, w.logs.lines("a handler is still running although its context is done"), 1)
+		require.Contains(t, w.logs.lines("a handler is still running although its context is done")[0], w.parked()[0].MessageID)
 		close(release)
 		<-out
 

@@ -229,7 +229,7 @@ func (s *DeadLetters) planPurge(ctx context.Context, f DeadLetterFilter, o Purge
 	case err != nil:
 		return nil, fmt.Errorf("look for what it concerns: %w", err)
 	case r.Refused > 0 && !o.DryRun:
-		return nil, fmt.Errorf("of what was chosen, %d hold their keys or are in replay, such as %s: discard these first, and what is behind them goes on; nothing was removed", r.Refused, strings.Join(r.Heads, ", "))
+		return nil, fmt.Errorf("of what was chosen, %d hold their keys or are in replay, such as %s: discard these first, which releases the messages behind them; nothing was removed", r.Refused, strings.Join(r.Heads, ", "))
 	}
 	return seqs, nil
 }

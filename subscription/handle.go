@@ -176,7 +176,7 @@ func (r *Runner) failed(ctx context.Context, p pass, m *message, cause error) (o
 	// A dead letter is read anew for each attempt.
 	opened, free := r.valve.failed(p, m.tries == 0 && (m.parked == nil || m.attempts <= 1))
 	if opened {
-		r.log.Warn("one message after the other fails: they are tried one at a time until one succeeds, and the rest waits", "error", cause)
+		r.log.Warn("every message fails: they are tried one at a time until one succeeds, and the rest waits", "error", cause)
 	}
 	m.tries++
 	attempts, err := r.home(m).fail(ctx, m, free, cause)

@@ -115,7 +115,7 @@ func (p *presence) beat(ctx context.Context) error {
 	}
 	for _, run := range p.judge(found, consuming) {
 		if err := p.remove(ctx, run); err != nil {
-			return fmt.Errorf("subscription: remove the row of run %s, which is no more: %w", run, err)
+			return fmt.Errorf("subscription: remove the row of run %s, which has ended: %w", run, err)
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ type Status struct {
 	Retries    int64  // Attempts that were not a message's first in this process.
 	InFlight   int64  // Deliveries received and not yet settled.
 	Waiting    int64  // Of these, those whose key waits: for another attempt, or for room in dead_letters.
-	Postponed  int64  // Messages put into dead_letters because too many wait; they go on by themselves.
+	Postponed  int64  // Messages put into dead_letters because too many wait; they continue by themselves.
 	Left       int64  // Handlers that went on when it had stopped, although their context was done.
 	Paused     bool   // By Pause.
 

@@ -72,7 +72,7 @@ func call[T any](ctx context.Context, what string, f func() (T, error), late fun
 	defer mu.Unlock()
 	left = true
 	var none T
-	return none, fmt.Errorf("subscription: %s goes on although its context is done; it is left behind: %w", what, context.Cause(ctx))
+	return none, fmt.Errorf("subscription: %s is still running although its context is done; it is abandoned: %w", what, context.Cause(ctx))
 }
 
 // leave tells of handlers that go on although their context is done. Their messages
@@ -80,7 +80,7 @@ func call[T any](ctx context.Context, what string, f func() (T, error), late fun
 func (r *Runner) leave(messages []*message) {
 	r.left.Add(int64(len(messages)))
 	for _, m := range messages[:min(len(messages), tellLeft)] {
-		r.log.Warn("a handler goes on although its context is done; nothing that it saves from now on is committed",
+		r.log.Warn("a handler is still running although its context is done; nothing it saves from now on is committed",
 			"id", m.id, "type", m.meta.Type, "key", m.key, "replayed", m.parked != nil, "all", len(messages))
 	}
 }

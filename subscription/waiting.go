@@ -200,7 +200,7 @@ func (s *session) tell(why error) {
 	if lasted := time.Since(s.crowd.since); lasted >= crowdTime && !s.crowd.told {
 		s.crowd.told = true
 		s.r.note(why)
-		s.r.log.Warn("so many messages wait for their keys that others may not be taken, and dead_letters takes no more of them",
+		s.r.log.Warn("too many messages wait for their keys: no others can be taken, and dead_letters is full",
 			"waiting", s.waiting, "bytes", s.idle, "since", s.crowd.since.UTC(), "error", why)
 	}
 }

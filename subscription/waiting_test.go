@@ -294,7 +294,7 @@ func TestFullTableIsNotSilent_B6(t *testing.T) {
 	s.WaitLimit = 50
 	w.publish(waiting(0, 400)...)
 	r, stop := w.start(s, w.broker)
-	w.until(func() bool { return r.Status().Stalled != "" && len(w.logs.lines("others may not be taken")) == 1 }, "it says so")
+	w.until(func() bool { return r.Status().Stalled != "" && len(w.logs.lines("no others can be taken")) == 1 }, "it says so")
 	status := r.Status()
 	require.Contains(t, status.Stalled, "Stream.WaitLimit")
 	require.WithinDuration(t, time.Now(), status.StalledSince, time.Minute)
@@ -307,7 +307,7 @@ func TestFullTableIsNotSilent_B6(t *testing.T) {
 		return r.Status().Stalled == ""
 	}, "there is room again")
 	stop()
-	require.Len(t, w.logs.lines("others may not be taken"), 1, "the log tells once")
+	require.Len(t, w.logs.lines("no others can be taken"), 1, "the log tells once")
 	require.Len(t, w.logs.lines("messages of waiting keys are few again"), 1)
 }
 

@@ -244,7 +244,7 @@ func (s *sight) projections(ctx context.Context, p uow.Provider) error {
 		what := fmt.Sprintf("projection %q, build %d: it has come to position %d of %d", b.Name, b.Build, b.Position, b.Head)
 		switch {
 		case b.Failure != nil:
-			s.parked = append(s.parked, fmt.Sprintf("%s, and stands still at %s: %s", what, b.Failure.Event, b.Failure.Error))
+			s.parked = append(s.parked, fmt.Sprintf("%s, and has stopped at %s: %s", what, b.Failure.Event, b.Failure.Error))
 		case b.Behind:
 			s.left = append(s.left, what)
 		}

@@ -18,7 +18,7 @@ func (c *consumer) assigned(added []int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.health.join() {
-		c.logger.Info("kafka: consuming goes on")
+		c.logger.Info("kafka: consuming resumed")
 	}
 	for _, id := range added {
 		c.partitions = append(c.partitions, &partition{consumer: c, id: id, next: -1, lost: make(chan struct{}), settled: make(chan struct{})})

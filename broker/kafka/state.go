@@ -23,7 +23,7 @@ const (
 	refusedFor = 5 * time.Second
 )
 
-var errNoShare = broker.Classify(broker.Unavailable, errors.New("kafka: lag: the consumer doesn't have its partitions yet, or lost them; it goes on trying"))
+var errNoShare = broker.Classify(broker.Unavailable, errors.New("kafka: lag: the consumer doesn't have its partitions yet, or lost them; it keeps trying"))
 
 // health is how a consumer fares. Its mutex protects it.
 type health struct {

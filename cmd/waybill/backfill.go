@@ -18,7 +18,7 @@ const newsEvery = time.Second
 
 type backfillCmd struct {
 	Broker string `arg:"" optional:"" help:"External broker. Defaults to all of the configuration file."`
-	DryRun bool   `help:"Change nothing, and say how much would be copied."`
+	DryRun bool   `help:"Change nothing; show how much would be copied."`
 }
 
 // backfilled is what is told of one broker.

@@ -69,7 +69,7 @@ func TestBackfill_StepByStep(t *testing.T) {
 		require.Contains(t, r.stderr, "or --history none")
 		r = waybill(t, "--config", file, "migrate", "--set-targets", "ordering=default,partner", "--history", "copy")
 		require.Zero(t, r.code, r.stderr)
-		require.Contains(t, r.stdout, "  ordering sends to default,partner.\n  partner is joining: `waybill outbox backfill` copies the events of the time before and lets it live.\n")
+		require.Contains(t, r.stdout, "  ordering sends to default,partner.\n  partner is joining: `waybill outbox backfill` copies earlier events and makes it live.\n")
 		r = waybill(t, "--config", file, "migrate", "--json")
 		require.Contains(t, r.stdout, `"joining": [`)
 

@@ -10,7 +10,7 @@ import (
 
 type contractCmd struct {
 	Old string `arg:"" help:"The contract that is deployed: a contract.json."`
-	New string `arg:"" help:"The contract that shall be: another one. This command doesn't know a program's domain; the program prints it, by contract.Of."`
+	New string `arg:"" help:"The new contract. This command doesn't know a program's domain; the program prints its contract with contract.Of."`
 }
 
 func (c contractCmd) Run(all *cli, stdout out) error {
@@ -32,7 +32,7 @@ func (c contractCmd) Run(all *cli, stdout out) error {
 			return err
 		}
 	case len(breaks) == 0:
-		fmt.Fprintf(stdout, "Nothing of %s breaks anybody.\n", old.Context)
+		fmt.Fprintf(stdout, "%s: no breaking changes.\n", old.Context)
 	}
 	if !all.JSON {
 		for _, b := range breaks {
@@ -40,7 +40,7 @@ func (c contractCmd) Run(all *cli, stdout out) error {
 		}
 	}
 	if len(breaks) > 0 {
-		return fmt.Errorf("%d differences break somebody", len(breaks))
+		return fmt.Errorf("%d breaking differences", len(breaks))
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 var (
 	statusWords = map[subscription.DeadLetterStatus]string{
 		subscription.DeadLetterParked:    "waits for an operator",
-		subscription.DeadLetterHeld:      "waits for what is before it in its key, then goes on by itself",
+		subscription.DeadLetterHeld:      "waits for earlier messages of its key, then continues by itself",
 		subscription.DeadLetterWaiting:   "is handled by itself when it is due",
 		subscription.DeadLetterEarly:     "waits for its process to begin, and is handled then",
 		subscription.DeadLetterReplay:    "is handled again when it is due and the first of its key",
@@ -81,7 +81,7 @@ func (c *cli) eachLetters(ctx context.Context, only string, do func(provider str
 type listLettersCmd struct {
 	lettersFilter
 	Limit int   `default:"50" help:"How many at a time."`
-	After int64 `placeholder:"SEQ" help:"Go on after this one; the page before says it."`
+	After int64 `placeholder:"SEQ" help:"Continue after this one; the previous page prints it."`
 }
 
 func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
@@ -99,7 +99,7 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 			t.row(provider, d.ID, d.Subscription, string(d.Status), reasonOf(d), d.Type, oneLine(d.Key), fmt.Sprint(d.Attempts), when(d.LastAt), oneLine(d.Error))
 		}
 	}
-	if err := t.flush(err, "No dead letter is like that."); err != nil {
+	if err := t.flush(err, "No dead letters match."); err != nil {
 		return err
 	}
 	goOn(stderr, all, func(p subscription.DeadLetterList) (said string, after any, more bool) {
@@ -118,7 +118,7 @@ func reasonOf(d subscription.DeadLetter) string {
 }
 
 type showLetterCmd struct {
-	ID string `arg:"" help:"The dead letter, as the list has it."`
+	ID string `arg:"" help:"The dead letter's id, as listed."`
 }
 
 // shown is a dead letter with its body also as text, if it is that.
@@ -271,7 +271,7 @@ func (l lettersLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 			t.row(provider, fmt.Sprint(a.ID), when(a.At), a.Actor, a.Action, a.Subscription, fmt.Sprint(a.Messages), string(a.Filter))
 		}
 	}
-	return t.flush(err, "Nobody replayed, discarded, removed or retired anything.")
+	return t.flush(err, "Nothing has been replayed, discarded, removed or retired.")
 }
 
 // change is what replay and discard have in common.
@@ -282,8 +282,8 @@ type change struct {
 
 type replayLettersCmd struct {
 	change
-	Rate  float64 `placeholder:"N" help:"At most so many per second, what was held behind them aside. Defaults to all at once."`
-	Limit int     `placeholder:"N" help:"Only the first so many."`
+	Rate  float64 `placeholder:"N" help:"Replay at most this many per second, not counting messages held behind them. Defaults to all at once."`
+	Limit int     `placeholder:"N" help:"At most this many."`
 }
 
 type discardLettersCmd struct{ change }
@@ -314,7 +314,7 @@ func (d discardLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr n
 
 func (a change) run(ctx context.Context, c *cli, stdout out, stderr news, verb string, do changing, did func(subscription.DeadLetterResult) string) error {
 	if a.Subscription == "" && len(a.ID) == 0 {
-		return &usageError{fmt.Errorf("%s what? Name --subscription or --id, and more to choose less; --dry-run says what it would come to", verb)}
+		return &usageError{fmt.Errorf("%s what? Name --subscription or --id, and more to choose less; --dry-run shows what it would do", verb)}
 	}
 	return act[subscription.DeadLetterResult]{deed: a.deed, do: func(dryRun bool, all map[string]subscription.DeadLetterResult) error {
 		return c.eachLetters(ctx, a.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
@@ -399,10 +399,10 @@ func tellPlan(stdout out, verb string, named bool, all map[string]subscription.D
 			n    int64
 			why  string
 		}{
-			{"follow", r.Following, "held behind them: these go on by themselves"},
+			{"follow", r.Following, "held behind them: these follow by themselves"},
 			{"left out", r.Behind, heads},
 			{"left out", r.Busy, "a runner is handling them just now: look again when it has ended"},
-			{"held", others(r.Held), "go on by themselves when what is before them is replayed or discarded"},
+			{"held", others(r.Held), "follow by themselves when the messages before them are replayed or discarded"},
 			{"underway", r.Underway, "in replay already"},
 			{"past", others(r.Past), "replayed or discarded already"},
 		} {

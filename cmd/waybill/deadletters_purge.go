@@ -16,7 +16,7 @@ import (
 
 type purgeLettersCmd struct {
 	change
-	OlderThan *time.Duration `placeholder:"AGE" help:"Only what was over longer ago than this, as in 720h; of parked ones, whose last attempt was. 0s for any age. Defaults to subscriptions.dead_letters.resolved of the configuration file, or 720h."`
+	OlderThan *time.Duration `placeholder:"AGE" help:"Only what was replayed or discarded longer ago than this, as in 720h; for parked ones, the last attempt counts. 0s for any age. Defaults to subscriptions.dead_letters.resolved of the configuration file, or 720h."`
 }
 
 func (p purgeLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {

@@ -52,9 +52,9 @@ func TestDeadLetters_A72_C_17_Look(t *testing.T) {
 			require.Zero(t, r.code, r.stderr)
 			return r
 		}
-		require.Equal(t, result{0, "No dead letter is like that.\n", ""}, run("list"))
+		require.Equal(t, result{0, "No dead letters match.\n", ""}, run("list"))
 		require.Equal(t, result{0, "There are no dead letters.\n", ""}, run("summary"))
-		require.Equal(t, result{0, "Nobody replayed, discarded, removed or retired anything.\n", ""}, run("log"))
+		require.Equal(t, result{0, "Nothing has been replayed, discarded, removed or retired.\n", ""}, run("log"))
 		require.JSONEq(t, `{"providers":{"default":{"dead_letters":[],"total":0,"next":0}}}`, run("list", "--json").stdout)
 
 		one := letter(t, p, "shipping", "o-1", "parked", []byte(`{"order_id":"o-1"}`))
@@ -66,7 +66,7 @@ func TestDeadLetters_A72_C_17_Look(t *testing.T) {
 `+mail+`  mailing +parked  failed  .*
 $`, run("list").stdout)
 		r := run("list", "--limit", "1", "--subscription", "shipping")
-		require.Equal(t, "1 of 2; go on with --after 1\n", r.stderr)
+		require.Equal(t, "1 of 2; continue with --after 1\n", r.stderr)
 		require.Contains(t, r.stdout, one)
 		require.NotContains(t, r.stdout, two)
 		r = run("list", "--limit", "1", "--subscription", "shipping", "--after", "1")
@@ -74,7 +74,7 @@ $`, run("list").stdout)
 		require.Contains(t, r.stdout, two)
 		require.Contains(t, run("list", "--key", "o-2", "--type", "Ordering.OrderPlaced.v1", "--error", "customer", "--error-type", "*errors.errorString", "--reason", "failed", "--status", "parked", "--status", "held",
 			"--from", "2026-01-02T03:05:05Z", "--until", "1h", "--id", mail, "--provider", "default").stdout, mail)
-		require.Equal(t, "No dead letter is like that.\n", run("list", "--from", "1h").stdout)
+		require.Equal(t, "No dead letters match.\n", run("list", "--from", "1h").stdout)
 
 		require.Regexp(t, `^Dead letter   `+one+`, provider default
 Subscription  shipping
@@ -150,7 +150,7 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 			"replay what? Name --subscription or --id":                                   {"replay", "--type", "x", "--yes"},
 			"discard what? Name --subscription or --id":                                  {"discard", "--yes", "--actor", "ada"},
 			"who asks? Give --actor":                                                     {"replay", "--subscription", "shipping", "--yes", "--actor", ""},
-			"nobody is there to be asked: look with --dry-run, then":                     {"discard", "--subscription", "shipping", "--actor", "ada"},
+			"can't ask for confirmation without a terminal":                             {"discard", "--subscription", "shipping", "--actor", "ada"},
 			"--rate and --limit are above 0":                                             {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":                     {"list", "--from", "yesterday"},
 			`the configuration has no provider "x"`:                                      {"list", "--provider", "x"},
@@ -168,14 +168,14 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 		r = run(0, "replay", "--dry-run", "--id", two)
 		require.Equal(t, "replay    0  of subscription shipping\nleft out  1  behind parked messages of their keys that are not chosen: add --id "+one+"\n", r.stdout)
 		r = run(0, "replay", "--dry-run", "--subscription", "shipping")
-		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these go on by themselves\n", r.stdout)
+		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n", r.stdout)
 		require.Equal(t, 3, count("parked"))
 		r = run(0, "replay", "--yes", "--actor", "ada", "--subscription", "shipping", "--rate", "0.5")
-		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these go on by themselves\n2 messages marked for the runners of shipping, the last of them in 2s; action 1, by ada.\n", r.stdout)
+		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n2 messages marked for the runners of shipping, the last of them in 2s; action 1, by ada.\n", r.stdout)
 		require.Empty(t, r.stderr)
 		require.Equal(t, []int{1, 1, 2}, []int{count("parked"), count("held"), count("replay")})
 		r = run(0, "replay", "--yes", "--actor", "ada", "--subscription", "shipping")
-		require.Equal(t, "replay    0  of subscription shipping\nheld      1  go on by themselves when what is before them is replayed or discarded\nunderway  2  in replay already\n", r.stdout)
+		require.Equal(t, "replay    0  of subscription shipping\nheld      1  follow by themselves when the messages before them are replayed or discarded\nunderway  2  in replay already\n", r.stdout)
 
 		r = run(0, "replay", "--yes", "--actor", "ada", "--id", mail, "--json")
 		require.Contains(t, r.stderr, "Out of order: later messages of the keys of 1 were handled already")
@@ -208,7 +208,7 @@ func TestDeadLetters_SeveralProviders(t *testing.T) {
 	letter(t, openFor(t, b), "mailing", "o-1", "parked", nil)
 	r := waybill(t, "--config", file, "dead-letters", "list", "--limit", "1")
 	require.Regexp(t, `^PROVIDER  ID +SUBSCRIPTION .*\none       `+first+` .*\ntwo       `+second+` .*\n$`, r.stdout)
-	require.Equal(t, "1 of 2; go on with --provider two --after 1\n", r.stderr)
+	require.Equal(t, "1 of 2; continue with --provider two --after 1\n", r.stderr)
 	r = waybill(t, "--config", file, "dead-letters", "show", second)
 	require.Contains(t, r.stdout, "provider two\n")
 	r = waybill(t, "--config", file, "dead-letters", "discard", "--id", second, "--yes", "--actor", "ada")

@@ -14,10 +14,10 @@ import (
 
 type doctorCmd struct {
 	Provider string   `placeholder:"NAME" help:"Only this database of the configuration file."`
-	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Whether this role of PostgreSQL has the rights that an application, an engine or somebody who only reads needs. May be repeated. If none is named: the role that the database is opened as, for what it seems to be."`
+	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Check whether this PostgreSQL role has the rights of an application, an engine or a reader. May be repeated. Defaults to the role that connects, for the kind it appears to be."`
 
-	Kafka     bool     `help:"Look at Kafka instead: print the rights that the contexts need there, as commands of kafka-acls, and what is wrong with their topics."`
-	User      string   `placeholder:"PRINCIPAL" help:"With --kafka: who gets the rights, as Kafka names it. Defaults to who logs in under sasl, or else User:waybill."`
+	Kafka     bool     `help:"Check Kafka instead: print the rights that the contexts need there, as kafka-acls commands, and report problems with their topics."`
+	User      string   `placeholder:"PRINCIPAL" help:"With --kafka: the principal that gets the rights. Defaults to the sasl user, or User:waybill."`
 	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka: a further context beside the file's domain that publishes. May be repeated."`
 	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka: a category that is consumed, such as ordering::order. May be repeated."`
 }

@@ -43,7 +43,7 @@ func TestDoctor(t *testing.T) {
 	r = waybill(t, "--dsn", db, "doctor")
 	require.Equal(t, exitFailed, r.code)
 	require.Regexp(t, `^Provider default
-  critical  lanes, target broker partner: 2 rows wait, the oldest for [0-9]+h.*: nobody publishes.
+  critical  lanes, target broker partner: 2 rows wait, the oldest for [0-9]+h.*: nothing is published.
             Remedy: start an engine that has this broker; .*
   warning   lanes, target broker default: `, r.stdout)
 	require.Equal(t, "waybill: 1 critical and 1 other findings\n", r.stderr)

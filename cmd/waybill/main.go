@@ -33,56 +33,56 @@ type cli struct {
 
 	Migrate migrateCmd `cmd:"" help:"Create or update Waybill's tables. Safe to repeat, and while services run."`
 	Outbox  struct {
-		Stats    statsCmd       `cmd:"" help:"Show, for every target broker, what waits, what failed, and who publishes it."`
-		List     listRowsCmd    `cmd:"" help:"List rows, those that are not published if nothing else is said, in the order in which they were stored."`
-		Show     showRowCmd     `cmd:"" help:"Show a message: where it goes, how far it has come, what it waits for and why."`
+		Stats    statsCmd       `cmd:"" help:"Show what is waiting, what failed and who publishes, per target broker."`
+		List     listRowsCmd    `cmd:"" help:"List rows in the order in which they were stored; without --status, those not yet published."`
+		Show     showRowCmd     `cmd:"" help:"Show a message: its targets, how far it has come, and what it is waiting for."`
 		Retry    retryRowsCmd   `cmd:"" help:"Try failed and abandoned rows again, at once or at a rate."`
-		Skip     skipRowsCmd    `cmd:"" help:"Let go on what waits behind held rows of their keys. The rows stay abandoned."`
-		Abandon  abandonRowsCmd `cmd:"" help:"Give up pending and failed rows. What is behind them in their keys goes on."`
+		Skip     skipRowsCmd    `cmd:"" help:"Release what held rows block in their keys. The rows themselves stay abandoned."`
+		Abandon  abandonRowsCmd `cmd:"" help:"Give up on pending and failed rows. Later rows of their keys are published."`
 		Purge    purgeCmd       `cmd:"" help:"Remove rows that have expired, or that were published or abandoned long enough ago. Never one that is held or not delivered."`
-		Log      rowsLogCmd     `cmd:"" help:"Show who retried, skipped, abandoned and removed what, the last first."`
-		Backfill backfillCmd    `cmd:"" help:"Copy the events of the time before for an external broker that is joining, and let it live. Safe to end and to repeat, and while services run."`
-	} `cmd:"" help:"Look into the outbox, and change what becomes of its rows."`
+		Log      rowsLogCmd     `cmd:"" help:"Show who retried, skipped, abandoned and removed what, latest first."`
+		Backfill backfillCmd    `cmd:"" help:"Copy earlier events for an external broker that is joining, then make it live. Safe to interrupt and repeat, and while services run."`
+	} `cmd:"" help:"Inspect the outbox, and retry, skip, abandon or purge its rows."`
 	Timers struct {
 		List listTimersCmd `cmd:"" help:"List timers, by when they are due."`
 		Show showTimerCmd  `cmd:"" help:"Show one timer: whose it is, when it is due, and its message."`
-		Move moveTimersCmd `cmd:"" help:"Let timers that wait become due at another time. Those that are sent are left."`
-		Fire fireTimersCmd `cmd:"" help:"Let timers that wait become due at once."`
-		Stop stopTimersCmd `cmd:"" help:"Stop timers for good, also those whose message is on its way: it has no effect any more."`
-	} `cmd:"" help:"Look after messages that wait for their time. Who moved and stopped what, waybill outbox log has."`
+		Move moveTimersCmd `cmd:"" help:"Reschedule waiting timers. Timers that were already sent are left alone."`
+		Fire fireTimersCmd `cmd:"" help:"Make waiting timers due now."`
+		Stop stopTimersCmd `cmd:"" help:"Cancel timers. A message already sent no longer has an effect."`
+	} `cmd:"" help:"Manage timers: messages scheduled for later. waybill outbox log shows who moved and stopped what."`
 	Processes struct {
-		List  listProcessesCmd  `cmd:"" help:"List processes, the oldest first."`
+		List  listProcessesCmd  `cmd:"" help:"List processes, oldest first."`
 		Show  showProcessCmd    `cmd:"" help:"Show one process: its state, what it last heard, its timers and its dead letters."`
-		Stats processesStatsCmd `cmd:"" help:"Count processes by kind: those that run, are awaited, have ended, and are idle, as they have heard nothing for 30 days and have no timer."`
-		End   endProcessesCmd   `cmd:"" help:"End running processes and stop their timers: what comes for them is ignored. Nothing is compensated."`
-		Wake  wakeProcessCmd    `cmd:"" help:"Have a timer of a process ring now."`
-	} `cmd:"" help:"Look after processes, which hear events and send commands. Who ended what, waybill outbox log has."`
+		Stats processesStatsCmd `cmd:"" help:"Count processes by kind: running, awaited, ended, and idle (no message for 30 days and no timer)."`
+		End   endProcessesCmd   `cmd:"" help:"End running processes and stop their timers. Later messages for them are ignored; nothing is compensated."`
+		Wake  wakeProcessCmd    `cmd:"" help:"Fire a timer of a process now."`
+	} `cmd:"" help:"Manage processes, which react to events and send commands. waybill outbox log shows who ended what."`
 	Projections struct {
-		List    listProjectionsCmd   `cmd:"" help:"List builds of projections: which is in use, how far each has come, and why one stands still."`
-		Rebuild rebuildProjectionCmd `cmd:"" help:"Have the engines build the version in use anew, beside it, and change over."`
-		Switch  switchProjectionCmd  `cmd:"" help:"Have the view show another build: one that is ready, or one that was in use."`
-		Skip    skipProjectionCmd    `cmd:"" help:"Let a build that stands still go on without the event that it stands at."`
-		Retire  retireProjectionCmd  `cmd:"" help:"Remove a projection that no program has any more, or one build of it."`
-	} `cmd:"" help:"Look after tables for reading, which are made of the history. Who did what, waybill outbox log has."`
-	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what waits there."`
+		List    listProjectionsCmd   `cmd:"" help:"List builds of projections: which one is in use, how far each has come, and why one has stopped."`
+		Rebuild rebuildProjectionCmd `cmd:"" help:"Have the engines rebuild the version in use alongside it, then switch over."`
+		Switch  switchProjectionCmd  `cmd:"" help:"Point the view at another build: one that is ready, or one that was in use before."`
+		Skip    skipProjectionCmd    `cmd:"" help:"Let a stopped build continue without the event it stopped at."`
+		Retire  retireProjectionCmd  `cmd:"" help:"Remove a projection that no program declares any more, or one of its builds."`
+	} `cmd:"" help:"Manage projections: read tables built from the history. waybill outbox log shows who did what."`
+	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what is waiting there."`
 	DeadLetters struct {
-		List    listLettersCmd    `cmd:"" help:"List dead letters, the open ones if nothing else is said, in the order of parking."`
+		List    listLettersCmd    `cmd:"" help:"List dead letters in the order in which they were parked; without --status, the open ones."`
 		Show    showLetterCmd     `cmd:"" help:"Show one dead letter: what failed, why, its place in its key, headers and body."`
 		Summary summarizeCmd      `cmd:"" help:"Count dead letters by subscription, status, reason, message type and error type."`
-		Replay  replayLettersCmd  `cmd:"" help:"Let the subscription handle parked messages again, in the order of their keys."`
-		Discard discardLettersCmd `cmd:"" help:"Give up parked messages for good. Their rows stay until they are purged."`
-		Purge   purgeLettersCmd   `cmd:"" help:"Remove dead letters that were replayed or discarded long enough ago. Of open ones only those whose --status is named, and never one that holds its key."`
-		Log     lettersLogCmd     `cmd:"" help:"Show who replayed, discarded and removed what, and retired which subscription, the last first."`
-	} `cmd:"" help:"Look after messages that subscriptions could not handle."`
+		Replay  replayLettersCmd  `cmd:"" help:"Have the subscription handle parked messages again, in key order."`
+		Discard discardLettersCmd `cmd:"" help:"Give up on parked messages. Their rows stay until they are purged."`
+		Purge   purgeLettersCmd   `cmd:"" help:"Remove dead letters that were replayed or discarded long enough ago. Removes open ones only if --status names theirs, and never one that holds its key."`
+		Log     lettersLogCmd     `cmd:"" help:"Show who replayed, discarded and removed what, and retired which subscription, latest first."`
+	} `cmd:"" help:"Manage dead letters: messages that subscriptions could not handle."`
 	Subscriptions struct {
-		List   listSubscriptionsCmd `cmd:"" help:"List what the database knows of subscriptions, of every program, also of those that run no more."`
-		Retire retireCmd            `cmd:"" help:"Remove all that the database keeps of a subscription that is no more: inbox, attempts, marks, uptime and dead letters. Refused while it was seen within the hour. Safe to end and to repeat."`
-	} `cmd:"" help:"Look after what subscriptions leave in the database."`
-	Trace       traceCmd       `cmd:"" help:"Show what became of all that has one correlation: messages, timers and dead letters, each below what caused it, in all databases of the configuration."`
+		List   listSubscriptionsCmd `cmd:"" help:"List every subscription that the database knows, including those that no longer run."`
+		Retire retireCmd            `cmd:"" help:"Remove everything the database keeps about a subscription that no longer exists: inbox, attempts, marks, uptime and dead letters. Refused if it was seen within the last hour. Safe to interrupt and repeat."`
+	} `cmd:"" help:"List subscriptions, and remove what old ones left in the database."`
+	Trace       traceCmd       `cmd:"" help:"Show everything with one correlation id: messages, timers and dead letters, each below what caused it, across all databases of the configuration."`
 	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
-	Contract    contractCmd    `cmd:"" help:"Say what breaks whom if one contract of a context takes the place of another, and what helps. Exit status 1 if something does."`
-	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone, until it is interrupted."`
-	Completion  completionCmd  `cmd:"" help:"Write a script that completes this command line in a shell."`
+	Contract    contractCmd    `cmd:"" help:"Compare two contracts of a context: what a change breaks, for whom, and how to fix it. Exit status 1 if anything breaks."`
+	Observatory observatoryCmd `cmd:"" help:"Serve a web page that shows all of this, from the databases alone. Runs until interrupted."`
+	Completion  completionCmd  `cmd:"" help:"Print a shell completion script."`
 }
 
 func main() {
@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
-		kong.Description("Looks after the tables of Waybill: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
+		kong.Description("Inspects and manages Waybill's tables: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),
@@ -120,7 +120,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func complain(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "waybill: %v\n", err)
 	if _, ok := errors.AsType[*usageError](err); ok {
-		fmt.Fprintln(stderr, "Run `waybill --help` for what it can do.")
+		fmt.Fprintln(stderr, "Run `waybill --help` for usage.")
 		return exitUsage
 	}
 	return exitFailed

@@ -22,10 +22,10 @@ import (
 type migrateCmd struct {
 	SetTargets map[string]string `placeholder:"CONTEXT=BROKER,…" help:"Change which brokers a context sends to: its own, then the external ones. Stop all its processes first."`
 	Provider   string            `placeholder:"NAME" help:"Only this database of the configuration file."`
-	DryRun     bool              `xor:"how" help:"Change nothing, and say which migrations would run on which database."`
-	Print      bool              `xor:"how" help:"Change nothing, and write what would run as SQL for psql or sqlite3, for one database. Run by hand, it leaves nothing for 'migrate' to do."`
-	Role       []string          `sep:"none" placeholder:"app|engine|read=NAME" help:"Give a role of PostgreSQL what it needs of tables that it doesn't own: an application's that saves and consumes, an engine's that also publishes, or one that only reads. With --print, as SQL. A kind alone is for the role waybill_app, waybill_engine or waybill_read. May be repeated."`
-	History    string            `enum:",copy,none" default:"" placeholder:"copy|none" help:"Which events of the time before brokers get that --set-targets adds: none, or all that are still there; then they are joining until 'outbox backfill' has copied them."`
+	DryRun     bool              `xor:"how" help:"Change nothing; show which migrations would run on which database."`
+	Print      bool              `xor:"how" help:"Change nothing; print what would run as SQL for psql or sqlite3, for one database. Once that SQL has run, 'migrate' has nothing left to do."`
+	Role       []string          `sep:"none" placeholder:"app|engine|read=NAME" help:"Grant a PostgreSQL role its rights on tables it doesn't own: app saves and consumes, engine also publishes, read only reads. With --print, as SQL. Without =NAME, the role is waybill_app, waybill_engine or waybill_read. May be repeated."`
+	History    string            `enum:",copy,none" default:"" placeholder:"copy|none" help:"Which earlier events the brokers added by --set-targets get: none, or copies of all that are still stored. With copy, they are joining until 'outbox backfill' has finished."`
 }
 
 const (
@@ -94,7 +94,7 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 			for _, context := range slices.Sorted(maps.Keys(now.Targets)) {
 				fmt.Fprintf(stdout, "  %s sends to %v.\n", context, now.Targets[context])
 				for _, j := range now.Targets[context].Joining {
-					fmt.Fprintf(stdout, "  %s is joining: `waybill outbox backfill` copies the events of the time before and lets it live.\n", j)
+					fmt.Fprintf(stdout, "  %s is joining: `waybill outbox backfill` copies earlier events and makes it live.\n", j)
 				}
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 type observatoryCmd struct {
 	Addr         string `default:"127.0.0.1:0" help:"Listen on this host:port; port 0 picks a free one."`
-	ShowPayloads bool   `help:"Show what messages carry, bodies and headers, to those who give a token of role operate."`
+	ShowPayloads bool   `help:"Show message bodies and headers to users with a token of role operate."`
 }
 
 // Run serves until ctx is done. The tokens are the file's; where it has none, there

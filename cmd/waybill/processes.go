@@ -17,11 +17,11 @@ import (
 type processesFilter struct {
 	Provider string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
 	Process  string   `placeholder:"NAME" help:"Only of this kind, by context and name, as in library.lending."`
-	ID       []string `name:"id" placeholder:"ID" help:"Only these: what their messages have in common. May be repeated."`
-	Status   string   `enum:",running,awaited,ended" default:"" placeholder:"STATUS" help:"Only in this status: running, ended, or awaited, for which messages came before what begins it."`
+	ID       []string `name:"id" placeholder:"ID" help:"Only these keys. May be repeated."`
+	Status   string   `enum:",running,awaited,ended" default:"" placeholder:"STATUS" help:"Only in this status: running, ended, or awaited (messages arrived before the one that starts it)."`
 	From     moment   `placeholder:"TIME" help:"Only begun at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
 	Until    moment   `placeholder:"TIME" help:"Only begun before this time."`
-	Idle     bool     `help:"Only running ones that have heard nothing for 30 days and have no timer."`
+	Idle     bool     `help:"Only running processes without a message for 30 days and without a timer."`
 }
 
 func (f processesFilter) filter() processdb.Filter {
@@ -43,7 +43,7 @@ func (c *cli) eachProcesses(ctx context.Context, only string, do func(p uow.Prov
 type listProcessesCmd struct {
 	processesFilter
 	Limit int    `default:"50" help:"How many at a time."`
-	After string `placeholder:"PLACE" help:"Go on behind this one; the page before says it."`
+	After string `placeholder:"PLACE" help:"Continue after this one; the previous page prints it."`
 }
 
 func (l listProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
@@ -70,7 +70,7 @@ func (l listProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 			t.row(provider, p.Process, oneLine(p.ID), p.Status, fmt.Sprint(p.Version), fmt.Sprintf("%s (%s ago)", when(p.BeganAt), since(p.BeganAt)), when(p.LastAt), ended)
 		}
 	}
-	if err := t.flush(err, "No process is like that."); err != nil {
+	if err := t.flush(err, "No processes match."); err != nil {
 		return err
 	}
 	goOn(stderr, all, func(p processdb.Page) (said string, after any, more bool) {
@@ -106,8 +106,8 @@ func (l processesStatsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 }
 
 type showProcessCmd struct {
-	Process string `arg:"" help:"Its kind, as the list has it: library.lending."`
-	ID      string `arg:"" help:"Its identity, as the list has it."`
+	Process string `arg:"" help:"Its kind, as listed: library.lending."`
+	ID      string `arg:"" help:"Its id, as listed."`
 }
 
 // shownProcess is a process in its database.

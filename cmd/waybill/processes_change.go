@@ -18,14 +18,14 @@ import (
 
 type endProcessesCmd struct {
 	processesFilter
-	Retention time.Duration `default:"720h" placeholder:"TIME" help:"How long they are known afterwards, so that what comes too late for them is ignored."`
+	Retention time.Duration `default:"720h" placeholder:"TIME" help:"How long ended processes are remembered, so that late messages for them are ignored."`
 	deed
 }
 
 func (e endProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
 	switch {
 	case e.filter().Empty():
-		return &usageError{errors.New("end what? Choose processes by --process, --id or another filter; --dry-run says what it would come to")}
+		return &usageError{errors.New("end what? Choose processes by --process, --id or another filter; --dry-run shows what it would do")}
 	case e.Retention <= 0:
 		return &usageError{fmt.Errorf("--retention is %v: above 0", e.Retention)}
 	}
@@ -67,15 +67,15 @@ func (e endProcessesCmd) tell(c *cli, stdout out, all map[string]processdb.Chang
 	if changed == 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("End %s? What they have sent stays sent, and nothing is compensated.", processes(changed)), nil
+	return fmt.Sprintf("End %s? What they sent stays sent; nothing is compensated.", processes(changed)), nil
 }
 
 func processes(n int64) string { return number(n, "process", "processes") }
 
 type wakeProcessCmd struct {
-	Process string `arg:"" help:"Its kind, as the list has it: library.lending."`
-	ID      string `arg:"" help:"Its identity, as the list has it."`
-	Timer   string `placeholder:"NAME" help:"Which of its timers; may be left out if it has one."`
+	Process string `arg:"" help:"Its kind, as listed: library.lending."`
+	ID      string `arg:"" help:"Its id, as listed."`
+	Timer   string `placeholder:"NAME" help:"Which of its timers; optional if it has only one."`
 	deed
 }
 

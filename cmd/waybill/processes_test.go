@@ -28,7 +28,7 @@ func TestProcesses_ListShowEndAndWake(t *testing.T) {
 		run := func(args ...string) result {
 			return waybill(t, append([]string{"--config", file, "processes"}, args...)...)
 		}
-		require.Equal(t, result{0, "No process is like that.\n", ""}, run("list"))
+		require.Equal(t, result{0, "No processes match.\n", ""}, run("list"))
 		require.Equal(t, result{0, "There are no processes.\n", ""}, run("stats"))
 		beginProcess(t, p, "l 1", time.Hour)
 		beginProcess(t, p, "l2", 40*24*time.Hour)
@@ -38,7 +38,7 @@ func TestProcesses_ListShowEndAndWake(t *testing.T) {
 		require.Regexp(t, `(?s)PROCESS +ID +STATUS +HEARD +BEGAN +LAST HEARD +ENDED.*library.lending +l2 +running .*library.lending +l 1 `, r.stdout)
 		r = run("list", "--limit", "1")
 		require.NotContains(t, r.stdout, "l 1")
-		require.Regexp(t, `go on with --after \S+,library.lending,l2\n`, r.stderr)
+		require.Regexp(t, `continue with --after \S+,library.lending,l2\n`, r.stderr)
 		require.NotContains(t, run("list", "--idle").stdout, "l 1")
 		require.Regexp(t, `library.lending +2 +0 +0 +1 +960h0m`, run("stats").stdout)
 		require.Equal(t, exitUsage, run("list", "--limit", "0").code)

@@ -65,9 +65,9 @@ func (l listProjectionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		for _, b := range all[provider] {
 			if f := b.Failure; f != nil {
-				fmt.Fprintf(stdout, "\n%s, build %d, stands still since %s at position %d: %s, tried %s: %s\n", b.Name, b.Build, when(f.Since), f.Position, f.Event,
+				fmt.Fprintf(stdout, "\n%s, build %d, stopped at %s, position %d: %s, tried %s: %s\n", b.Name, b.Build, when(f.Since), f.Position, f.Event,
 					number(int64(f.Tries), "time", "times"), oneLine(f.Error))
-				fmt.Fprintf(stdout, "waybill projections skip %s --build %d --position %d   goes on without the event\n", b.Name, b.Build, f.Position)
+				fmt.Fprintf(stdout, "waybill projections skip %s --build %d --position %d   continues without the event\n", b.Name, b.Build, f.Position)
 			}
 			if b.Held != nil {
 				fmt.Fprintf(stdout, "\n%s, build %d, waits %s\n", b.Name, b.Build, oneLine(b.Held.String()))
@@ -80,7 +80,7 @@ func (l listProjectionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 
 // projectionDeed is a change of one projection.
 type projectionDeed struct {
-	Name     string `arg:"" help:"The projection, as the list has it."`
+	Name     string `arg:"" help:"The projection's name, as listed."`
 	Provider string `placeholder:"NAME" help:"Only in this provider of the configuration file."`
 	deed
 }
@@ -158,14 +158,14 @@ func (r rebuildProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stder
 		return fmt.Sprintf("rebuild version %d of %s, of %d events, beside build %d, which stays in use until then", live.Version, r.Name, live.Events, live.Build), "Rebuild it?", nil
 	}, func(p uow.Provider) (int, string, error) {
 		build, err := projection.Rebuild(ctx, p, r.Name, r.actor())
-		return build, fmt.Sprintf("Build %d of %s is asked for; the engines that run it make it.", build, r.Name), err
+		return build, fmt.Sprintf("Build %d of %s was requested; engines that run the projection build it.", build, r.Name), err
 	})
 }
 
 type switchProjectionCmd struct {
 	projectionDeed
-	To    int  `required:"" placeholder:"BUILD" help:"The build that is to be in use."`
-	Stale bool `help:"Although it is behind the one that is in use: what is read goes back."`
+	To    int  `required:"" placeholder:"BUILD" help:"The build to use."`
+	Stale bool `help:"Switch even if the build is behind the one in use, so that readers see older data."`
 }
 
 func (s switchProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
@@ -182,8 +182,8 @@ func (s switchProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr
 
 type skipProjectionCmd struct {
 	projectionDeed
-	Build    int   `required:"" placeholder:"BUILD" help:"The build that stands still."`
-	Position int64 `required:"" placeholder:"POSITION" help:"The position at which it does, as the list has it."`
+	Build    int   `required:"" placeholder:"BUILD" help:"The build that has stopped."`
+	Position int64 `required:"" placeholder:"POSITION" help:"The position it stopped at, as listed."`
 }
 
 func (s skipProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
@@ -193,23 +193,23 @@ func (s skipProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr n
 			return "", "", err
 		}
 		if b.Failure == nil || b.Failure.Position != s.Position {
-			return "", "", fmt.Errorf("build %d of %s doesn't stand still at position %d; `waybill projections list` says where it does", s.Build, s.Name, s.Position)
+			return "", "", fmt.Errorf("build %d of %s hasn't stopped at position %d; `waybill projections list` says where it has", s.Build, s.Name, s.Position)
 		}
-		return fmt.Sprintf("have build %d of %s go on without %s: %s", s.Build, s.Name, b.Failure.Event, oneLine(b.Failure.Error)), "Skip it? Its effect is missing in the tables from then on; a rebuild meets it again.", nil
+		return fmt.Sprintf("let build %d of %s continue without %s: %s", s.Build, s.Name, b.Failure.Event, oneLine(b.Failure.Error)), "Skip it? The tables will lack its effect; a rebuild reads it again.", nil
 	}, func(p uow.Provider) (int, string, error) {
-		return s.Build, fmt.Sprintf("Build %d of %s goes on behind position %d.", s.Build, s.Name, s.Position), projection.SkipEvent(ctx, p, s.Name, s.Build, s.Position, s.actor())
+		return s.Build, fmt.Sprintf("Build %d of %s continues after position %d.", s.Build, s.Name, s.Position), projection.SkipEvent(ctx, p, s.Name, s.Build, s.Position, s.actor())
 	})
 }
 
 type retireProjectionCmd struct {
 	projectionDeed
-	Build int `placeholder:"BUILD" help:"Only this build, which isn't in use. Otherwise all of it: tables, view, positions."`
+	Build int `placeholder:"BUILD" help:"Remove only this build, which must not be in use. Without it, everything is removed: tables, view, positions."`
 }
 
 func (r retireProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
 	return r.change(ctx, c, stdout, stderr, r.Build, func(builds []projection.Progress) (what, question string, err error) {
 		if r.Build == 0 {
-			return fmt.Sprintf("remove %s: its tables, its views, and what the database knows of it", r.Name), "Remove it? Who reads its views finds them gone.", nil
+			return fmt.Sprintf("remove %s: its tables, its views, and what the database knows of it", r.Name), "Remove it? Its views will be gone for their readers.", nil
 		}
 		b, err := numbered(builds, r.Build)
 		if err != nil {

@@ -56,7 +56,7 @@ func reference(t *testing.T) string {
 			row(name, f.Value)
 		}
 	}
-	section("Every command", "These stand before or behind the command.", nil, parser.Model.Flags)
+	section("Every command", "These flags go before or after the command.", nil, parser.Model.Flags)
 	for _, c := range parser.Model.Leaves(true) {
 		b.WriteString("\n")
 		section("`waybill "+c.Path()+"`", c.Help, c.Positional, c.Flags)

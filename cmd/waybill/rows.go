@@ -33,9 +33,9 @@ var (
 	classWords = map[string]string{
 		"unavailable": "nothing was handed over",
 		"transient":   "refused for now",
-		"unknown":     "nobody knows: it may have arrived",
+		"unknown":     "unknown: it may have arrived",
 		"permanent":   "can never be sent as it is",
-		"crash":       "its processes ended with it in hand",
+		"crash":       "its processes died while publishing it",
 	}
 )
 
@@ -51,7 +51,7 @@ type rowsFilter struct {
 	Target      string   `placeholder:"BROKER" help:"Only for this target broker."`
 	Status      []string `enum:"pending,processing,published,failed,abandoned" placeholder:"STATUS" help:"Only in this status: pending, processing, published, failed or abandoned. May be repeated."`
 	Held        bool     `help:"Only abandoned rows that hold their key."`
-	Stale       bool     `help:"Only rows in the hand of a lease that has run out."`
+	Stale       bool     `help:"Only rows claimed under a lease that has expired."`
 	Seq         []int64  `placeholder:"SEQ" help:"Only these rows. May be repeated."`
 	Message     string   `placeholder:"ID" help:"Only of this message."`
 	Type        string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
@@ -59,7 +59,7 @@ type rowsFilter struct {
 	Category    string   `help:"Only of this stream category, as in ordering::order."`
 	Key         string   `help:"Only of this partition key."`
 	Correlation string   `placeholder:"ID" help:"Only with this correlation id."`
-	Causation   string   `placeholder:"ID" help:"Only caused by this message."`
+	Causation   string   `placeholder:"ID" help:"Only what this message caused."`
 	Error       string   `placeholder:"TEXT" help:"Only with this in the last error's text."`
 	Class       string   `enum:",unavailable,transient,unknown,permanent,crash" default:"" placeholder:"CLASS" help:"Only with a last failure of this class: unavailable, transient, unknown, permanent or crash."`
 	From        moment   `placeholder:"TIME" help:"Only stored at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
@@ -81,7 +81,7 @@ func (f rowsFilter) filter() outbox.Filter {
 type listRowsCmd struct {
 	rowsFilter
 	Limit int   `default:"50" help:"How many at a time."`
-	After int64 `placeholder:"SEQ" help:"Go on after this one; the page before says it."`
+	After int64 `placeholder:"SEQ" help:"Continue after this one; the previous page prints it."`
 }
 
 // rowsPage is a part of a list.
@@ -95,9 +95,9 @@ func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) e
 		return err
 	}
 	f := l.filter()
-	nothing := "No row is like that."
+	nothing := "No rows match."
 	if len(f.Statuses)+len(f.Seqs) == 0 && f.MessageID == "" {
-		nothing = "No row is like that and not published; --status published looks among those."
+		nothing = "No unpublished rows match; --status published searches the published ones."
 		f.Statuses = slices.DeleteFunc(outbox.Statuses(), func(s outbox.Status) bool { return s == outbox.Published })
 	}
 	f.After, f.Limit = l.After, l.Limit+1
@@ -141,7 +141,7 @@ func statusOf(e outbox.Entry) string {
 
 type showRowCmd struct {
 	Which   string `arg:"" name:"message" help:"The message's id, or the seq of one of its rows."`
-	Payload bool   `help:"Show what is published, too."`
+	Payload bool   `help:"Include published rows."`
 }
 
 // shownRow is a row as it is written in JSON.
@@ -257,7 +257,7 @@ func (s showRowCmd) print(w io.Writer, provider string, m *outbox.Message) {
 			field("  Attempts", "none")
 		}
 		if r.Losses > 0 {
-			field("  Losses", "%d: so many processes in a row ended with it in hand", r.Losses)
+			field("  Losses", "%d processes in a row died while publishing it", r.Losses)
 		}
 		switch {
 		case status == outbox.Pending || status == outbox.Failed:
@@ -307,7 +307,7 @@ func next(now time.Time, r outbox.MessageRow) string {
 // holder is who publishes what waits in a row's partition.
 func holder(now time.Time, r outbox.MessageRow) string {
 	if r.Owner == "" {
-		return fmt.Sprintf("%d, which nobody holds: the next engine that has this broker takes it", r.Partition)
+		return fmt.Sprintf("%d, which has no owner: the next engine that has this broker takes it", r.Partition)
 	}
 	return fmt.Sprintf("%d, held by %s until %s (%s)%s", r.Partition, r.Owner, when(r.OwnedUntil), ago(r.OwnedUntil, now), liveWords[liveness.Here().State(r.Owner)])
 }
@@ -338,7 +338,7 @@ func printRemedy(w io.Writer, r outbox.MessageRow) {
 	switch {
 	case r.Held:
 		say("retry", "tries it again, first of its key")
-		say("skip ", "lets the rows behind it go on")
+		say("skip ", "releases the rows behind it")
 	case r.Status == outbox.Abandoned:
 		say("retry", "tries it again, after what has followed it in its key")
 	case r.Status == outbox.Failed:

@@ -19,12 +19,12 @@ import (
 type rowsChange struct {
 	rowsFilter
 	deed
-	Limit int `placeholder:"N" help:"Only the first so many."`
+	Limit int `placeholder:"N" help:"At most this many."`
 }
 
 type retryRowsCmd struct {
 	rowsChange
-	Rate float64 `placeholder:"N" help:"At most so many become due per second. Defaults to all at once."`
+	Rate float64 `placeholder:"N" help:"Make at most this many due per second. Defaults to all at once."`
 }
 
 type skipRowsCmd struct{ rowsChange }
@@ -49,7 +49,7 @@ func (a abandonRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 // verbWords are what was done by a verb, and what it can be done to.
 var verbWords = map[outbox.Verb]struct{ done, to string }{
 	outbox.VerbRetry:   {"pending again", "only failed and abandoned ones can be retried"},
-	outbox.VerbSkip:    {"skipped: what was behind them in their keys goes on", "only abandoned ones that are held can be skipped"},
+	outbox.VerbSkip:    {"skipped: later rows of their keys are published", "only abandoned ones that are held can be skipped"},
 	outbox.VerbAbandon: {"abandoned", "only pending and failed ones can be abandoned"},
 }
 
@@ -58,7 +58,7 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 	chosen.Provider = ""
 	switch {
 	case isZero(chosen):
-		return &usageError{fmt.Errorf("%s what? Choose rows by --seq, --message, --status, --target, --type, --key or another filter; --dry-run says what it would come to", verb)}
+		return &usageError{fmt.Errorf("%s what? Choose rows by --seq, --message, --status, --target, --type, --key or another filter; --dry-run shows what it would do", verb)}
 	case r.Limit < 0:
 		return &usageError{errors.New("--limit is above 0, or left out")}
 	}
@@ -142,7 +142,7 @@ func (r rowsChange) unknown(all map[string]outbox.ChangeResult) error {
 		return fmt.Errorf("there is no row %s; nothing was changed", strings.Join(missing, ", "))
 	}
 	if r.Message != "" && found == 0 {
-		return fmt.Errorf("no row of message %s is like that; nothing was changed", r.Message)
+		return fmt.Errorf("no row of message %s matches; nothing was changed", r.Message)
 	}
 	return nil
 }
@@ -201,5 +201,5 @@ func (l rowsLogCmd) Run(ctx context.Context, c *cli, stdout out) error {
 			t.row(provider, strconv.FormatInt(a.ID, 10), when(a.At), a.Actor, a.Action, strconv.FormatInt(a.Rows, 10), string(a.Filter))
 		}
 	}
-	return t.flush(err, "Nobody retried, skipped, abandoned or removed anything, or moved or stopped timers.")
+	return t.flush(err, "Nothing has been retried, skipped, abandoned or removed, and no timers moved or stopped.")
 }

@@ -92,9 +92,9 @@ func command(t *testing.T, file string) func(code int, args ...string) result {
 func TestOutbox_A86_S3_30_Look(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		run := command(t, configured(t, "default: "+provider))
-		require.Equal(t, result{0, "No row is like that and not published; --status published looks among those.\n", ""}, run(0, "outbox", "list"))
+		require.Equal(t, result{0, "No unpublished rows match; --status published searches the published ones.\n", ""}, run(0, "outbox", "list"))
 		require.JSONEq(t, `{"providers":{"default":{"messages":[],"next":0}}}`, run(0, "outbox", "list", "--json").stdout)
-		require.Equal(t, "Nobody retried, skipped, abandoned or removed anything, or moved or stopped timers.\n", run(0, "outbox", "log").stdout)
+		require.Equal(t, "Nothing has been retried, skipped, abandoned or removed, and no timers moved or stopped.\n", run(0, "outbox", "log").stdout)
 		require.Equal(t, "No partition has an owner or a row yet.\n", run(0, "partitions").stdout)
 
 		b, rows := bench(t, p)
@@ -132,7 +132,7 @@ $`, run(0, "outbox", "list").stdout)
 			require.Equal(t, want, fmt.Sprint(seqs(args...)), args)
 		}
 		r := run(0, "outbox", "list", "--limit", "2", "--after", "3")
-		require.Equal(t, "There are more; go on with --after 5\n", r.stderr)
+		require.Equal(t, "There are more; continue with --after 5\n", r.stderr)
 		require.Empty(t, run(0, "outbox", "list", "--limit", "2", "--after", "5").stderr)
 		require.Empty(t, seqs("--stale"))
 
@@ -160,8 +160,8 @@ $`, shown)
 		require.Contains(t, shown, "  Waits for     row 4 of its key, message "+rows["held"].MessageID+", which is abandoned, held\n")
 		require.Contains(t, shown, "  Payload       11 bytes, application/json\n{\n  \"data\": {}\n}\n")
 		shown = run(0, "outbox", "show", "4").stdout
-		require.Contains(t, shown, "  Class         unknown: nobody knows: it may have arrived\n")
-		require.Contains(t, shown, "  waybill outbox skip  --seq 4   lets the rows behind it go on\n")
+		require.Contains(t, shown, "  Class         unknown: unknown: it may have arrived\n")
+		require.Contains(t, shown, "  waybill outbox skip  --seq 4   releases the rows behind it\n")
 		require.Regexp(t, `  In hand of    w1, by a lease until 20\S+Z at least \((59m\d+s|1h0m0s)\)\n`, run(0, "outbox", "show", "5").stdout)
 		require.Regexp(t, `  Published     20\S+Z \(\d+s after it was stored\)\n  Kept until    20\S+Z, for \d days\n`, run(0, "outbox", "show", "1").stdout)
 		require.Contains(t, run(0, "outbox", "show", "3").stdout, "tries it again, after what has followed it in its key")
@@ -180,7 +180,7 @@ $`, shown)
 		require.Regexp(t, fmt.Sprintf(`(?m)^default  %d +w1 +20\S+Z  +[2-6] +\d+s +1$`, rows["held"].Partition), text)
 		require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 65)
 		b.Expire()
-		require.Regexp(t, `  Partition     \d+, which nobody holds: `, run(0, "outbox", "show", "2").stdout)
+		require.Regexp(t, `  Partition     \d+, which has no owner: `, run(0, "outbox", "show", "2").stdout)
 		require.Contains(t, run(0, "partitions").stdout, ": it has run out")
 		require.Equal(t, []int64{5}, seqs("--stale"))
 		require.Contains(t, run(0, "outbox", "show", "5").stdout, "w1, whose lease has run out: whoever takes its partition publishes it again")
@@ -207,7 +207,7 @@ func TestOutbox_A86_C_17_Change(t *testing.T) {
 			"retry what? Choose rows by --seq":                         {"retry", "--yes", "--provider", "default"},
 			"abandon what? Choose rows by --seq":                       {"abandon", "--dry-run"},
 			"who asks? Give --actor":                                   {"skip", "--held", "--yes", "--actor", ""},
-			"nobody is there to be asked: look with --dry-run, then":   {"skip", "--held", "--actor", "ada"},
+			"can't ask for confirmation without a terminal: check":    {"skip", "--held", "--actor", "ada"},
 			"--rate is a number of rows per second above 0":            {"retry", "--held", "--yes", "--actor", "ada", "--rate=nan"},
 			"--limit is above 0":                                       {"retry", "--held", "--yes", "--actor", "ada", "--limit=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":   {"list", "--from", "yesterday"},
@@ -218,14 +218,14 @@ func TestOutbox_A86_C_17_Change(t *testing.T) {
 			`"x" is neither the id of a message`:                       {"show", "x"},
 			"unknown flag --rate":                                      {"skip", "--held", "--rate", "3"},
 			"--older-than is an age above 0":                           {"purge", "--older-than=-1h"},
-			"nobody is there to be asked: look":                        {"purge", "--older-than=1ns", "--actor", "ada"},
+			"can't ask for confirmation without a terminal":             {"purge", "--older-than=1ns", "--actor", "ada"},
 			`must be one of "published","abandoned" but got "failed"`:  {"purge", "--status", "failed"},
 		} {
 			require.Contains(t, run(exitUsage, append([]string{"outbox"}, args...)...).stderr, want)
 		}
 		for want, args := range map[string][]string{
 			"there is no row 998, 999; nothing was changed":                      {"retry", "--seq", "999", "--seq", "2", "--seq", "998", "--yes", "--actor", "ada"},
-			"no row of message " + nobody + " is like that; nothing was changed": {"abandon", "--message", nobody, "--yes", "--actor", "ada"},
+			"no row of message " + nobody + " matches; nothing was changed": {"abandon", "--message", nobody, "--yes", "--actor", "ada"},
 			"there is no row 999":                                                     {"show", "999"},
 			"no row is of message " + nobody:                                          {"show", nobody},
 			`"x' OR" is not the id of a message, which is a UUID`:                     {"list", "--message", "x' OR"},
@@ -244,7 +244,7 @@ func TestOutbox_A86_C_17_Change(t *testing.T) {
 		require.Empty(t, b.Entries()[0].LastError)
 
 		r = run(0, "outbox", "skip", "--held", "--yes", "--actor", "ada")
-		require.Equal(t, "skip  1  rows\n1 row skipped: what was behind them in their keys goes on; action 1, by ada.\n", r.stdout)
+		require.Equal(t, "skip  1  rows\n1 row skipped: later rows of their keys are published; action 1, by ada.\n", r.stdout)
 		r = run(0, "outbox", "retry", "--status", "failed", "--status", "abandoned", "--rate", "0.5", "--limit", "2", "--yes", "--actor", "ada")
 		require.Contains(t, r.stdout, "2 rows pending again, the last of them due in 2s; action 2, by ada.\n")
 		r = run(0, "outbox", "abandon", "--message", rows["pending"].MessageID, "--yes", "--actor", "bob", "--json")
@@ -337,7 +337,7 @@ func TestOutbox_SeveralProviders(t *testing.T) {
 	bench(t, openFor(t, a))
 	second, rows := bench(t, openFor(t, b))
 	require.Regexp(t, `^PROVIDER  SEQ .*\none       2 .*\ntwo       2 .*\n$`, run(0, "outbox", "list", "--status", "failed").stdout)
-	require.Equal(t, "There are more; go on with --provider one --after 2\nThere are more; go on with --provider two --after 2\n", run(0, "outbox", "list", "--limit", "1").stderr)
+	require.Equal(t, "There are more; continue with --provider one --after 2\nThere are more; continue with --provider two --after 2\n", run(0, "outbox", "list", "--limit", "1").stderr)
 	require.Contains(t, run(exitUsage, "outbox", "retry", "--seq", "2", "--yes", "--actor", "ada").stderr, "name --provider with --seq")
 	require.Equal(t, "retry  1  rows\n", run(0, "outbox", "retry", "--seq", "2", "--dry-run", "--provider", "two").stdout)
 	shown := run(0, "outbox", "show", "2").stdout

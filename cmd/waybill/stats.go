@@ -25,8 +25,8 @@ const (
 )
 
 type statsCmd struct {
-	Watch bool          `short:"w" help:"Go on, and show how it changes, until it is interrupted."`
-	Every time.Duration `default:"2s" placeholder:"TIME" help:"With --watch: the time between two looks. Defaults to 2s."`
+	Watch bool          `short:"w" help:"Refresh until interrupted."`
+	Every time.Duration `default:"2s" placeholder:"TIME" help:"With --watch: the refresh interval. Defaults to 2s."`
 }
 
 // lane is one target broker's state in a database, under the names that

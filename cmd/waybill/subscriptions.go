@@ -51,7 +51,7 @@ func (l listSubscriptionsCmd) Run(ctx context.Context, c *cli, stdout out) error
 			t.row(provider, s.Name, yes(s.Running), yes(s.Joined), seen, inbox, fmt.Sprint(s.DeadLetters), fmt.Sprint(s.Open))
 		}
 	}
-	return t.flush(err, "The database knows no subscription.")
+	return t.flush(err, "The database knows no subscriptions.")
 }
 
 func yes(is bool) string {
@@ -62,9 +62,9 @@ func yes(is bool) string {
 }
 
 type retireCmd struct {
-	Name     string `arg:"" help:"The subscription, as the list has it."`
+	Name     string `arg:"" help:"The subscription's name, as listed."`
 	Provider string `placeholder:"NAME" help:"Only in this provider of the configuration file."`
-	Discard  bool   `help:"Give up its open dead letters: without this they are in the way."`
+	Discard  bool   `help:"Discard its open dead letters. Without this flag, open dead letters prevent the removal."`
 	deed
 }
 
@@ -87,7 +87,7 @@ func (r retireCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) err
 			return err
 		})
 		if err == nil && !dryRun && !c.JSON {
-			fmt.Fprintf(stdout, "Its consumer group stays at the broker, which has means of its own to remove it.\n")
+			fmt.Fprintf(stdout, "Its consumer group stays at the broker; remove it with the broker's tools.\n")
 		}
 		return err
 	}, tell: func(all map[string]subscription.Retired) (string, error) { return r.tell(c, stdout, all), nil }}.run(ctx, c, stdout, stderr)
@@ -106,7 +106,7 @@ func (r retireCmd) tell(c *cli, stdout out, all map[string]subscription.Retired)
 	}
 	if total == 0 {
 		if !c.JSON {
-			fmt.Fprintf(stdout, "There is nothing of subscription %s; `waybill subscriptions list` says what there is.\n", r.Name)
+			fmt.Fprintf(stdout, "Nothing is stored for subscription %s; `waybill subscriptions list` shows which ones exist.\n", r.Name)
 		}
 		return ""
 	}

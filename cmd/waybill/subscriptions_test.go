@@ -78,8 +78,8 @@ func TestSubscriptions_B14_ListAndRetire(t *testing.T) {
 		run := func(args ...string) result {
 			return waybill(t, append([]string{"--config", file, "subscriptions"}, args...)...)
 		}
-		require.Equal(t, result{0, "The database knows no subscription.\n", ""}, run("list"))
-		require.Equal(t, result{0, "There is nothing of subscription old; `waybill subscriptions list` says what there is.\n", ""}, run("retire", "old", "--actor", "ada"))
+		require.Equal(t, result{0, "The database knows no subscriptions.\n", ""}, run("list"))
+		require.Equal(t, result{0, "Nothing is stored for subscription old; `waybill subscriptions list` shows which ones exist.\n", ""}, run("retire", "old", "--actor", "ada"))
 
 		d := p.DB().Dialect()
 		then := dbtime.Value(d, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))

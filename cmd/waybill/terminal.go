@@ -29,9 +29,9 @@ const maxRate = 1e9
 
 // deed is what all commands have in common that change what others wait for.
 type deed struct {
-	DryRun bool    `help:"Change nothing, and say what would be."`
+	DryRun bool    `help:"Change nothing; show what would change."`
 	Yes    bool    `short:"y" help:"Don't ask."`
-	Actor  *string `placeholder:"NAME" help:"Who asks, for the record. Defaults to $USER, or else to the user of the process, by name or as uid@host."`
+	Actor  *string `placeholder:"NAME" help:"Who is doing this, for the record. Defaults to $USER, or else to the user of the process, by name or as uid@host."`
 }
 
 func (d deed) check() error {
@@ -80,7 +80,7 @@ func (m *moment) UnmarshalText(text []byte) error {
 
 // confirm asks, if somebody is there to be asked.
 func confirm(ctx context.Context, stderr news, question string) error {
-	nobody := &usageError{errors.New("nobody is there to be asked: look with --dry-run, then add --yes; nothing was changed")}
+	nobody := &usageError{errors.New("can't ask for confirmation without a terminal: check with --dry-run, then add --yes; nothing was changed")}
 	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
 		return nobody
 	}
@@ -155,7 +155,7 @@ func goOn[P any](stderr news, all map[string]P, next func(P) (said string, after
 		if len(all) > 1 {
 			of = " --provider " + provider
 		}
-		fmt.Fprintf(stderr, "%s; go on with%s --after %v\n", said, of, after)
+		fmt.Fprintf(stderr, "%s; continue with%s --after %v\n", said, of, after)
 	}
 }
 

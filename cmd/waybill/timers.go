@@ -18,10 +18,10 @@ import (
 type timersFilter struct {
 	Provider    string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
 	ID          []string `name:"id" placeholder:"ID" help:"Only these timers. May be repeated."`
-	Owner       string   `help:"Only of this owner, as the list has it."`
+	Owner       string   `help:"Only of this owner, as listed."`
 	Name        string   `help:"Only of this name."`
 	Type        string   `help:"Only with a message of this type, as in Library.MarkOverdue.v1."`
-	Status      string   `enum:",waiting,sent" default:"" placeholder:"STATUS" help:"Only in this status: waiting, or sent, whose message is in the outbox or on its way."`
+	Status      string   `enum:",waiting,sent" default:"" placeholder:"STATUS" help:"Only in this status: waiting, or sent (its message is in the outbox or under way)."`
 	Tenant      string   `help:"Only of this tenant."`
 	Correlation string   `placeholder:"ID" help:"Only of this correlation."`
 	From        moment   `placeholder:"TIME" help:"Only due at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
@@ -49,7 +49,7 @@ func (c *cli) eachTimers(ctx context.Context, only string, do func(provider stri
 type listTimersCmd struct {
 	timersFilter
 	Limit int    `default:"50" help:"How many at a time."`
-	After string `placeholder:"PLACE" help:"Go on behind this one; the page before says it."`
+	After string `placeholder:"PLACE" help:"Continue after this one; the previous page prints it."`
 }
 
 func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
@@ -76,7 +76,7 @@ func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news)
 			t.row(provider, d.ID, oneLine(d.Owner), oneLine(d.Name), d.Type, d.Status, when(d.AvailableAt), when(d.SetAt), sent)
 		}
 	}
-	if err := t.flush(err, "No timer is like that."); err != nil {
+	if err := t.flush(err, "No timers match."); err != nil {
 		return err
 	}
 	goOn(stderr, all, func(p outbox.TimerPage) (said string, after any, more bool) {
@@ -86,7 +86,7 @@ func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news)
 }
 
 type showTimerCmd struct {
-	ID string `arg:"" help:"The timer, as the list has it."`
+	ID string `arg:"" help:"The timer's id, as listed."`
 }
 
 // shownTimer is a timer with its payload also as text, if it is that.
@@ -110,7 +110,7 @@ func (s showTimerCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	})
 	switch {
 	case found == nil && err == nil:
-		return fmt.Errorf("there is no timer %s: it was handled, stopped or set anew; `waybill timers list` has those that there are", s.ID)
+		return fmt.Errorf("there is no timer %s: it was handled, stopped or set again; `waybill timers list` shows the ones that exist", s.ID)
 	case found == nil:
 		return err
 	}

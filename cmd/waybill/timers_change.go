@@ -22,7 +22,7 @@ type timersChange struct {
 
 type moveTimersCmd struct {
 	timersChange
-	To coming `required:"" placeholder:"TIME" help:"When they become due: 2026-01-02T15:04:05Z, or 2h for in two hours."`
+	To coming `required:"" placeholder:"TIME" help:"The new due time: 2026-01-02T15:04:05Z, or 2h for two hours from now."`
 }
 
 type fireTimersCmd struct{ timersChange }
@@ -60,7 +60,7 @@ func (s stopTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news)
 
 func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, verb, did string, change outbox.TimerChange) error {
 	if a.filter().Empty() {
-		return &usageError{fmt.Errorf("%s what? Choose timers by --id, --owner, --name, --type or another filter; --dry-run says what it would come to", verb)}
+		return &usageError{fmt.Errorf("%s what? Choose timers by --id, --owner, --name, --type or another filter; --dry-run shows what it would do", verb)}
 	}
 	return act[outbox.TimersChanged]{deed: a.deed, do: func(dryRun bool, all map[string]outbox.TimersChanged) error {
 		return c.eachTimers(ctx, a.Provider, func(provider string, s *timerdb.Store) (err error) {
@@ -84,7 +84,7 @@ func (a timersChange) tell(c *cli, stdout out, verb string, all map[string]outbo
 		changed, left = changed+r.Changed, left+r.Left
 	}
 	if changed+left == 0 && len(a.ID) > 0 {
-		return "", errors.New("there is no such timer: it was handled, stopped or set anew; nothing was changed")
+		return "", errors.New("there is no such timer: it was handled, stopped or set again; nothing was changed")
 	}
 	if !c.JSON {
 		if err := tellTimers(stdout, verb, all); err != nil {

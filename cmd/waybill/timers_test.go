@@ -33,7 +33,7 @@ func TestTimers_ListAndShow(t *testing.T) {
 		run := func(args ...string) result {
 			return waybill(t, append([]string{"--config", file, "timers"}, args...)...)
 		}
-		require.Equal(t, result{0, "No timer is like that.\n", ""}, run("list"))
+		require.Equal(t, result{0, "No timers match.\n", ""}, run("list"))
 		due, far := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 		late, later := setTimer(t, p, "loan-1", "due", due), setTimer(t, p, "loan-2", "due", far)
 
@@ -42,7 +42,7 @@ func TestTimers_ListAndShow(t *testing.T) {
 		require.Regexp(t, `(?s)ID +OWNER +NAME +TYPE +STATUS +DUE +SET +SENT.*`+late+` +loan-1 +due +Library.MarkOverdue.v1 +waiting .*`+later, r.stdout)
 		r = run("list", "--limit", "1")
 		require.NotContains(t, r.stdout, later)
-		_, after, ok := strings.Cut(strings.TrimSpace(r.stderr), "go on with --after ")
+		_, after, ok := strings.Cut(strings.TrimSpace(r.stderr), "continue with --after ")
 		require.True(t, ok, r.stderr)
 		require.Contains(t, run("list", "--after", after).stdout, later)
 		require.Equal(t, exitUsage, run("list", "--limit", "0").code)

@@ -24,8 +24,8 @@ import (
 const maxTrace = 1000
 
 type traceCmd struct {
-	Correlation string `arg:"" help:"The correlation id, as waybill outbox show and logs have it."`
-	Limit       int    `default:"200" help:"How many rows of each kind to read of a database, at most."`
+	Correlation string `arg:"" help:"The correlation id, as shown by waybill outbox show and in logs."`
+	Limit       int    `default:"200" help:"Read at most this many rows of each kind from a database."`
 }
 
 // Help implements kong.HelpProvider.
@@ -102,7 +102,7 @@ func (t traceCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		return errors.Join(err, writeJSON(stdout, all))
 	}
 	if len(all.Messages) == 0 && err == nil && len(all.Missing) == 0 {
-		fmt.Fprintf(stdout, "No message, timer or dead letter has correlation %s. Rows that were published are removed when their time is over.\n", printable(t.Correlation))
+		fmt.Fprintf(stdout, "No message, timer or dead letter has correlation %s. Published rows are removed after their retention.\n", printable(t.Correlation))
 		return nil
 	}
 	for _, m := range all.Messages {

@@ -40,7 +40,7 @@ func TestTrace_U_21_ATreeOverDatabases(t *testing.T) {
 		run := func(args ...string) result {
 			return waybill(t, append([]string{"--config", file, "trace"}, args...)...)
 		}
-		require.Equal(t, result{0, "No message, timer or dead letter has correlation c-1. Rows that were published are removed when their time is over.\n", ""}, run("c-1"))
+		require.Equal(t, result{0, "No message, timer or dead letter has correlation c-1. Published rows are removed after their retention.\n", ""}, run("c-1"))
 		billing := openFor(t, path)
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		done := uuid.Must(uuid.NewV7()).String() // a command that was done at once

@@ -87,7 +87,7 @@ func (d *decoder) structure(n *yaml.Node, into reflect.Value, path, variable str
 			continue
 		}
 		if now, ok := gone[join(path, k.Value)]; ok {
-			d.mistake(d.at(k, variable), join(path, k.Value), "is no more: %s", now)
+			d.mistake(d.at(k, variable), join(path, k.Value), "was removed: %s", now)
 			continue
 		}
 		d.mistake(d.at(k, variable), join(path, k.Value), "is not a known key; %s", nearest(k.Value, names))

@@ -174,7 +174,7 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 		},
 		"a key of an earlier version": {
 			smallest + "outbox:\n  workers: 3\n",
-			[]string{"waybill.yaml:5: outbox.workers is no more: leave it out; outbox.calls says"},
+			[]string{"waybill.yaml:5: outbox.workers was removed: leave it out; outbox.calls says"},
 		},
 		"unknown key, with no near one": {
 			smallest + "server: {certificate: x}\n",

@@ -270,7 +270,7 @@ func TestLeases(t *testing.T) {
 		require.Len(t, p.processor(t).ClaimAll(), 1)
 		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Minute))
 		p.bench(t).Join("x", time.Hour, 1)
-		p.has(t, "leases", Warning, "target broker default", "64 partitions still held, and 1 claim in hand, by w, whose lease ran out 1m", "takes them over")
+		p.has(t, "leases", Warning, "target broker default", "64 partitions and 1 claim still held by w, whose lease expired 1m", "takes them over")
 	})
 }
 
@@ -288,7 +288,7 @@ func TestQuarantine(t *testing.T) {
 		p.place(t, 1)
 		p.processor(t)
 		p.exec(t, "UPDATE outbox_queue SET losses = 3")
-		p.has(t, "quarantine", Warning, "target broker default", "up to 3 processes in a row ended with it in hand", "what ended these processes")
+		p.has(t, "quarantine", Warning, "target broker default", "up to 3 processes in a row died while publishing it", "what ended these processes")
 	})
 }
 

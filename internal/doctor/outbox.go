@@ -67,7 +67,7 @@ func (e *exam) deserted(ctx context.Context, db bun.IDB, target string, lane int
 			if seconds(age) >= e.limits.waiting {
 				severity = Critical
 			}
-			e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no process holds a lease: nobody publishes", count(n, "row")+" wait", seconds(age)),
+			e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no process holds a lease: nothing is published", count(n, "row")+" wait", seconds(age)),
 				"start an engine that has this broker; if one runs, its log and /readyz say what keeps it")
 			return err
 		}, lane)
@@ -85,7 +85,7 @@ func (e *exam) ownerless(ctx context.Context, db bun.IDB, target string, lane in
 			var age float64
 			err := scan(&n, &age)
 			if n > 0 {
-				e.add(Critical, "target broker "+target, fmt.Sprintf("rows wait in %s without an owner, the oldest for %v, though there are processes: nobody publishes these", count(n, "partition"), seconds(age)),
+				e.add(Critical, "target broker "+target, fmt.Sprintf("rows wait in %s without an owner, the oldest for %v, although processes run: these are not published", count(n, "partition"), seconds(age)),
 					"see in the log and /readyz of the processes that have this broker what keeps them from taking partitions; waybill partitions shows who has which")
 			}
 			return err
@@ -152,12 +152,12 @@ func (e *exam) leases(ctx context.Context, db bun.IDB) (string, error) {
 				e.add(Warning, "target broker "+target, fmt.Sprintf("%s still held until %s by %s, whose process on this host is dead: their rows wait", count(parts, "partition"), until.Time.Format(time.RFC3339), name),
 					"start an engine that has this broker: on this host it takes them over at once, on another when that time has come")
 			case expired:
-				e.add(Warning, "target broker "+target, fmt.Sprintf("%s still held, and %s in hand, by %s, whose lease ran out %v ago", count(parts, "partition"), count(claims, "claim"), name, seconds(since)),
+				e.add(Warning, "target broker "+target, fmt.Sprintf("%s and %s still held by %s, whose lease expired %v ago", count(parts, "partition"), count(claims, "claim"), name, seconds(since)),
 					"an engine that has this broker takes them over by itself: start one, or see why those that run don't; waybill outbox list --stale shows the rows")
 			}
 			return err
 		})
-	return "nothing is in the hand of a process whose lease has run out", err
+	return "nothing is held by a process whose lease has expired", err
 }
 
 // held looks for keys that wait for an operator.
@@ -180,7 +180,7 @@ func (e *exam) quarantine(ctx context.Context, db bun.IDB) (string, error) {
 			var target string
 			var n, losses, seq int64
 			err := scan(&target, &n, &losses, &seq)
-			e.add(Warning, "target broker "+target, fmt.Sprintf("%s in quarantine, the first with seq %d: up to %d processes in a row ended with it in hand", count(n, "row"), seq, losses),
+			e.add(Warning, "target broker "+target, fmt.Sprintf("%s in quarantine, the first with seq %d: up to %d processes in a row died while publishing it", count(n, "row"), seq, losses),
 				fmt.Sprintf("find out what ended these processes (waybill outbox show %d); each row goes alone from now on, and is abandoned after the fifth time", seq))
 			return err
 		})
@@ -203,7 +203,7 @@ func (e *exam) retention(ctx context.Context, db bun.IDB) (string, error) {
 		e.add(Warning, "table outbox_messages", "published rows never expire, and there are some: the tables grow without end",
 			"set outbox.retention.published: the engines then remove those that are there, too")
 	case keep.Published >= 0 && overdue > 0:
-		e.add(Warning, "table outbox_messages", fmt.Sprintf("%s expired more than %v ago, among the oldest, and still there: nobody cleans up", count(overdue, "published row"), e.limits.overdue),
+		e.add(Warning, "table outbox_messages", fmt.Sprintf("%s expired more than %v ago, among the oldest, and still there: no clean-up runs", count(overdue, "published row"), e.limits.overdue),
 			"let an engine run whose outbox.retention.every is not -1, or call waybill outbox purge from a job; a broker that is joining keeps rows until its back-fill has ended")
 	}
 	return "published rows expire, and are removed", nil

@@ -188,7 +188,7 @@ func (e *exam) transactions(ctx context.Context, db bun.IDB) (string, error) {
 			var active bool
 			var age int64
 			err := scan(&name, &active, &age)
-			state := "nobody is connected to it"
+			state := "nothing is connected to it"
 			if active {
 				state = "its standby is connected"
 			}

@@ -194,7 +194,7 @@ func TestTransactions(t *testing.T) {
 		require.Empty(t, p.examine(t), "it keeps little")
 		require.NoError(t, standby.Close(t.Context()))
 		waittest.Until(t, func() bool { return len(p.examine(t)) == 1 })
-		p.has(t, "transactions", Warning, "replication slot away", "nobody is connected to it", "pg_drop_replication_slot('away')")
+		p.has(t, "transactions", Warning, "replication slot away", "nothing is connected to it", "pg_drop_replication_slot('away')")
 		p.exec(t, "SELECT pg_drop_replication_slot('away')")
 
 		standby = newStandby(t, p, "")

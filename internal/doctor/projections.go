@@ -22,8 +22,8 @@ func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 		live := p.Status == projection.Live
 		switch {
 		case p.Failure != nil && (live || p.Fed):
-			e.add(Critical, where, fmt.Sprintf("it stands still at position %d: %s can't be handled", p.Failure.Position, p.Failure.Event),
-				"waybill projections list "+p.Name+" says why; correct the handler, or go on without the event: waybill projections skip")
+			e.add(Critical, where, fmt.Sprintf("it stopped at position %d: %s can't be handled", p.Failure.Position, p.Failure.Event),
+				"waybill projections list "+p.Name+" says why; fix the handler, or continue without the event: waybill projections skip")
 		case p.Held != nil && time.Since(p.Held.Since) > e.limits.held:
 			e.add(Warning, where, "it waits "+p.Held.String()+", a transaction that has written events: what was committed behind it can't be read before it ends",
 				"end it: "+p.Held.By[0].Remedy()+"; and bound such sessions with idle_in_transaction_session_timeout")
@@ -32,5 +32,5 @@ func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 				fmt.Sprintf("start an engine whose build has version %d of it; if no build has it any more: waybill projections retire %s", p.Version, p.Name))
 		}
 	}
-	return "every projection in use is fed, and none stands still or waits for a transaction", nil
+	return "every projection in use is fed, and none has stopped or waits for a transaction", nil
 }

@@ -18,7 +18,7 @@ func (e *exam) timers(ctx context.Context, db bun.IDB) (string, error) {
 		func(scan func(...any) error) error {
 			var late float64
 			err := scan(&late)
-			e.add(Critical, "table timers", fmt.Sprintf("a timer that waits was due %v ago: nobody sends those that are due", seconds(late)),
+			e.add(Critical, "table timers", fmt.Sprintf("a waiting timer was due %v ago: no engine sends due timers", seconds(late)),
 				"start an engine of this database; if one runs, its log and /api/health say what keeps it, and waybill outbox stats whether what it sends leaves")
 			return err
 		})

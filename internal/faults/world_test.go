@@ -310,7 +310,7 @@ func (w *world) evidence() evidence {
 				e.takenOver += l.Rows
 			case l.Msg == noAnswer:
 				e.incidents = append(e.incidents, incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
-			case strings.HasPrefix(l.Msg, "what became of rows can't be written back"):
+			case strings.HasPrefix(l.Msg, "the result of a call can't be recorded"):
 				e.incidents = append(e.incidents, incident{Kind: "settle given up", PID: p.pid(), From: l.Time, Until: l.Time})
 			case strings.HasPrefix(l.Msg, "leases had run out"):
 				// It was too slow to renew, and notices when it has tried again.

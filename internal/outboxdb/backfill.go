@@ -31,7 +31,7 @@ const (
 	lastPause  = 8 * time.Second
 )
 
-// Backfill copies the events of the time before for a target that is joining,
+// Backfill copies earlier events, too for a target that is joining,
 // and then makes it live; [SetTargets] says how it came to join. It copies what
 // is still in the outbox: from when a target joins until its events were copied,
 // nothing is removed. They get rows with new numbers, of their order in the
@@ -97,7 +97,7 @@ func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.T
 			err = rest(ctx, wait)
 		}
 		if err != nil {
-			return done, fmt.Errorf("outbox: back-fill of %s; when it is run again, it goes on from there: %w", b.Target.Broker, err)
+			return done, fmt.Errorf("outbox: back-fill of %s; run it again to continue from there: %w", b.Target.Broker, err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func body(id string) []byte {
 		`"sequence_id":"3.1","correlation_id":null,"causation_id":null,"expected_version":2,"asynchronous":true,"priority":0},"event_store":{"position":3,"global_position":null},"extensions":{}}}`, id, sha256.Sum256([]byte(`{"n":1}`)))
 }
 
-// A target that joins gets the events of the time before, once, in their order, also
+// A target that joins gets earlier events, too, once, in their order, also
 // those that were published; then it is like all others.
 func TestBackfillCopiesTheHistory(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {

@@ -168,7 +168,7 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 		}
 		for _, j := range t.Joining {
 			if slices.Contains(have.External, j) && !slices.Contains(have.Joining, j) {
-				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: take it out and publish what it has before it comes anew, or leave it", j, name)
+				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: remove it and publish its rows before it joins again, or leave it", j, name)
 			}
 		}
 		now := t.Sorted()

@@ -182,7 +182,7 @@ func insertHalfAway(b *outboxdbtest.Bench, n int) {
 }
 
 // C-58: a topic that fails alone opens its own breaker: the others of the lane go on
-// at full speed, nobody pays, and it goes on by itself.
+// at full speed, nobody pays, and it continues by itself.
 func TestProcessor_TopicFailsAlone(t *testing.T) {
 	t.Parallel()
 	for _, class := range []broker.Class{broker.Unavailable, broker.Unknown} {

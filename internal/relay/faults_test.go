@@ -162,7 +162,7 @@ func TestSettle_O18_ThatCanNeverBeWrittenIsGivenUp(t *testing.T) {
 		w.insert(p, "a")
 		w.delivered(time.Minute)
 		require.Len(t, w.ids("a"), 2)
-		require.Equal(t, 1, w.logs.count("can't be written back, now or later"))
+		require.Equal(t, 1, w.logs.count("can't be recorded; the lane rejoins"))
 		require.Len(t, w.store.Members(), 1, "it has joined anew")
 	})
 }
@@ -288,7 +288,7 @@ func TestHealth_O4_WhoseCallsHangGivesItsPartitionsAway(t *testing.T) {
 		w.delivered(2 * time.Minute)
 		w.inOrder(ids)
 		w.ready(map[*process]int{b: 8})
-		require.Positive(t, w.logs.count("a call of the broker does not return"))
+		require.Positive(t, w.logs.count("a call to the broker does not return"))
 		close(hanging)
 	})
 }

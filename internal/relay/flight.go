@@ -54,7 +54,7 @@ func (f *flight) fly(hard context.Context) {
 	case hard.Err() != nil:
 	case err != nil:
 		l.failed(err)
-		l.log.Error("what became of rows can't be written back, now or later; the lane joins anew, and they are delivered again",
+		l.log.Error("the result of a call can't be recorded; the lane rejoins, and its rows are delivered again",
 			"rows", rows, "error", err)
 		l.doubts()
 	case !known && !again:
@@ -112,7 +112,7 @@ func (f *flight) note(c *call) {
 	}
 	if c.hanging {
 		l.health.unanswered(time.Now(), true, errHanging.Error())
-		l.log.Warn("a call of the broker does not return; the lane goes on without it", "rows", len(c.rows), "timeout", l.r.cfg.Outbox.PublishTimeout)
+		l.log.Warn("a call to the broker does not return; the lane continues without it", "rows", len(c.rows), "timeout", l.r.cfg.Outbox.PublishTimeout)
 	}
 }
 

@@ -59,7 +59,7 @@ func (l *lane) status() outbox.LaneStatus {
 		s.LastCrash = *e
 	}
 	if s.Database = l.database.Worst(); s.Database != nil {
-		s.LastError = dberr.Clip("the database does not let it " + s.Database.What + ": " + s.Database.Error)
+		s.LastError = dberr.Clip("the database refuses to let it " + s.Database.What + ": " + s.Database.Error)
 	}
 	return s
 }
@@ -102,7 +102,7 @@ func (l *lane) topicName(topic int64) string {
 func (l *lane) crashed(part string, v any) {
 	err := fmt.Errorf("outbox: %s: %v\n%s", part, v, debug.Stack())
 	l.crash(err)
-	l.log.Error("a part of the lane crashed and goes on", "part", part, "error", err)
+	l.log.Error("a part of the lane crashed and was restarted", "part", part, "error", err)
 }
 
 // crash counts one, and notes its words for people to see.

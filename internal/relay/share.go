@@ -87,7 +87,7 @@ func (l *lane) release(hard context.Context, life *membership, surplus int) erro
 	ended := l.member.change(life)
 	if err := l.r.cfg.Store.Release(ctx, life.id, l.id, gone); err != nil {
 		ended(nil, nil)
-		l.log.Warn("partitions could not be released to other members for sure; the lane joins anew", "member", l.r.name, "error", err)
+		l.log.Warn("it is unknown whether partitions were released to other members; the lane rejoins", "member", l.r.name, "error", err)
 		l.doubts()
 		return err
 	}

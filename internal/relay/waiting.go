@@ -91,11 +91,11 @@ func (w *watched) say(log *slog.Logger, silent *outbox.Silence, others outbox.Si
 	switch {
 	case silent != nil && at.Sub(w.said) >= waitingEvery:
 		w.said = at
-		log.Info("rows wait for partitions of a process that doesn't renew its leases; they go on when these end, or when it does",
+		log.Info("rows wait for partitions of a process that doesn't renew its leases; they continue when these expire, or when it renews them",
 			"held", fmt.Sprintf("%d of %d by %v", silent.Partitions, partitions, silent))
 	case first && have == 0 && others.Partitions > 0:
 		w.said = at
-		log.Info("all partitions are held by other processes; rows go on when these share them, or when their leases end",
+		log.Info("all partitions are held by other processes; rows continue when these share them, or when their leases expire",
 			"held", fmt.Sprintf("%d of %d by %s until %s", others.Partitions, partitions, someOf(others.Processes), others.Until.UTC().Format("15:04:05Z")))
 	}
 }

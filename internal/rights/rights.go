@@ -74,7 +74,7 @@ func Parse(text string) (g Grantee, err error) {
 var does = map[migrate.Role]string{
 	migrate.Read:   "looks: observatory, doctor, waybill outbox stats|list|show",
 	migrate.App:    "saves and consumes: units of work, repositories, subscriptions",
-	migrate.Engine: "runs an engine: publishes, consumes, keeps house, and does what operators ask for",
+	migrate.Engine: "runs an engine: publishes, consumes, cleans up, and does what operators ask for",
 }
 
 // Grants are the statements that give a grantee what it needs, for the schema in

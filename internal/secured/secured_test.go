@@ -22,7 +22,7 @@ func TestSecured_B3_B7_B8_B11_FromNoRightToAllThatAreNeeded(t *testing.T) {
 	w.start(w.right())
 	w.move()
 	w.move()
-	w.says("breaker_open", `create topics ["vault.account"]`, "TOPIC_AUTHORIZATION_FAILED", "rows wait, and lose no attempt", "its rights")
+	w.says("breaker_open", `create topics ["vault.account"]`, "TOPIC_AUTHORIZATION_FAILED", "rows wait and use up no attempts", "its permissions")
 	w.nobodyPaid()
 	found := w.finds("topics", "warning")
 	require.Contains(t, found.What, "no topic of vault is there, or none may be seen")
@@ -35,7 +35,7 @@ func TestSecured_B3_B7_B8_B11_FromNoRightToAllThatAreNeeded(t *testing.T) {
 			w.cluster.Allow(rule(g))
 		}
 	}
-	w.says("subscription_refused", "audit", "GROUP_AUTHORIZATION_FAILED", "give its user the rights to read the topic and to be in the group")
+	w.says("subscription_refused", "audit", "GROUP_AUTHORIZATION_FAILED", "give its user permission to read the topic and join the group")
 	require.Equal(t, "audit", group.Name)
 	w.cluster.Allow(rule(group))
 	w.arrives(2)
@@ -93,7 +93,7 @@ func TestSecured_B3_B7_S6_O1_WhatIsTakenIsMissedAndItGoesOn(t *testing.T) {
 	write := rule(streams, kadm.OpWrite)
 	w.cluster.Forbid(write)
 	move()
-	w.says("topics_down", topic, "take nothing, though their broker answers", "may not be written to")
+	w.says("topics_down", topic, "accept nothing, although their broker answers", "denies writing")
 	require.Contains(t, w.log.String(), "TOPIC_AUTHORIZATION_FAILED", "Kafka's words")
 	w.nobodyPaid()
 	w.cluster.Allow(write)
@@ -108,7 +108,7 @@ func TestSecured_B3_B7_S6_O1_WhatIsTakenIsMissedAndItGoesOn(t *testing.T) {
 		{rule(group, kadm.OpRead), "GROUP_AUTHORIZATION_FAILED"},
 	} {
 		w.cluster.Forbid(missing.rule)
-		w.says("subscription_refused", missing.words, "goes on when it is allowed")
+		w.says("subscription_refused", missing.words, "continues once allowed")
 		move()
 		w.cluster.Allow(missing.rule)
 		w.arrives(n)
@@ -118,7 +118,7 @@ func TestSecured_B3_B7_S6_O1_WhatIsTakenIsMissedAndItGoesOn(t *testing.T) {
 	w.cluster.User("service", "renewed")
 	w.says("subscription_refused", "SASL_AUTHENTICATION_FAILED")
 	move()
-	w.says("breaker_open", "broker default takes nothing (kafka: topic vault.account, partition 0: no connection to 127.0.0.1:", "SASL_AUTHENTICATION_FAILED", "rows wait, and lose no attempt")
+	w.says("breaker_open", "broker default accepts nothing (kafka: topic vault.account, partition 0: no connection to 127.0.0.1:", "SASL_AUTHENTICATION_FAILED", "rows wait and use up no attempts")
 	w.nobodyPaid()
 	w.ca.Write(t, "password", []byte("renewed\n"))
 	w.arrives(n)
@@ -132,7 +132,7 @@ func TestSecured_B3_B7_S6_O1_WhatIsTakenIsMissedAndItGoesOn(t *testing.T) {
 	w.cluster.Kill(1)
 	w.cluster.Up(1)
 	move()
-	w.says("breaker_open", "certificate signed by unknown authority", "rows wait, and lose no attempt")
+	w.says("breaker_open", "certificate signed by unknown authority", "rows wait and use up no attempts")
 	w.nobodyPaid()
 	w.ca.Write(t, "ca.crt", trusted)
 	w.arrives(n)

@@ -105,7 +105,7 @@ func (s *Store) lock(ctx context.Context, tx bun.Tx, due []dueTimer) (map[string
 		}
 		var row outbox.Row
 		if err := json.Unmarshal([]byte(message), &row); err != nil {
-			return fmt.Errorf("the message of timer %s is not what was stored; `waybill timers stop --id %s` lets the others go on: %w", id, id, err)
+			return fmt.Errorf("the message of timer %s is not what was stored; `waybill timers stop --id %s` releases the others: %w", id, id, err)
 		}
 		row.Payload = payload
 		rows[id] = row

@@ -125,7 +125,7 @@ func judge(c jetstream.StreamConfig, age time.Duration) error {
 	}
 	refuse(c.AllowDirect, "direct reads are allowed, which replicas answer with what is out of date: nats stream edit %s --no-allow-direct", c.Name)
 	refuse(c.Mirror != nil || len(c.Sources) > 0, "it is a copy of another, and out of date at times: use the original")
-	refuse(c.Storage != jetstream.FileStorage, "it is in memory, and gone with the server: make it anew with file storage")
+	refuse(c.Storage != jetstream.FileStorage, "it is in memory, and gone with the server: create it again with file storage")
 	refuse(c.Discard != jetstream.DiscardNew, "it throws away what is old when it is full: nats stream edit %s --discard new", c.Name)
 	refuse(c.MaxAge != age, "it forgets after %v, and %v is wanted (0s: never): nats stream edit %s --max-age %[2]v, or change Remember", c.MaxAge, age, c.Name)
 	return errors.Join(errs...)

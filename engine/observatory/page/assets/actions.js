@@ -7,10 +7,10 @@ const actorKey = 'waybill.actor';
 
 const verbs = {
   retry: { title: 'Retry', path: 'api/outbox/messages/retry', rated: true, limited: true, done: 'due again', text: 'The rows are due again, with their attempts counted from 0.' },
-  abandon: { title: 'Abandon', path: 'api/outbox/messages/abandon', done: 'given up', danger: true, text: 'Nobody publishes these rows any more, unless they are retried. What waits behind them in their keys goes on.' },
-  skip: { title: 'Skip', path: 'api/outbox/messages/skip', done: 'skipped', danger: true, text: 'The rows stay abandoned, and what waits behind them in their keys goes on.' },
+  abandon: { title: 'Abandon', path: 'api/outbox/messages/abandon', done: 'given up', danger: true, text: 'These rows are no longer published, unless they are retried. Later rows of their keys are.' },
+  skip: { title: 'Skip', path: 'api/outbox/messages/skip', done: 'skipped', danger: true, text: 'The rows stay abandoned, and later rows of their keys are published.' },
   replay: { title: 'Replay', path: 'api/dead-letters/replay', letters: true, rated: true, limited: true, done: 'marked for replay', text: 'The subscription handles these messages again, each once, in the order of their keys.' },
-  discard: { title: 'Discard', path: 'api/dead-letters/discard', letters: true, done: 'discarded', danger: true, text: 'The subscription never handles these messages. Their rows stay, and what is held behind them goes on.' },
+  discard: { title: 'Discard', path: 'api/dead-letters/discard', letters: true, done: 'discarded', danger: true, text: 'The subscription never handles these messages. Their rows stay, and messages held behind them follow.' },
 };
 
 const statuses = (refused) => Object.entries(refused ?? {}).filter(([, n]) => n > 0);
@@ -23,19 +23,19 @@ function consequences(verb, r, dry) {
       `${plural(r.changed, 'row')} ${would} ${verb.done}.`,
       r.out_of_order > 0 && `${count(r.out_of_order)} of them ${dry ? 'would be' : 'will be'} published after later messages of their keys: nothing waited for them.`,
       ...statuses(r.refused).map(([status, n]) => `${plural(n, 'row')} that ${n === 1 ? 'is' : 'are'} ${status} ${n === 1 ? 'is' : 'are'} left alone.`),
-      r.missing?.length > 0 && `Not there any more: ${r.missing.join(', ')}.`,
+      r.missing?.length > 0 && `Not found: ${r.missing.join(', ')}.`,
     ];
   }
   return [
     `${plural(r.marked, 'message')} ${would} ${verb.done}.`,
     r.skipping > 0 && `${count(r.skipping)} of them ${dry ? 'would come' : 'come'} after later messages of their keys: nothing waited for them.`,
-    r.following > 0 && `${plural(r.following, 'message')} held behind them ${r.following === 1 ? 'goes' : 'go'} on by ${r.following === 1 ? 'itself' : 'themselves'}.`,
-    r.behind > 0 && `${plural(r.behind, 'message')} ${r.behind === 1 ? 'stays' : 'stay'} parked: an earlier one of the same key is not among the chosen (${(r.heads ?? []).join(', ')}). Choose that one too.`,
-    r.held > 0 && `${plural(r.held, 'message')} ${r.held === 1 ? 'is' : 'are'} held and ${r.held === 1 ? 'goes' : 'go'} on when it is ${r.held === 1 ? 'its' : 'their'} turn.`,
+    r.following > 0 && `${plural(r.following, 'message')} held behind them ${r.following === 1 ? 'follows' : 'follow'} by ${r.following === 1 ? 'itself' : 'themselves'}.`,
+    r.behind > 0 && `${plural(r.behind, 'message')} ${r.behind === 1 ? 'stays' : 'stay'} parked: an earlier one of the same key is not selected (${(r.heads ?? []).join(', ')}). Select that one too.`,
+    r.held > 0 && `${plural(r.held, 'message')} ${r.held === 1 ? 'is' : 'are'} held and ${r.held === 1 ? 'follows' : 'follow'} when it is ${r.held === 1 ? 'its' : 'their'} turn.`,
     r.underway > 0 && `${plural(r.underway, 'message')} ${r.underway === 1 ? 'is' : 'are'} in replay already.`,
     r.busy > 0 && `${plural(r.busy, 'message')} ${r.busy === 1 ? 'is' : 'are'} being handled just now, and left alone.`,
     r.past > 0 && `${plural(r.past, 'message')} ${r.past === 1 ? 'was' : 'were'} replayed or discarded before.`,
-    r.missing?.length > 0 && `Not there: ${r.missing.join(', ')}.`,
+    r.missing?.length > 0 && `Not found: ${r.missing.join(', ')}.`,
   ];
 }
 
@@ -53,10 +53,10 @@ export async function act(name, targets, { one = false } = {}) {
   const confirm = h('button', { type: 'button', class: verb.danger ? 'danger' : 'primary', disabled: true, id: 'confirm', onclick: () => execute() }, verb.title);
   const cancel = h('button', { value: '', id: 'cancel', autofocus: true }, 'Cancel');
   const fields = h('div', { class: 'fields' },
-    h('div', null, h('label', { for: 'actor' }, 'Who asks, for the record'), actor),
+    h('div', null, h('label', { for: 'actor' }, 'Your name, for the record'), actor),
     !one && verb.rated && h('div', null, h('label', { for: 'rate' }, 'Per second, at most'), rate),
-    !one && verb.limited && h('div', null, h('label', { for: 'limit' }, 'How many, the first'), limit));
-  const d = dialog(`${verb.title}: ${one ? 'this one' : 'what the filter chooses'}`, h('p', null, verb.text), outcome, fields, h('div', { class: 'buttons' }, cancel, confirm));
+    !one && verb.limited && h('div', null, h('label', { for: 'limit' }, 'At most'), limit));
+  const d = dialog(`${verb.title}: ${one ? 'this one' : 'what the filter selects'}`, h('p', null, verb.text), outcome, fields, h('div', { class: 'buttons' }, cancel, confirm));
   d.element.addEventListener('keydown', (event) => {
     if (event.key !== 'Enter' || event.target.localName !== 'input') return;
     event.preventDefault(); // the form's first button is “Cancel”
@@ -78,7 +78,7 @@ export async function act(name, targets, { one = false } = {}) {
     const mine = ++asked;
     planned = null;
     confirm.disabled = true;
-    replace(outcome, h('p', { class: 'quiet' }, 'Looking at what this would change…'));
+    replace(outcome, h('p', { class: 'quiet' }, 'Checking what this would change…'));
     try {
       const results = [];
       for (const target of targets) results.push({ target, result: await request(target, { dry_run: true }) });

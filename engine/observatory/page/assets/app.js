@@ -72,7 +72,7 @@ const lineText = line.lastElementChild;
 function drawLine() {
   const { health, error } = now;
   let state = health?.state ?? 'unknown';
-  let text = health?.summary ?? (now.outbox ? 'The numbers are there; the engine says nothing about its health.' : 'Asking the engine…');
+  let text = health?.summary ?? (now.outbox ? 'Numbers are available, but the engine does not report its health.' : 'Asking the engine…');
   if (error) {
     state = error.status === 0 ? 'lost' : 'refused';
     text = `${error.title} ${error.message}`;
@@ -84,7 +84,7 @@ function drawLine() {
   setText(lineState, { lost: 'no connection', refused: 'no access' }[state] ?? state);
   setText(lineText, text);
   const at = now.at ? `Last numbers: ${clock(new Date(now.at).toISOString())}` : 'No numbers yet';
-  setText(document.getElementById('connection'), `${at}${now.way && !error ? `, by ${now.way}` : ''}${hasToken() ? ' · token given' : ''}`);
+  setText(document.getElementById('connection'), `${at}${now.way && !error ? `, by ${now.way}` : ''}${hasToken() ? ' · with a token' : ''}`);
 }
 
 // Theme.
@@ -109,11 +109,11 @@ try { shortcutsOn = localStorage.getItem('waybill.shortcuts') !== 'off'; } catch
 
 const shortcuts = [
   ...views.map((v, i) => ({ key: String(i + 1), text: v.title, run: () => { location.hash = `#/${v.path}`; } })),
-  { key: '/', text: 'To the first field of the search', run: () => { document.querySelector('main form input, main form select')?.focus(); } },
-  { key: 'r', text: 'Read again', run: () => { again(); show(); } },
-  { key: 't', text: 'Light or dark', run: toggleTheme },
-  { key: 'k', text: 'Give the token', run: () => askToken() },
-  { key: '?', text: 'This list', run: () => help() },
+  { key: '/', text: 'Focus the first search field', run: () => { document.querySelector('main form input, main form select')?.focus(); } },
+  { key: 'r', text: 'Refresh', run: () => { again(); show(); } },
+  { key: 't', text: 'Switch between light and dark', run: toggleTheme },
+  { key: 'k', text: 'Enter the token', run: () => askToken() },
+  { key: '?', text: 'Show this list', run: () => help() },
 ];
 
 function help() {
@@ -121,8 +121,8 @@ function help() {
   on.checked = shortcutsOn;
   dialog('Keyboard shortcuts',
     h('table', { class: 'keys' }, h('tbody', null, shortcuts.map((s) => h('tr', null, h('th', { scope: 'row' }, h('kbd', null, s.key)), h('td', null, s.text))),
-      h('tr', null, h('th', { scope: 'row' }, h('kbd', null, 'Esc')), h('td', null, 'Close a dialog without doing anything')))),
-    h('p', null, on, ' ', h('label', { for: 'shortcuts-on' }, 'Single keys work')),
+      h('tr', null, h('th', { scope: 'row' }, h('kbd', null, 'Esc')), h('td', null, 'Close a dialog')))),
+    h('p', null, on, ' ', h('label', { for: 'shortcuts-on' }, 'Single keys are on')),
     h('div', { class: 'buttons' }, h('button', { class: 'primary', autofocus: true }, 'Close')));
 }
 
@@ -147,7 +147,7 @@ let asked = false;
 function wantToken() {
   if (now.error?.status !== 401 || asked || document.querySelector('dialog[open]')) return;
   asked = true;
-  askToken(hasToken() ? 'The server does not accept this token.' : 'The server shows nothing without a token.');
+  askToken(hasToken() ? 'The server does not accept this token.' : 'The server requires a token.');
 }
 document.addEventListener('waybill:token', () => { asked = !hasToken(); });
 

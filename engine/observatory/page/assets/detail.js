@@ -9,7 +9,7 @@ export const fact = (title, content) => (content === null || content === undefin
 
 // payload is what an answer carries, or why it doesn't.
 export const payload = (answer) => (answer.payload_hidden
-  ? h('p', null, h('span', { class: 'quiet' }, answer.payload_hidden, ' '), !hasToken() && h('button', { type: 'button', class: 'small', onclick: () => askToken() }, 'Give the token'))
+  ? h('p', null, h('span', { class: 'quiet' }, answer.payload_hidden, ' '), !hasToken() && h('button', { type: 'button', class: 'small', onclick: () => askToken() }, 'Enter the token'))
   : h('pre', { tabindex: '0', id: 'payload' }, pretty(answer.payload)));
 
 // follow draws an answer into content, and again when it changes: what stays as it is is left alone, with its

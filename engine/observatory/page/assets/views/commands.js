@@ -17,8 +17,8 @@ const ago = (moment) => (moment ? age((Date.now() - new Date(moment)) / 1000) : 
 export function commands(main, { signal }) {
   const failure = h('div');
   const ended = table({
-    caption: 'By type, in this process since it began: handled at once or as messages. How long a handler takes: half of the times that it ran, and 99 in 100.',
-    empty: 'This process handles no commands. The engines that do have this page, too.',
+    caption: 'Per type, in this process since its start, called directly or as messages. Handler time as p50 and p99.',
+    empty: 'This process handles no commands. See this page on an engine that does.',
     key: (c) => `${c.context} ${c.command}`,
     rowState: (c) => (c.last_failed_at && Date.now() - new Date(c.last_failed_at) < 60000 ? 'bad' : ''),
     columns: [
@@ -31,26 +31,26 @@ export function commands(main, { signal }) {
       seconds('Took, last minute', 'seconds_lately'),
       seconds('Took, since the start', 'seconds_ever'),
       { title: 'Last failure', same: (c) => `${c.last_failed_at} ${ago(c.last_failed_at)}`, cell: (c) => (c.last_error ? [h('span', { class: 'quiet' }, when(c.last_failed_at), `, ${ago(c.last_failed_at)} ago`), h('div', null, h('span', { class: 'error', title: c.last_error }, short(c.last_error)))] : '–') },
-      { title: 'Look for', same: (c) => `${c.type} ${c.subscription}`, cell: (c) => [h('a', { href: `#/messages${query({ type: c.type })}` }, 'messages'), c.subscription && [h('br'), h('a', { href: `#/dead-letters${query({ subscription: c.subscription, type: c.type })}` }, 'dead letters')], h('br'), h('a', { href: `#/waiting${query({ type: c.type })}` }, 'timers')] },
+      { title: 'Find', same: (c) => `${c.type} ${c.subscription}`, cell: (c) => [h('a', { href: `#/messages${query({ type: c.type })}` }, 'messages'), c.subscription && [h('br'), h('a', { href: `#/dead-letters${query({ subscription: c.subscription, type: c.type })}` }, 'dead letters')], h('br'), h('a', { href: `#/waiting${query({ type: c.type })}` }, 'timers')] },
     ],
   });
   const queues = table({
-    caption: 'A subscription handles the commands of its context that come as messages, timers among them. One that fails is tried again, then set aside as a dead letter, and what is behind it in its key waits for somebody to replay or discard it.',
-    empty: 'No commands come here as messages.',
+    caption: 'A subscription handles the commands of its context that arrive as messages, including timers. One that fails is retried, then parked as a dead letter; later messages of its key wait until it is replayed or discarded.',
+    empty: 'No commands arrive here as messages.',
     key: (s) => s.name,
     rowState: (s) => (s.running && !s.open && !s.dead_letters ? '' : 'bad'),
     columns: [
       { title: 'Subscription', cell: (s) => s.name },
       { title: 'State', same: (s) => `${s.joined} ${s.running} ${s.paused} ${s.open}`, cell: state },
       { title: 'Lag', num: true, cell: (s) => count(s.lag_messages) },
-      { title: 'Behind by', num: true, cell: (s) => age(s.lag_seconds) },
-      { title: 'To be tried again', num: true, cell: (s) => count(s.waiting) },
+      { title: 'Lag', num: true, cell: (s) => age(s.lag_seconds) },
+      { title: 'Waiting for a retry', num: true, cell: (s) => count(s.waiting) },
       { title: 'Dead letters', num: true, same: (s) => `${s.dead_letters}`, cell: (s) => (s.dead_letters > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.dead_letters_of })}` }, count(s.dead_letters)) : count(s.dead_letters)) },
       { title: 'Last error', same: (s) => `${s.refusal}\n${s.last_error}`, cell: (s) => (s.refusal || s.last_error ? h('span', { class: 'error', title: s.refusal || s.last_error }, short(s.refusal || s.last_error)) : '–') },
     ],
   });
   main.append(h('h1', null, 'Commands'), failure, ended.element,
-    h('section', { 'aria-label': 'Queues' }, h('h2', null, 'Those that come as messages'), queues.element));
+    h('section', { 'aria-label': 'Queues' }, h('h2', null, 'Commands that arrive as messages'), queues.element));
 
   let all = [];
   const draw = () => {

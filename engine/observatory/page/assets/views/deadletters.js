@@ -20,7 +20,7 @@ export function deadLetters(main, { params, signal }) {
   main.append(h('h1', null, 'Dead letters'),
     search(path, params, [
       { name: 'subscription', title: 'Subscription', type: 'select', options: Object.keys(now.subscriptions ?? {}).sort() },
-      { name: 'status', title: 'Status (none: the open ones)', type: 'choices', options: statuses },
+      { name: 'status', title: 'Status (none: open)', type: 'choices', options: statuses },
     ], [
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
       { name: 'reason', title: 'Reason', type: 'select', options: reasons },
@@ -43,12 +43,12 @@ export function deadLetters(main, { params, signal }) {
     return [...parts.values()].map((letters) => ({ provider: letters[0].provider, filter: { subscription: letters[0].subscription, ids: letters.map((l) => l.id) } }));
   };
   const drawActions = () => replace(actions,
-    h('span', { class: 'quiet' }, chosen.size ? `${plural(chosen.size, 'chosen message')}:` : subscription ? 'All that the search finds, on all pages:' : 'Choose messages, or a subscription, to replay or discard them.'),
+    h('span', { class: 'quiet' }, chosen.size ? `${plural(chosen.size, 'chosen message')}:` : subscription ? 'Everything that the search finds, on all pages:' : 'Select messages, or a subscription, to replay or discard them.'),
     (chosen.size > 0 || subscription) && ['replay', 'discard'].map((verb) => actionButton(verb, targetsOf, load)));
 
   const letters = table({
-    caption: 'Dead letters in the order of parking.',
-    empty: 'There are none like that.',
+    caption: 'Dead letters in the order in which they were parked.',
+    empty: 'No dead letters match.',
     key: (l) => `${l.provider} ${l.id}`,
     columns: [
       {
@@ -59,7 +59,7 @@ export function deadLetters(main, { params, signal }) {
         },
       },
       { title: 'Status', same: (l) => `${l.status} ${l.holds}`, cell: (l) => [badge(l.status), l.holds && l.status === 'parked' && [' ', badge('held', 'holds its key')]] },
-      { title: 'Message', cell: (l) => [h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.id)}` }, l.message_id || l.id), h('div', { class: 'quiet' }, l.type || 'type not known')] },
+      { title: 'Message', cell: (l) => [h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.id)}` }, l.message_id || l.id), h('div', { class: 'quiet' }, l.type || 'unknown type')] },
       { title: 'Subscription', cell: (l) => l.subscription },
       { title: 'Key', cell: (l) => found(l.key, `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, l.key) },
       { title: 'Reason', cell: (l) => [l.reason, l.needs && !['replayed', 'discarded'].includes(l.status) && h('div', { class: 'quiet' }, `needs ${needed(l.needs)}`)] },

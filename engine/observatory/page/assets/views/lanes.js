@@ -15,16 +15,16 @@ const owners = (l) => (l.lease_owners?.length ? h('a', { href: '#/partitions', t
 // sick are the processes that don't reach the broker.
 const sick = (l) => {
   const some = (l.members ?? []).filter((m) => !m.healthy);
-  return some.length > 0 && [' ', h('span', { class: 'badge', 'data-status': 'degraded', title: some.map((m) => `${m.name}: ${m.trouble || 'tries again'}`).join('\n') }, `${count(some.length)} sick`)];
+  return some.length > 0 && [' ', h('span', { class: 'badge', 'data-status': 'degraded', title: some.map((m) => `${m.name}: ${m.trouble || 'retrying'}`).join('\n') }, `${count(some.length)} sick`)];
 };
 
 // slow is what makes a lane slow on purpose.
-const slow = (l) => l.doing && h('div', { class: 'quiet' }, l.doing === 'probing' ? 'tries one row at a time' : l.doing);
+const slow = (l) => l.doing && h('div', { class: 'quiet' }, l.doing === 'probing' ? 'one row at a time' : l.doing);
 
 export function lanes(main, { signal }) {
   const publishing = table({
-    caption: 'A lane publishes the rows of one database to one broker. Latency is from storing to acknowledgement: of half the rows, and of 99 in 100.',
-    empty: 'There is no lane, and no row was ever stored for one.',
+    caption: 'A lane publishes the rows of one database to one broker. Latency, from storing to acknowledgement, as p50 and p99.',
+    empty: 'There are no lanes, and no rows have been stored.',
     key: (l) => l.name,
     rowState: (l) => (l.error || (l.breaker && l.breaker !== 'closed') ? 'bad' : ''),
     columns: [
@@ -49,7 +49,7 @@ export function lanes(main, { signal }) {
       { title: 'Database', cell: (s) => s.provider },
       { title: 'State', same: (s) => `${s.running} ${s.joined} ${s.since} ${s.paused} ${s.open}`, cell: (s) => (!s.joined ? [badge('stuck', 'not in its group'), s.since && [' since ', clock(s.since)]] : !s.running ? badge('stuck', 'not running') : s.paused ? badge('degraded', 'paused') : s.open ? badge('open', 'breaker open') : badge('closed', 'running')) },
       { title: 'Lag', num: true, cell: (s) => count(s.lag_messages) },
-      { title: 'Behind by', num: true, cell: (s) => age(s.lag_seconds) },
+      { title: 'Lag', num: true, cell: (s) => age(s.lag_seconds) },
       { title: 'In flight', num: true, cell: (s) => count(s.in_flight) },
       { title: 'Handled', num: true, cell: (s) => count(s.handled) },
       { title: 'Duplicates', num: true, cell: (s) => count(s.duplicates) },

@@ -28,11 +28,11 @@ function tree(related, current) {
 }
 
 function family(m) {
-  if (!m.related) return h('p', { class: 'quiet' }, 'The messages of the same correlation id were not found in time. The link above searches for them.');
-  if (!m.related.length) return h('p', { class: 'quiet' }, 'No other message has its correlation id.');
+  if (!m.related) return h('p', { class: 'quiet' }, 'Searching for messages with this correlation id took too long. The link above searches again.');
+  if (!m.related.length) return h('p', { class: 'quiet' }, 'No other message has this correlation id.');
   const self = { message_id: m.message_id, type: m.type, stream: m.stream, causation_id: m.causation_id, occurred_at: m.occurred_at };
   const all = [...m.related.filter((r) => r.message_id !== self.message_id), self].sort((a, b) => (a.occurred_at < b.occurred_at ? -1 : 1));
-  return [h('p', { class: 'quiet' }, 'Messages of the same correlation id, each below the one that caused it.'), tree(all, m.message_id)];
+  return [h('p', { class: 'quiet' }, 'Messages with this correlation id, each below the one that caused it.'), tree(all, m.message_id)];
 }
 
 export function message(main, { rest, signal }) {
@@ -49,7 +49,7 @@ export function message(main, { rest, signal }) {
         fact('Partition', `${r.partition}, key ${r.key}`),
         fact('Attempts', [`${count(r.attempts)} of ${count(r.max_attempts)}`, r.last_attempt_at && [', the last ', when(r.last_attempt_at)]]),
         r.status === 'failed' || r.status === 'pending' ? fact('Due', when(r.available_at)) : null,
-        fact('In the hand of', r.locked_by && h('span', { class: 'mono' }, r.locked_by)),
+        fact('Claimed by', r.locked_by && h('span', { class: 'mono' }, r.locked_by)),
         fact('Published', r.published_at && when(r.published_at)),
         fact('Failure', r.failure_class && badge('class', r.failure_class))),
       r.last_error && h('pre', { class: 'error', tabindex: '0' }, r.last_error),
@@ -63,7 +63,7 @@ export function message(main, { rest, signal }) {
       d.error && h('pre', { class: 'error', tabindex: '0' }, d.error)));
     const open = content.querySelector('details')?.open ?? true;
     replace(content,
-      h('h2', null, 'Its way'),
+      h('h2', null, 'Path'),
       h('ol', { class: 'journey' },
         step('published', ['Raised: ', m.type],
           h('dl', { class: 'facts' },
@@ -72,8 +72,8 @@ export function message(main, { rest, signal }) {
             fact('Correlation', m.correlation_id && found(m.correlation_id, `#/messages${query({ correlation: m.correlation_id })}`, m.correlation_id, Infinity)),
             fact('Caused by', m.causation_id && messageLink(m.causation_id)))),
         rows.map(row), consumed, dead,
-        !consumed.length && !dead.length && step('pending', 'Consumed', h('p', { class: 'quiet' }, 'No subscription whose inbox is in these databases has handled it.'))),
-      h('h2', null, 'What belongs together'), family(m),
+        !consumed.length && !dead.length && step('pending', 'Consumed', h('p', { class: 'quiet' }, 'No subscription with an inbox in these databases has handled it.'))),
+      h('h2', null, 'Related messages'), family(m),
       h('details', { open }, h('summary', null, 'Payload'), payload(m)));
   }
 

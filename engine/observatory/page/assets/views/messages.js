@@ -58,13 +58,13 @@ export function messages(main, { params, signal }) {
     const reload = () => load();
     const usable = chosen.size > 0 || filtered;
     replace(actions,
-      h('span', { class: 'quiet' }, chosen.size ? `${plural(chosen.size, 'chosen row')}:` : filtered ? 'All that the search finds, on all pages:' : 'Choose rows, or search for some, to retry, abandon or skip them.'),
+      h('span', { class: 'quiet' }, chosen.size ? `${plural(chosen.size, 'chosen row')}:` : filtered ? 'Everything that the search finds, on all pages:' : 'Select or search for rows to retry, abandon or skip them.'),
       usable && ['retry', 'abandon', 'skip'].map((verb) => actionButton(verb, targetsOf, reload)));
   };
 
   const rows = table({
-    caption: 'Rows in the order in which they were stored: one per message and target broker.',
-    empty: 'Nothing like that is there. Rows that were published are removed when their time is over.',
+    caption: 'Rows in storage order: one per message and target broker.',
+    empty: 'No rows match. Published rows are removed after their retention.',
     key: (row) => `${row.provider} ${row.seq}`,
     columns: [
       {

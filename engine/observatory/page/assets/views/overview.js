@@ -8,7 +8,7 @@ const charts = [
   { signal: 'pending', title: 'Waiting', format: count, whole: true },
   { signal: 'rate', title: 'Published per second', format: rate },
   { signal: 'oldest', title: 'Age of the oldest', format: age },
-  { signal: 'failed', title: 'Failed, to be tried again', format: count, whole: true },
+  { signal: 'failed', title: 'Failed, waiting for a retry', format: count, whole: true },
   { signal: 'abandoned', title: 'Abandoned', format: count, whole: true },
 ];
 

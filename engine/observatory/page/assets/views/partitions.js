@@ -9,7 +9,7 @@ const colours = 6;
 export function partitions(main, { signal }) {
   const failure = h('div');
   const processes = table({
-    caption: 'Processes that hold partitions now.',
+    caption: 'Processes that hold partitions.',
     empty: 'No process holds a partition: no engine runs for these databases.',
     key: (w) => w.name,
     columns: [
@@ -23,14 +23,14 @@ export function partitions(main, { signal }) {
   });
   const maps = h('div');
   const busy = table({
-    caption: 'Partitions with rows that are not finished, and those that nobody owns although they have some.',
+    caption: 'Partitions with unfinished rows, with their owner, if any.',
     empty: 'All partitions are empty.',
     key: (p) => `${p.lane} ${p.partition}`,
     rowState: (p) => (!p.live && p.unfinished > 0 ? 'bad' : ''),
     columns: [
       { title: 'Lane', cell: (p) => p.lane },
       { title: 'Partition', num: true, cell: (p) => count(p.partition) },
-      { title: 'Owner', cell: (p) => h('span', { class: 'mono' }, p.live ? p.owner : p.owner ? `nobody (it was ${p.owner})` : 'nobody') },
+      { title: 'Owner', cell: (p) => h('span', { class: 'mono' }, p.live ? p.owner : p.owner ? `none (was ${p.owner})` : 'none') },
       { title: 'Member', num: true, cell: (p) => count(p.fence) },
       { title: 'Lease until', cell: (p) => when(p.until) },
       { title: 'Unfinished rows', num: true, cell: (p) => count(p.unfinished) },

@@ -7,8 +7,8 @@ import { status } from './processes.js';
 
 const words = {
   running: '',
-  awaited: 'Messages came before what begins it, and wait among the dead letters.',
-  ended: 'What comes for it is ignored.',
+  awaited: 'Messages arrived before the one that starts it, and wait among the dead letters.',
+  ended: 'Later messages for it are ignored.',
 };
 
 export function processOf(main, { params, rest, signal }) {
@@ -19,18 +19,18 @@ export function processOf(main, { params, rest, signal }) {
   function draw(p) {
     const letters = query({ provider: p.provider, subscription: p.process, key: p.id });
     const heard = table({
-      caption: 'The last 20 messages that it heard, the first one first.', empty: 'It has heard nothing.', key: (m) => m.id,
+      caption: 'The last 20 messages it handled, oldest first.', empty: 'It has handled no messages.', key: (m) => m.id,
       columns: [{ title: 'At', cell: (m) => when(m.at) }, { title: 'Type', cell: (m) => m.type }, { title: 'Message', cell: (m) => messageLink(m.id) }],
     });
     const timers = table({
-      caption: 'Its timers, by when they are due.', empty: 'It has no timer.', key: (t) => t.id,
+      caption: 'Its timers, by due time.', empty: 'It has no timers.', key: (t) => t.id,
       columns: [
         { title: 'Name', cell: (t) => t.name }, { title: 'Status', cell: (t) => badge(t.status) }, { title: 'Due', cell: (t) => when(t.available_at) },
         { title: 'Set', cell: (t) => when(t.set_at) }, { title: 'Message', cell: (t) => (t.status === 'sent' ? messageLink(t.id) : h('span', { class: 'mono' }, t.id)) },
       ],
     });
     const dead = table({
-      caption: 'Messages of it that could not be handled, and those that wait behind them, in the order of parking.', empty: 'It has no open dead letter.', key: (l) => l.id,
+      caption: 'Its messages that could not be handled, and those waiting behind them, in the order in which they were parked.', empty: 'It has no open dead letters.', key: (l) => l.id,
       columns: [
         { title: 'Status', cell: (l) => badge(l.status) }, { title: 'Reason', cell: (l) => l.reason }, { title: 'Type', cell: (l) => l.type || 'not known' },
         { title: 'Dead letter', cell: (l) => h('a', { class: 'mono', href: `#/dead-letters/${encodeURIComponent(l.id)}` }, l.id) },
@@ -50,8 +50,8 @@ export function processOf(main, { params, rest, signal }) {
       h('h2', null, 'Dead letters'), dead.element,
       p.dead_letters_total > 0 && h('p', null, h('a', { href: `#/dead-letters${letters}` }, left > 0 ? `All ${count(p.dead_letters_total)}` : 'Replay or discard them')),
       h('h2', null, 'Heard'), heard.element,
-      h('h2', null, 'State'), p.status === 'awaited' ? h('p', { class: 'empty' }, 'It remembers nothing before it has begun.') : payload({ payload: p.state, payload_hidden: p.state_hidden }),
-      p.status === 'running' && h('p', { class: 'quiet' }, 'To change it: ', h('code', null, 'waybill processes end'), ' ends it, and stops its timers; ', h('code', null, 'waybill processes wake'), ' has a timer of it ring now.'));
+      h('h2', null, 'State'), p.status === 'awaited' ? h('p', { class: 'empty' }, 'It has no state before it starts.') : payload({ payload: p.state, payload_hidden: p.state_hidden }),
+      p.status === 'running' && h('p', { class: 'quiet' }, 'To change it: ', h('code', null, 'waybill processes end'), ' ends it, and stops its timers; ', h('code', null, 'waybill processes wake'), ' fires a timer of it now.'));
   }
 
   follow(content, `api/processes/${encodeURIComponent(process)}/${encodeURIComponent(id ?? '')}${query({ provider: params.get('provider') })}`, signal, draw);

@@ -32,7 +32,7 @@ export function processes(main, { params, signal }) {
     cell: (k) => (k[of] > 0 ? h('a', { href: `#/${path}${query({ provider: k.provider, process: k.process, ...filter })}` }, count(k[of])) : count(k[of])),
   });
   const kinds = table({
-    caption: 'By kind. Idle ones run, have heard nothing for 30 days, and have no timer: nothing that they have set will end them.',
+    caption: 'By kind. Idle processes have had no message for 30 days and have no timer, so nothing will end them.',
     empty: 'There are no processes.',
     key: (k) => `${k.provider} ${k.process}`,
     rowState: (k) => (k.idle > 0 ? 'bad' : ''),
@@ -43,13 +43,13 @@ export function processes(main, { params, signal }) {
       number('Ended', 'ended', { status: 'ended' }),
       number('Idle', 'idle', { idle: true }),
       { title: 'Oldest running', num: true, cell: (k) => age(k.oldest_seconds) },
-      { title: 'Look for', same: (k) => k.process, cell: (k) => h('a', { href: `#/dead-letters${query({ provider: k.provider, subscription: k.process })}` }, 'dead letters') },
+      { title: 'Find', same: (k) => k.process, cell: (k) => h('a', { href: `#/dead-letters${query({ provider: k.provider, subscription: k.process })}` }, 'dead letters') },
       { title: 'Database', cell: (k) => k.provider },
     ],
   });
   const list = table({
-    caption: 'The oldest first. One is awaited if messages came before what begins it, and ended if what comes for it is ignored, until it is forgotten.',
-    empty: 'No process is like that.',
+    caption: 'Oldest first. A process is awaited if messages arrived before the one that starts it; one that has ended ignores later messages until it is removed.',
+    empty: 'No processes match.',
     key: (p) => (p.id === hidden ? p.place : JSON.stringify([p.provider, p.process, p.id])),
     columns: [
       { title: 'Status', same: (p) => p.status, cell: status },
@@ -75,7 +75,7 @@ export function processes(main, { params, signal }) {
       { name: 'until', title: 'Began until', type: 'moment' },
       { name: 'idle', title: 'Idle', type: 'box' },
     ]), failure, content,
-    h('p', { class: 'quiet' }, 'To change them: ', h('code', null, 'waybill processes end'), ' ends what a filter chooses, and stops its timers; ', h('code', null, 'wake'), ' has a timer of one ring now.'));
+    h('p', { class: 'quiet' }, 'To change them: ', h('code', null, 'waybill processes end'), ' ends the processes that a filter selects, and stops their timers; ', h('code', null, 'wake'), ' fires a timer of one now.'));
 
   let timer;
   let said = '';
@@ -88,7 +88,7 @@ export function processes(main, { params, signal }) {
       const answer = await get(`api/processes${query({ ...Object.fromEntries(names.map((n) => [n, params.get(n)])), limit: 50 })}`, signal);
       if (mine !== turn) return;
       kinds.update(kindsOf(answer.counts));
-      unknown.textContent = Object.values(answer.counts).every(Boolean) ? '' : 'Not all of them could be counted in time; it is tried again.';
+      unknown.textContent = Object.values(answer.counts).every(Boolean) ? '' : 'Counting them all took too long; it is tried again.';
       list.update(answer.processes.map((p, place) => ({ ...p, place })));
       const hint = h('ul', null, told().map((r) => h('li', null, badge(r.state, r.code), ' ', r.text)));
       if (hint.textContent !== said) {

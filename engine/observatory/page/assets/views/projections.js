@@ -8,7 +8,7 @@ const readEvery = 3000;
 const codes = ['projection_stopped', 'projection_behind', 'projection_not_fed', 'projection_waits'];
 const told = () => (now.health?.reasons ?? []).filter((r) => codes.includes(r.code));
 
-const status = (p) => badge(p.failure ? 'stuck' : { live: 'healthy', building: 'held' }[p.status] ?? p.status, p.failure ? 'stands still' : p.status);
+const status = (p) => badge(p.failure ? 'stuck' : { live: 'healthy', building: 'held' }[p.status] ?? p.status, p.failure ? 'stopped' : p.status);
 
 function left(p) {
   if (!p.behind) return '';
@@ -22,7 +22,7 @@ export function projections(main, { signal }) {
   const hints = h('ul', { class: 'reasons' });
   const failure = h('div');
   const list = table({
-    caption: 'A projection has a build for each version, and for each rebuild. The view shows the live one; one that builds takes its place when it has caught up.',
+    caption: 'A projection has a build per version and per rebuild. The view shows the live one; a new build takes its place once it has caught up.',
     empty: 'There are no projections.',
     key: (p) => `${p.provider} ${p.projection} ${p.build}`,
     rowState: (p) => (p.failure || (p.status === 'live' && !p.fed) ? 'bad' : ''),
@@ -37,7 +37,7 @@ export function projections(main, { signal }) {
       { title: 'Events', num: true, cell: (p) => count(p.events) },
       { title: 'Per second', num: true, cell: (p) => count(Math.round(p.events_per_second)) },
       { title: 'Caught up in', num: true, cell: left },
-      { title: 'Fed by', cell: (p) => (p.fed ? p.owners.join(', ') : 'nobody') },
+      { title: 'Fed by', cell: (p) => (p.fed ? p.owners.join(', ') : 'none') },
       { title: 'Began', same: (p) => p.began_at, cell: (p) => when(p.began_at) },
       { title: 'Database', cell: (p) => p.provider },
     ],
@@ -45,8 +45,8 @@ export function projections(main, { signal }) {
   const still = h('div');
   const content = h('section', { 'aria-label': 'List', 'aria-busy': 'true' }, h('p', { class: 'quiet' }, 'Reading…'));
   main.append(h('h1', null, 'Projections'), hints, failure, content, still,
-    h('p', { class: 'quiet' }, 'To change them: ', h('code', null, 'waybill projections rebuild'), ' makes the tables anew beside those in use, ', h('code', null, 'switch'),
-      ' takes another build, ', h('code', null, 'skip'), ' goes on without an event, ', h('code', null, 'retire'), ' removes what no program has any more.'));
+    h('p', { class: 'quiet' }, 'To change them: ', h('code', null, 'waybill projections rebuild'), ' rebuilds the tables alongside those in use, ', h('code', null, 'switch'),
+      ' switches to another build, ', h('code', null, 'skip'), ' continues without an event, ', h('code', null, 'retire'), ' removes what no program declares any more.'));
 
   let timer;
   let said = '';
@@ -65,7 +65,7 @@ export function projections(main, { signal }) {
       }
       replace(failure);
       replace(still, ...answer.projections.filter((p) => p.failure).map((p) => h('p', null,
-        `${p.projection}, build ${p.build}, stands still at position ${p.failure.position}: ${p.failure.event}, tried ${p.failure.tries} times: ${p.failure.error}`)),
+        `${p.projection}, build ${p.build}, stopped at position ${p.failure.position}: ${p.failure.event}, tried ${p.failure.tries} times: ${p.failure.error}`)),
         ...answer.projections.filter((p) => p.held).map((p) => h('p', null, `${p.projection}, build ${p.build}, waits since ${clock(p.held.since)} for `, p.held.by.map(transaction).join('; '),
           ': events that were committed behind what it has written can\'t be read before it ends.')));
       if (!content.contains(list.element)) replace(content, list.element);

@@ -33,9 +33,9 @@ const told = () => (now.health?.reasons ?? []).filter((r) => r.code.startsWith('
 // help is what is to be done about what is marked on this page.
 const help = (timers) => [
   ...told().map((r) => h('li', null, badge(r.state, r.code), ' ', r.text)),
-  !told().length && timers.some(isLate) && h('li', null, badge('stuck', 'late'), ' These should have been sent. An engine of their database sends them: see that one runs, and what ',
-    h('a', { href: '#/' }, 'the overview'), ' says of it. It waits while 50,000 of their messages are unpublished: ', h('a', { href: '#/lanes' }, 'the lanes'), ' show that.'),
-  timers.some(isStuck) && h('li', null, badge('degraded', 'sent'), ' These were sent a while ago and are not handled. Their message waits in the outbox, at the broker or for its key, or is a dead letter: the links say where it is.'),
+  !told().length && timers.some(isLate) && h('li', null, badge('stuck', 'late'), ' These should have been sent. An engine of their database sends them: check that one runs, and what ',
+    h('a', { href: '#/' }, 'the overview'), ' says about it. It pauses while 50,000 of their messages are unpublished: ', h('a', { href: '#/lanes' }, 'the lanes'), ' show that.'),
+  timers.some(isStuck) && h('li', null, badge('degraded', 'sent'), ' These were sent a while ago and are not handled. Their message is waiting in the outbox, at the broker or for its key, or is a dead letter: the links show where.'),
 ];
 
 export function waiting(main, { params, signal }) {
@@ -52,8 +52,8 @@ export function waiting(main, { params, signal }) {
   const hints = h('ul', { class: 'reasons' });
   const failure = h('div');
   const timers = table({
-    caption: 'By when they are due. A timer is gone from here when its message was handled, or it was stopped.',
-    empty: 'No timer is like that.',
+    caption: 'By due time. A timer disappears when its message was handled or it was stopped.',
+    empty: 'No timers match.',
     key: (t) => `${t.provider} ${t.id}`,
     rowState: (t) => (isLate(t) || isStuck(t) ? 'bad' : ''),
     columns: [
@@ -69,7 +69,7 @@ export function waiting(main, { params, signal }) {
   });
   const following = h('div');
   const list = h('div', { 'aria-busy': 'true' }, h('p', { class: 'quiet' }, 'Reading…'));
-  main.append(h('h1', null, 'Timers that wait'), hints, cards,
+  main.append(h('h1', null, 'Waiting timers'), hints, cards,
     search(path, params, [
       { name: 'owner', title: 'Owner', wide: true },
       { name: 'status', title: 'Status', type: 'select', options: ['waiting', 'sent'] },
