@@ -150,7 +150,7 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 			"replay what? Name --subscription or --id":                                   {"replay", "--type", "x", "--yes"},
 			"discard what? Name --subscription or --id":                                  {"discard", "--yes", "--actor", "ada"},
 			"who asks? Give --actor":                                                     {"replay", "--subscription", "shipping", "--yes", "--actor", ""},
-			"can't ask for confirmation without a terminal":                             {"discard", "--subscription", "shipping", "--actor", "ada"},
+			"can't ask for confirmation without a terminal":                              {"discard", "--subscription", "shipping", "--actor", "ada"},
 			"--rate and --limit are above 0":                                             {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":                     {"list", "--from", "yesterday"},
 			`the configuration has no provider "x"`:                                      {"list", "--provider", "x"},

@@ -207,7 +207,7 @@ func TestOutbox_A86_C_17_Change(t *testing.T) {
 			"retry what? Choose rows by --seq":                         {"retry", "--yes", "--provider", "default"},
 			"abandon what? Choose rows by --seq":                       {"abandon", "--dry-run"},
 			"who asks? Give --actor":                                   {"skip", "--held", "--yes", "--actor", ""},
-			"can't ask for confirmation without a terminal: check":    {"skip", "--held", "--actor", "ada"},
+			"can't ask for confirmation without a terminal: check":     {"skip", "--held", "--actor", "ada"},
 			"--rate is a number of rows per second above 0":            {"retry", "--held", "--yes", "--actor", "ada", "--rate=nan"},
 			"--limit is above 0":                                       {"retry", "--held", "--yes", "--actor", "ada", "--limit=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":   {"list", "--from", "yesterday"},
@@ -218,13 +218,13 @@ func TestOutbox_A86_C_17_Change(t *testing.T) {
 			`"x" is neither the id of a message`:                       {"show", "x"},
 			"unknown flag --rate":                                      {"skip", "--held", "--rate", "3"},
 			"--older-than is an age above 0":                           {"purge", "--older-than=-1h"},
-			"can't ask for confirmation without a terminal":             {"purge", "--older-than=1ns", "--actor", "ada"},
+			"can't ask for confirmation without a terminal":            {"purge", "--older-than=1ns", "--actor", "ada"},
 			`must be one of "published","abandoned" but got "failed"`:  {"purge", "--status", "failed"},
 		} {
 			require.Contains(t, run(exitUsage, append([]string{"outbox"}, args...)...).stderr, want)
 		}
 		for want, args := range map[string][]string{
-			"there is no row 998, 999; nothing was changed":                      {"retry", "--seq", "999", "--seq", "2", "--seq", "998", "--yes", "--actor", "ada"},
+			"there is no row 998, 999; nothing was changed":                 {"retry", "--seq", "999", "--seq", "2", "--seq", "998", "--yes", "--actor", "ada"},
 			"no row of message " + nobody + " matches; nothing was changed": {"abandon", "--message", nobody, "--yes", "--actor", "ada"},
 			"there is no row 999":                                                     {"show", "999"},
 			"no row is of message " + nobody:                                          {"show", nobody},
