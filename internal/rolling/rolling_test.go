@@ -44,6 +44,7 @@ type build struct {
 type program struct {
 	lend     func(ctx context.Context, book, first, last string) error
 	handlers []subscription.Handler
+	more     []subscription.Stream // beside the one that the handlers are of
 }
 
 // deployment is a database and brokers with the builds that run.
@@ -111,7 +112,7 @@ func (d *deployment) start(b build) running {
 	}
 	p := b.program(units)
 	e, err := engine.New(engine.Config{
-		Contexts: []engine.Context{{Units: units, Subscriptions: []subscription.Stream{{Name: "reading", Category: "library::book", Handlers: p.handlers, Backoff: time.Millisecond}}}},
+		Contexts: []engine.Context{{Units: units, Subscriptions: append(p.more, subscription.Stream{Name: "reading", Category: "library::book", Handlers: p.handlers, Backoff: time.Millisecond})}},
 		Brokers:  map[string]broker.Broker{"default": d.own.Connect(), "partner": d.partner.Connect()},
 		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
 		Logger:   slog.New(slog.DiscardHandler),
@@ -233,13 +234,13 @@ func builds(t *testing.T) (before, between, after build) {
 		domain.Process[*oldLending]("lending", domain.CorrelatedBy("book_id"), domain.Starts((*oldLending).hears)),
 	), partner, func(units *uow.Manager) program {
 		books := repository.New[*oldBook](units)
-		return program{func(ctx context.Context, id, first, last string) error {
+		return program{lend: func(ctx context.Context, id, first, last string) error {
 			return change(ctx, units, books, id, func() *oldBook { return &oldBook{Root: domain.RootWithID(id)} }, func(b *oldBook) {
 				b.Lent++
 				b.Reader = first + " " + last
 				b.Raise(bookLentV1{id, b.Reader})
 			})
-		}, []subscription.Handler{subscription.On(func(ctx context.Context, e bookLentV1) error {
+		}, handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e bookLentV1) error {
 			return books.Update(ctx, e.BookID, func(b *oldBook) error { b.Read++; return right(e.Reader) })
 		})}}
 	}}
@@ -248,13 +249,13 @@ func builds(t *testing.T) (before, between, after build) {
 	two := domain.StateVersion(2)
 	code := func(units *uow.Manager) program {
 		books := repository.New[*book](units)
-		return program{func(ctx context.Context, id, first, last string) error {
+		return program{lend: func(ctx context.Context, id, first, last string) error {
 			return change(ctx, units, books, id, func() *book { return &book{Root: domain.RootWithID(id)} }, func(b *book) {
 				b.Lent++
 				b.First, b.Last = first, last
 				b.Raise(bookLent{id, first, last})
 			})
-		}, []subscription.Handler{subscription.On(func(ctx context.Context, e bookLent) error {
+		}, handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e bookLent) error {
 			return books.Update(ctx, e.BookID, func(b *book) error { b.Read++; return right(e.First + " " + e.Last) })
 		})}}
 	}
