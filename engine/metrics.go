@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/internal/buildinfo"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -99,6 +100,7 @@ func bit(b bool) float64 {
 // What there is to count. Names of providers, brokers and subscriptions are the only
 // labels: there are few, and messages bring no new ones.
 var (
+	built       = gauge("waybill_build_info", "1, with the version of Waybill, the commit where it is known, and the version of Go as labels.", bit, "version", "revision", "go")
 	ready       = gauge("waybill_ready", "1 while /readyz says that the process can work.", bit)
 	providerUp  = gauge("waybill_provider_up", "1 if the database answers and its tables are right.", bit, "provider")
 	brokerUp    = gauge("waybill_broker_up", "1 if the broker answers: its topics were made, and no lane's breaker is open.", bit, "broker")
@@ -235,6 +237,8 @@ func (*collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads everything at the same time.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
+	build := buildinfo.Read()
+	built.send(to, true, build.Version, build.Revision, build.Go)
 	var all sync.WaitGroup
 	for _, d := range c.databases {
 		all.Go(func() { c.outboxOf(d, to) })

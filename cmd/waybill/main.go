@@ -18,6 +18,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/waybill-go/waybill/internal/buildinfo"
 )
 
 const (
@@ -30,6 +32,8 @@ type cli struct {
 	Config string `placeholder:"FILE" help:"Read the databases from this configuration file. Defaults to waybill.yaml, if there is one."`
 	DSN    string `name:"dsn" placeholder:"DSN" help:"Use one database: a PostgreSQL URL, or the path of a SQLite file."`
 	JSON   bool   `name:"json" help:"Write JSON."`
+
+	Version kong.VersionFlag `help:"Print the version, the commit and the Go version, and exit."`
 
 	Migrate migrateCmd `cmd:"" help:"Create or update Waybill's tables. Safe to repeat, and while services run."`
 	Outbox  struct {
@@ -96,10 +100,12 @@ func main() {
 // run is the program without its process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
+	build := buildinfo.Read()
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
 		kong.Description("Inspects and manages Waybill's tables: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
+		kong.Vars{"version": fmt.Sprintf("waybill %s (commit %s, %s)", build.Version, build.Revision, build.Go)},
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),
 	)

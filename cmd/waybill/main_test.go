@@ -391,3 +391,10 @@ func TestHelp(t *testing.T) {
 	require.Contains(t, r.stdout, "migrate")
 	require.Empty(t, r.stderr)
 }
+
+func TestVersion(t *testing.T) {
+	r := waybill(t, "--version")
+	require.Zero(t, r.code)
+	require.Regexp(t, `^waybill \S+ \(commit \S+, go1\.\S+\)\n$`, r.stdout)
+	require.Empty(t, r.stderr)
+}

@@ -32,7 +32,7 @@ func blocks(t *testing.T, path, language string) []string {
 
 func documents(t *testing.T) []string {
 	t.Helper()
-	paths := []string{"README.md", "CHANGELOG.md", "model/README.md"}
+	paths := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "model/README.md"}
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") {
 			relative, err := filepath.Rel(root, path)
@@ -76,17 +76,47 @@ func TestSnippets_StandInTheExamples(t *testing.T) {
 
 var (
 	code = regexp.MustCompile("`[^`]*`")
-	link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	link = regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 )
 
-// Links between documents lead somewhere.
+// Links between documents lead to a file, and to a heading in it.
 func TestLinks_LeadSomewhere(t *testing.T) {
 	for _, document := range documents(t) {
 		text, err := os.ReadFile(filepath.Join(root, document))
 		require.NoError(t, err)
 		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(fence.ReplaceAllString(string(text), ""), ""), -1) {
-			_, err := os.Stat(filepath.Join(root, filepath.Dir(document), m[1]))
+			target := document
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(document), m[1])
+			}
+			_, err := os.Stat(filepath.Join(root, target))
 			require.NoError(t, err, "%s links to %s", document, m[1])
+			if m[2] != "" && strings.HasSuffix(target, ".md") {
+				require.Contains(t, anchors(t, target), m[2][1:], "%s links to %s", document, m[0])
+			}
 		}
 	}
+}
+
+var (
+	heading     = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}\p{M}_ -]`)
+)
+
+// anchors are what the headings of a document are called in links, by the rule of code hosts.
+func anchors(t *testing.T, document string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, document))
+	require.NoError(t, err)
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(string(text), ""), -1) {
+		all = append(all, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+// The program of the README is the one of examples/first, whose test runs it.
+func TestReadme_ProgramIsTheFirstExample(t *testing.T) {
+	program, err := os.ReadFile(filepath.Join(root, "examples/first/main.go"))
+	require.NoError(t, err)
+	require.Equal(t, []string{string(program)}, blocks(t, "README.md", "go"))
 }
