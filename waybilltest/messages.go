@@ -50,69 +50,14 @@ func (k *Kit) Sent(broker, topic string) []Message {
 // read understands every envelope that an outbox writes.
 func read(m broker.Message) (sent Message, err error) {
 	sent = Message{Key: m.Key, Headers: m.Headers, Body: m.Body}
-	switch contentType := m.Headers["content-type"]; {
-	case m.Headers["ce-specversion"] != "":
-		attributes := map[string]string{}
-		for name, value := range m.Headers {
-			if attribute, ok := strings.CutPrefix(name, "ce-"); ok {
-				attributes[attribute] = value
-			}
-		}
-		sent.Metadata, sent.Data = ofCloudEvent(attributes), m.Body
-	case strings.HasPrefix(contentType, "application/cloudevents"):
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(m.Body, &fields); err != nil {
-			return sent, err
-		}
-		attributes := map[string]string{}
-		for name, raw := range fields {
-			var text string
-			if name != "data" && json.Unmarshal(raw, &text) == nil {
-				attributes[name] = text
-			}
-		}
-		sent.Metadata, sent.Data = ofCloudEvent(attributes), fields["data"]
-	default:
+	if m.Headers["ce-specversion"] == "" && !strings.HasPrefix(m.Headers["content-type"], "application/cloudevents") {
 		sent.Metadata, sent.Data, err = outbox.ParseEnvelope(m.Body)
+		return sent, err
 	}
+	got, err := subscription.CloudEvents()(m)
+	sent.Metadata, sent.Data = got.Metadata, got.Data
+	sent.Context = strings.TrimPrefix(got.Source, "urn:waybill:")
 	return sent, err
-}
-
-// ofCloudEvent is what a CloudEvent's attributes say. Those that have no other place
-// are extensions.
-func ofCloudEvent(attributes map[string]string) domain.Metadata {
-	m := domain.Metadata{}
-	for name, value := range attributes {
-		switch name {
-		case "id":
-			m.ID = value
-		case "type":
-			m.Type = value
-		case "source":
-			m.Context = strings.TrimPrefix(value, "urn:waybill:")
-		case "subject":
-			m.AggregateID = value
-		case "time":
-			m.Time, _ = time.Parse(time.RFC3339Nano, value) // an outbox writes no other
-		case "correlationid":
-			m.CorrelationID = value
-		case "causationid":
-			m.CausationID = value
-		case "tenantid":
-			m.TenantID = value
-		case "traceparent":
-			m.Traceparent = value
-		case "sequence":
-			m.Sequence = value
-		case "specversion", "datacontenttype":
-		default:
-			if m.Extensions == nil {
-				m.Extensions = map[string]string{}
-			}
-			m.Extensions[name] = value
-		}
-	}
-	return m
 }
 
 // Decode reads the data of a message as E.
