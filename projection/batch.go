@@ -174,16 +174,19 @@ func (t *Table[R]) Upsert(ctx context.Context, key any, change func(*R)) error {
 	return t.change(ctx, key, change, true)
 }
 
+// at is where a handler writes a row of a key: empty is one that has nothing but the key.
+func (t *Table[R]) at(ctx context.Context, key any) (b *batch, c *changes, k string, empty reflect.Value, err error) {
+	if b, err = batchOf(ctx); err == nil {
+		c, err = b.table(t, t.name, t.schema)
+	}
+	if err == nil {
+		k, empty, err = c.keyFor(b.db.QueryGen(), key)
+	}
+	return b, c, k, empty, err
+}
+
 func (t *Table[R]) change(ctx context.Context, key any, change func(*R), insert bool) error {
-	b, err := batchOf(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := b.table(t, t.name, t.schema)
-	if err != nil {
-		return err
-	}
-	k, from, err := c.keyFor(b.db.QueryGen(), key)
+	b, c, k, from, err := t.at(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -231,15 +234,7 @@ func (e *MissingRowError) Error() string {
 
 // Remove removes the row of a key, if there is one.
 func (t *Table[R]) Remove(ctx context.Context, key any) error {
-	b, err := batchOf(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := b.table(t, t.name, t.schema)
-	if err != nil {
-		return err
-	}
-	k, _, err := c.keyFor(b.db.QueryGen(), key)
+	_, c, k, _, err := t.at(ctx, key)
 	if err != nil {
 		return err
 	}
