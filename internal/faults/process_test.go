@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // program is this package's test binary without the race detector, which would
@@ -208,9 +210,5 @@ const (
 
 func eventually(t *testing.T, condition func() bool, format string, args ...any) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); <-time.After(tick) {
-		if time.Now().After(deadline) {
-			require.FailNow(t, "waited in vain", "%v: %s", patience, fmt.Sprintf(format, args...))
-		}
-	}
+	waittest.Until(t, condition, append([]any{format}, args...)...)
 }

@@ -165,7 +165,12 @@ func (n *node) sales(ctx context.Context, p uow.Provider) error {
 		if err != nil {
 			return err
 		}
-		if err := s.place(ctx, from, n.cfg.To, salesAtOnce, func() { time.Sleep(n.cfg.Pause) }); err != nil { //nolint:forbidigo // the pace of customers
+		if err := s.place(ctx, from, n.cfg.To, salesAtOnce, func() {
+			select { // the pace of customers
+			case <-time.After(n.cfg.Pause):
+			case <-ctx.Done():
+			}
+		}); err != nil {
 			return err
 		}
 		n.say("placed")
