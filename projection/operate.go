@@ -391,3 +391,45 @@ func (r *Runner) await(ctx context.Context, g *program, tell func(Progress)) err
 		}
 	}
 }
+
+// importer is the owner of leases that HoldAtBeginning has taken.
+const importer = "waybill history import"
+
+// HoldAtBeginning keeps projections that have read nothing yet from beginning, for a time or
+// until [LetBegin], so that they see what tx and those that follow put at the beginning of the
+// history; it fails if one has read on. The leases are taken away: who has one may have read
+// a page that is without it, and its commit changes nothing then.
+func HoldAtBeginning(ctx context.Context, tx bun.Tx, length time.Duration) error {
+	if !sqlite(tx) {
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM projection_positions ORDER BY projection, build, shard FOR UPDATE"); err != nil {
+			return fmt.Errorf("projection: hold all at the beginning: %w", err)
+		}
+	}
+	// What is read has a later snapshot than the lock, see lockBuilds.
+	builds, err := load(ctx, tx, nil)
+	if err != nil {
+		return err
+	}
+	for _, b := range builds {
+		if slices.ContainsFunc(b.shards, func(s shard) bool { return s.position != beginning }) {
+			return fmt.Errorf("projection %s, build %d, has read the history beyond its beginning, and would never see what comes before: deploy programs without the projection, run `waybill projections retire %s`, import, and deploy them with it again, which builds it anew",
+				b.projection, b.build, b.projection)
+		}
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE projection_positions SET fence = fence + 1, owner = ?, locked_until = "+dbtime.In(tx.Dialect(), length), importer); err != nil {
+		return fmt.Errorf("projection: hold all at the beginning: %w", err)
+	}
+	return nil
+}
+
+// LetBegin lets projections begin that were held.
+func LetBegin(ctx context.Context, db bun.IDB) error {
+	past := "'-infinity'"
+	if sqlite(db) {
+		past = "''"
+	}
+	if _, err := db.ExecContext(ctx, "UPDATE projection_positions SET locked_until = "+past+" WHERE owner = ?", importer); err != nil {
+		return fmt.Errorf("projection: let all begin: %w", err)
+	}
+	return nil
+}

@@ -68,6 +68,10 @@ type cli struct {
 		Skip    skipProjectionCmd    `cmd:"" help:"Let a stopped build continue without the event it stopped at."`
 		Retire  retireProjectionCmd  `cmd:"" help:"Remove a projection that no program declares any more, or one of its builds."`
 	} `cmd:"" help:"Manage projections: read tables built from the history. waybill outbox log shows who did what."`
+	History struct {
+		Head   historyHeadCmd   `cmd:"" help:"Show the highest and lowest positions of the history, and which contexts keep their events."`
+		Import importHistoryCmd `cmd:"" help:"Add to the history events that were raised before it began and are still in the outbox. Refused once a projection has read past its beginning. Safe to interrupt and repeat, and while services run."`
+	} `cmd:"" help:"Manage the history: the events that are kept. waybill outbox log shows who did what."`
 	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what is waiting there."`
 	DeadLetters struct {
 		List    listLettersCmd    `cmd:"" help:"List dead letters in the order in which they were parked; without --status, the open ones."`
