@@ -45,7 +45,7 @@ func (s sight) reasons() []reason {
 				all = append(all, reason{
 					Code: "history_waits", State: degraded, Provider: provider, lasting: settling,
 					what:   "the history of context " + context + " has not begun, and its events are not kept; it waits for " + waits,
-					remedy: "It continues by itself. A transaction that has been writing for long is in pg_stat_activity: end it if it goes on for ever.",
+					remedy: "It begins by itself. pg_stat_activity shows which transaction has been writing for long: end it if it never commits.",
 				})
 			}
 		}

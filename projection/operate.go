@@ -412,7 +412,7 @@ func HoldAtBeginning(ctx context.Context, tx bun.Tx, length time.Duration) error
 	}
 	for _, b := range builds {
 		if slices.ContainsFunc(b.shards, func(s shard) bool { return s.position != beginning }) {
-			return fmt.Errorf("projection %s, build %d, has read the history beyond its beginning, and would never see what comes before: deploy programs without the projection, run `waybill projections retire %s`, import, and deploy them with it again, which builds it anew",
+			return fmt.Errorf("projection %s, build %d, has read the history beyond its beginning, and would never see what comes before: deploy programs without the projection, run `waybill projections retire %s`, import, and deploy them with it again, which rebuilds it",
 				b.projection, b.build, b.projection)
 		}
 	}
