@@ -373,7 +373,7 @@ func TestWatchdog_TheGuideHasAll(t *testing.T) {
 		return slices.Compact(found)
 	}
 	const guide = "../docs/guides/alerts-and-health.md"
-	want := append(read("reasons.go", `(?:Code: "|limit\(")(\w+)"`), read("projections.go", `Code: "(\w+)"`)...)
+	want := append(read("reasons.go", `(?:Code: +"|limit\(")(\w+)"`), read("projections.go", `Code: +"(\w+)"`)...)
 	for _, limited := range read("reasons.go", `limit\("(\w+)"`) {
 		want = append(want, limited+"_critical")
 	}
