@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybill-go/waybill/broker"
@@ -196,4 +198,43 @@ func TestTransact_WhileKafkaIsAway(t *testing.T) {
 	_, mark := transact(t, b, id)
 	require.Equal(t, int64(1), mark.N)
 	received(t, b, name, 1)
+}
+
+// Kafka has forgotten an id that was idle for longer than transactional.id.expiration.ms, and
+// its producer's number with it. Nothing of the call is stored, no row pays, and who opens
+// the id again goes on behind its mark.
+func TestTransact_AnIDThatExpiredIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	for _, key := range []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn} {
+		t.Run(key.Name(), func(t *testing.T) {
+			t.Parallel()
+			c := fake(t)
+			b := openFake(t, c, nil)
+			id := newID()
+			tx, _ := transact(t, b, id)
+			require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 1}, run("topic", "a", 0, 2)))
+			top := key == kmsg.AddOffsetsToTxn || key == kmsg.EndTxn
+			forgotten := c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, TopLevel: top, Err: kerr.InvalidProducerIDMapping, Count: -1})
+			err := tx.Publish(bounded(t), broker.Mark{N: 2}, run("topic", "a", 2, 2))
+			require.Error(t, err)
+			require.Positive(t, forgotten.Hits())
+			if !errors.Is(err, broker.ErrUndecided) { // Then the mark says.
+				failed := map[int]error{0: err}
+				if partly, ok := errors.AsType[*broker.PublishError](err); ok {
+					failed = partly.Failed
+				}
+				for _, err := range failed {
+					require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+				}
+			}
+			t.Log(err)
+			forgotten.Remove()
+			tx.Close()
+			tx, mark := transact(t, b, id)
+			require.Equal(t, int64(1), mark.N)
+			require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 3}, run("topic", "a", 4, 1)))
+			all, _ := received(t, b, "topic", 3)
+			require.Equal(t, []string{"0", "1", "4"}, all)
+		})
+	}
 }

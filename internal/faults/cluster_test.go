@@ -88,6 +88,63 @@ func comeAndGo(t *testing.T, apart bool) {
 	}
 }
 
+// O1: engines that publish in transactions, while leaders move, those of the transactions and
+// of the marks among them, and each server is killed and comes back; and then Kafka forgets
+// the ids of engines that have nothing to do. Each message is there once for who reads what
+// is committed, in order, and none has paid.
+func TestCluster_O1_S1_12_TransactionsWhileServersComeAndGo(t *testing.T) {
+	if !long() {
+		return
+	}
+	c := kafkatest.Start(t, kafkatest.Config{Brokers: 3, Apart: true, Settings: []string{
+		"transactional.id.expiration.ms=8000", "transaction.remove.expired.transaction.cleanup.interval.ms=500",
+	}})
+	w := newWorldOn(t, strings.Join(c.Addresses(), ","), 40, 1<<20)
+	engine := func() *process {
+		return w.engine(exactly(""), lease(10*time.Second), func(n *nodeConfig) { n.Outbox.PublishTimeout = 5 * time.Second })
+	}
+	first, second := engine(), engine()
+	writer := w.writer(40, 2, 60*time.Millisecond)
+	topics := []string{w.prefix + accountTopic, "__transaction_state", "__consumer_offsets"}
+	w.publishes(200)
+	lead := func(id int) {
+		for _, topic := range topics {
+			c.Lead(topic, id)
+			w.publishes(50)
+		}
+	}
+	for id := 1; id <= 3; id++ {
+		w.disturb("leader move", func() { lead(id) })
+	}
+	for id := 1; id <= 3; id++ {
+		w.disturb("lost server", func() {
+			lead(id)
+			c.Kill(id)
+			w.publishes(300)
+			c.Up(id)
+		})
+		w.publishes(100)
+	}
+	for range 2 {
+		writer.terminate()
+		w.drain()
+		eventually(t, func() bool {
+			known, err := c.Admin().ListTransactions(t.Context(), nil, nil)
+			require.NoError(t, err)
+			return len(known) == 0
+		}, "Kafka has forgotten all ids")
+		writer = w.writer(40, 2, 60*time.Millisecond)
+		w.publishes(200)
+	}
+	writer.terminate()
+	w.drain()
+	first.terminate()
+	second.terminate()
+	r := w.check()
+	require.Zero(t, r.duplicates)
+	require.Zero(t, r.abandoned+r.paid)
+}
+
 // disturb notes for the checker that Kafka is not as it should be, while do runs.
 func (w *world) disturb(kind string, do func()) {
 	w.t.Helper()
