@@ -70,6 +70,7 @@ type consumer struct {
 	session    *session         // The latest.
 	failed     error            // Why nothing more will come.
 	state      broker.State     // But for the connection's.
+	missing    missing
 }
 
 var (
@@ -231,9 +232,10 @@ func (c *consumer) State() broker.State {
 	defer c.mu.Unlock()
 	away, back := c.b.away()
 	if away != nil && c.failed == nil {
-		return broker.State{Since: away.since, LastError: away.err}
+		return broker.State{Since: away.since, LastError: away.err, Missed: c.missing.count}
 	}
 	s := c.state
+	s.Missed = c.missing.count
 	if s.Joined && back.After(s.Since) { // It was too short for the pump to notice.
 		s.Since = back
 	}

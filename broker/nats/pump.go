@@ -90,6 +90,7 @@ func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (re
 	}
 	c.mu.Lock()
 	own := c.pin
+	c.missing.looked(info.Delivered)
 	c.mu.Unlock()
 	if info.NumAckPending == 0 || (pinned != "" && pinned != own) {
 		return false, nil
@@ -97,11 +98,11 @@ func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (re
 	return true, c.reset(ctx, reconnected)
 }
 
-// missing says whether the server has made more deliveries than this member saw,
+// behind says whether the server has made more deliveries than this member saw,
 // and seen, how many it saw. Where that was so before and nothing came since, they
 // got lost on their way, and the consumer has to start over. The next delivery
 // would show the same: this is for the time until then.
-func (c *consumer) missing(ctx context.Context, reconnected <-chan struct{}, before uint64) (seen uint64, gap error) {
+func (c *consumer) behind(ctx context.Context, reconnected <-chan struct{}, before uint64) (seen uint64, gap error) {
 	seen = c.seen()
 	if seen == 0 || !c.sentMore(ctx, reconnected, seen) || c.seen() != seen {
 		return 0, nil
@@ -147,8 +148,14 @@ func (c *consumer) info(ctx context.Context, reconnected <-chan struct{}) (*jets
 func (c *consumer) reset(ctx context.Context, reconnected <-chan struct{}) error {
 	ctx, cancel := until(ctx, reconnected, c.b.timing.absence)
 	defer cancel()
-	_, err := c.b.js.ResetConsumer(ctx, c.stream, c.name)
-	return err
+	start, err := c.b.js.ResetConsumer(ctx, c.stream, c.name)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missing.starts(start.ResetSeq)
+	return nil
 }
 
 // take keeps a message for Receive. It returns false if messages before it are
@@ -161,6 +168,7 @@ func (c *consumer) take(m *nats.Msg, pin string) bool {
 	if c.tenure == nil || c.tenure.pin != pin {
 		c.renew(pin)
 	}
+	c.missing.came(meta.Sequence)
 	if meta.Sequence.Consumer != c.tenure.next {
 		c.renew(pin)
 		return false

@@ -98,7 +98,7 @@ func (s *session) run(ctx context.Context, reconnected <-chan struct{}) error {
 		case <-s.wake:
 		case <-look.C:
 		case <-check.C:
-			if stalled, err = s.c.missing(ctx, reconnected, stalled); err != nil {
+			if stalled, err = s.c.behind(ctx, reconnected, stalled); err != nil {
 				return err
 			}
 		case <-reconnected:

@@ -154,3 +154,126 @@ func TestDeletedConsumerOrStreamShows_B9(t *testing.T) {
 		})
 	}
 }
+
+// limit has the topic's stream keep so many messages.
+func limit(t *testing.T, b *nats.Broker, messages int64) {
+	t.Helper()
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), "ordering_order")
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgs = messages
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+}
+
+func missed(c broker.Consumer) int64 { return c.(broker.Stateful).State().Missed }
+
+// B10: what the stream's limits removed while a member was behind is counted, once.
+func TestMissedWhileBehind_B10(t *testing.T) {
+	t.Parallel()
+	b := newHost(t).patient(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	large := make([]byte, 1<<20)
+	send := func(n, m int) {
+		for ; n < m; n++ {
+			call := message("a", n)
+			call.Body = large
+			require.NoError(t, b.Publish(t.Context(), []broker.Message{call}))
+		}
+	}
+	send(0, 1)
+	c := join(t, b)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 1)...))
+	send(1, 10) // Two of these wait in it.
+	limit(t, b, 3)
+	held := receive(t, c, 1)
+	for held[len(held)-1].ID != "a-9" {
+		held = append(held, receive(t, c, 1)...)
+	}
+	require.Less(t, len(held), 9)
+	require.EqualValues(t, 9-len(held), missed(c))
+	require.NoError(t, b.Conn().ForceReconnect())
+	requireLost(t, held...)
+	receive(t, c, 3)
+	require.EqualValues(t, 9-len(held), missed(c), "what comes again isn't missed again")
+}
+
+// B10: what was removed while nobody was there is counted by who comes next, also
+// where the server asks for a new start; what other members got is none of it.
+func TestMissedWhileAway_B10(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	one, two := h.patient(t), h.patient(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, one, 0, 10)
+	c := join(t, one)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 10)...))
+	require.Zero(t, missed(c))
+	require.NoError(t, c.Close(t.Context()))
+	limit(t, one, 15)
+	publish(t, one, 10, 40)
+
+	c = join(t, one)
+	got := receive(t, c, 15)
+	requireBodies(t, 25, got)
+	require.EqualValues(t, 15, missed(c))
+	successor := join(t, two)
+	require.NoError(t, c.Ack(t.Context(), got...))
+	publish(t, one, 40, 50)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 5)...))
+	require.NoError(t, c.Close(t.Context()))
+	require.EqualValues(t, 15, missed(c), "it doesn't fall")
+	requireBodies(t, 45, receive(t, successor, 5))
+	require.Zero(t, missed(successor))
+}
+
+// B10: what was removed after a member's death is counted, too.
+func TestMissedAfterADeath_B10(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	one, two := h.dying(t), h.quick(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, two, 0, 10)
+	c := join(t, one)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 10)[:5]...))
+	one.Conn().Close()
+	limit(t, two, 15)
+	publish(t, two, 10, 40)
+	successor := join(t, two)
+	requireBodies(t, 25, receive(t, successor, 1))
+	require.EqualValues(t, 15, missed(successor), "and not the five that were in hand")
+}
+
+// B10: in a stream of several topics nobody knows what of it was this one's.
+func TestMissedIsNotToldOfASharedStream_B10(t *testing.T) {
+	t.Parallel()
+	b := newHost(t).patient(t)
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "all", Subjects: []string{topic, "other"}})
+	require.NoError(t, err)
+	c := join(t, b)
+	for n := range 5 {
+		publish(t, b, n, n+1)
+		other := message("a", n)
+		other.Topic = "other"
+		require.NoError(t, b.Publish(t.Context(), []broker.Message{other}))
+	}
+	requireBodies(t, 0, receive(t, c, 5))
+	require.Zero(t, missed(c))
+}
+
+// B10: who may not look at the stream consumes all the same.
+func TestMissedNeedsTheStream_B10(t *testing.T) {
+	t.Parallel()
+	admin, user := restricted(t, server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$JS.API.STREAM.INFO.>"}}})
+	a := openQuick(t, admin)
+	require.NoError(t, a.EnsureTopics(t.Context(), topic))
+	publish(t, a, 0, 1)
+	b, err := nats.OpenQuick(t.Context(), nats.Config{URL: user})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.Close(context.Background()) }) // To leave its group it needs the right, too.
+	requireBodies(t, 0, receive(t, join(t, b), 1))
+}
