@@ -7,6 +7,7 @@ package broker
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"time"
 )
@@ -188,6 +189,20 @@ type Settings interface {
 	// Decode fills in into, a pointer to a struct with yaml tags. A key that
 	// into does not have is an error.
 	Decode(into any) error
+}
+
+// Logging is what [Settings] may be, too.
+type Logging interface {
+	// Logger is where the adapter logs; nil: to [slog.Default].
+	Logger() *slog.Logger
+}
+
+// LoggerOf is where an adapter with these settings logs; nil: they say nothing of it.
+func LoggerOf(s Settings) *slog.Logger {
+	if l, ok := s.(Logging); ok {
+		return l.Logger()
+	}
+	return nil
 }
 
 // Opener opens a broker from its settings. Each adapter exports one, such as

@@ -20,6 +20,7 @@ func ConfigFrom(s broker.Settings) (Config, error) {
 	if settings.Acks != "" && settings.Acks != "all" {
 		return Config{}, fmt.Errorf("kafka: acks is %q: with less than all, an acknowledged message is lost when its leader fails; write acks: all, or leave it out", settings.Acks)
 	}
+	settings.Logger = broker.LoggerOf(s)
 	return settings.Config, nil
 }
 

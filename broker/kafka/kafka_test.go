@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -154,6 +155,25 @@ func (s settings) Decode(into any) error {
 	d := yaml.NewDecoder(strings.NewReader(string(s)))
 	d.KnownFields(true)
 	return d.Decode(into)
+}
+
+// logging is settings that say where to log.
+type logging struct {
+	settings
+	logger *slog.Logger
+}
+
+func (l logging) Logger() *slog.Logger { return l.logger }
+
+func TestConfigFrom_TheLoggerIsTheProgramsOwn(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	conf, err := kafka.ConfigFrom(logging{"{addresses: [\"127.0.0.1:1\"]}", log})
+	require.NoError(t, err)
+	require.Same(t, log, conf.Logger)
+	conf, err = kafka.ConfigFrom(settings("{addresses: [\"127.0.0.1:1\"]}"))
+	require.NoError(t, err)
+	require.Nil(t, conf.Logger)
 }
 
 func TestFromSettings(t *testing.T) {

@@ -226,7 +226,9 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 	return int64(info.NumPending) + int64(info.NumAckPending), nil
 }
 
-// State implements [broker.Stateful]. A member that stands by has joined.
+// State implements [broker.Stateful]. A member that stands by has joined. Missed is what
+// the stream's limits removed, where EnsureTopics made the stream, or it has no other
+// topics and this retention; it needs the right to $JS.API.STREAM.INFO.
 func (c *consumer) State() broker.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,6 +13,7 @@ package config
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
@@ -23,6 +24,8 @@ import (
 type Kinds struct {
 	Providers map[string]OpenProvider  // By dialect.
 	Brokers   map[string]broker.Opener // By kind.
+	// Logger is where brokers log, and the engine. Defaults to slog.Default().
+	Logger *slog.Logger
 }
 
 // OpenProvider opens a database from its part of the file. Each adapter exports

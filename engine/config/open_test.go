@@ -125,6 +125,26 @@ func newWorld() *world {
 	return w
 }
 
+// A program says once where to log; brokers without that say nothing of it.
+func TestLoad_BrokersLogWhereTheEngineDoes(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, want := range []*slog.Logger{log, nil} {
+		w := newWorld()
+		w.Logger = want
+		open := w.Kinds.Brokers["memory"]
+		var got *slog.Logger
+		w.Kinds.Brokers["memory"] = func(ctx context.Context, s broker.Settings) (broker.Broker, error) {
+			got = broker.LoggerOf(s)
+			return open(ctx, s)
+		}
+		s, err := Load(t.Context(), write(t, smallest), ordering, w.Kinds)
+		require.NoError(t, err)
+		require.Same(t, want, got)
+		require.Same(t, want, s.Engine.Logger)
+		require.NoError(t, s.Close(t.Context()))
+	}
+}
+
 func TestLoad(t *testing.T) {
 	w := newWorld()
 	s, err := Load(t.Context(), write(t, smallest+`outbox:

@@ -82,7 +82,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
-	s.Engine = engine.Config{Units: []*uow.Manager{s.Units}, Brokers: brokers, Outbox: f.Outbox, DeadLetters: f.DeadLetters, Server: f.Server}
+	s.Engine = engine.Config{Units: []*uow.Manager{s.Units}, Brokers: brokers, Outbox: f.Outbox, DeadLetters: f.DeadLetters, Server: f.Server, Logger: k.Logger}
 	return s, nil
 }
 
@@ -138,6 +138,7 @@ func (f *File) openBrokers(ctx context.Context, k Kinds) (map[string]broker.Brok
 	own := slices.DeleteFunc(slices.Clone(f.brokers), func(b brokerEntry) bool { return b.shares != "" })
 	secrets := byName(f.brokers, func(b brokerEntry) (string, settings) { return b.name, b.settings })
 	opened, err := each(own, func(b brokerEntry) (broker.Broker, error) {
+		b.settings.logger = k.Logger
 		opened, err := k.Brokers[b.kind](ctx, b.settings)
 		if err != nil {
 			return nil, fmt.Errorf("config: brokers.%s: %w", b.name, secret.ErrorOf(err, secrets[b.name]))

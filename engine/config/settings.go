@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,9 +21,16 @@ type settings struct {
 	file, path string
 	node       *yaml.Node
 	generic    []string // keys that are not the adapter's
+	logger     *slog.Logger
 }
 
-var _ broker.Settings = settings{}
+var (
+	_ broker.Settings = settings{}
+	_ broker.Logging  = settings{}
+)
+
+// Logger implements [broker.Logging].
+func (s settings) Logger() *slog.Logger { return s.logger }
 
 // Decode fills in into, a pointer to a struct with yaml tags, from the file and
 // from variables such as WAYBILL_PROVIDERS_DEFAULT_DSN. Keys that into doesn't

@@ -257,6 +257,7 @@ func fromSettings(ctx context.Context, s broker.Settings, address string) (broke
 		return nil, errors.New("nats: credentials, nkey and replicas go with url: remove them")
 	case own:
 		settings.Listen = cmp.Or(settings.Listen, address)
+		settings.Logger = broker.LoggerOf(s)
 		return open(Open(ctx, settings.Config))
 	case settings.Listen != "" || settings.SyncInterval != 0:
 		return nil, errors.New("nats: listen and sync_interval go with embedded: remove them")
