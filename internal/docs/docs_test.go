@@ -120,3 +120,14 @@ func TestReadme_ProgramIsTheFirstExample(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{string(program)}, blocks(t, "README.md", "go"))
 }
+
+// The site's navigation has every page: scripts/site fails otherwise, but isn't run with every change.
+func TestSite_NavigationHasEveryPage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "mkdocs.yml"))
+	require.NoError(t, err)
+	for _, document := range documents(t) {
+		if page, ok := strings.CutPrefix(document, "docs/"); ok {
+			require.Regexp(t, "(?m) "+regexp.QuoteMeta(page)+"$", string(text))
+		}
+	}
+}
