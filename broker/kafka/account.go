@@ -51,6 +51,9 @@ func (a *account) of(at place) fate {
 // doubt says that the batch may be stored.
 func (f fate) doubt() bool { return f.unclear || f.sent > f.answered }
 
+// stored says that Kafka has said so of the batch.
+func (f fate) stored() bool { return f.sent > 0 && !f.doubt() && f.last == nil }
+
 // request is a produce request that is out.
 type request struct {
 	account int // Whose it is: an answer may come late.

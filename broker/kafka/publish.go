@@ -41,7 +41,9 @@ const (
 type producer struct {
 	client *kgo.Client
 	wire   *wire
-	broken bool // The last call was given up.
+	opts   []kgo.Opt // Of the next client; none with a transactional id, which is opened anew after a failure.
+	broken bool      // The last call was given up.
+	stale  bool      // A topic was missing: see renew.
 }
 
 // producer makes one. more are options of one with a transactional id.
@@ -72,7 +74,27 @@ func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 		client.Close()
 		return nil, err
 	}
-	return &producer{client: client, wire: w}, nil
+	return &producer{client: client, wire: w, opts: opts}, nil
+}
+
+// renew goes on with a new client, and so with a new producer's id, after a topic was
+// missing. The old one asks for the topic for ever. To have it forget the topic loses
+// messages: it would then number the topic's batches from 0 again under the same id, and a
+// partition that was there all the time takes the next batch for its first one, says that
+// it is stored and doesn't store it.
+func (p *producer) renew() error {
+	if !p.stale || p.opts == nil {
+		return nil
+	}
+	p.wire.close()
+	p.client.Close()
+	p.wire.open()
+	client, err := kgo.NewClient(p.opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	p.client, p.stale = client, false
+	return nil
 }
 
 func (p *producer) close() {
@@ -89,6 +111,10 @@ func (p *producer) publish(ctx context.Context, c *call, among []int) {
 		}
 		if ctx.Err() != nil {
 			c.abandon(broker.ScopeUnknown, context.Cause(ctx))
+			return
+		}
+		if err := p.renew(); err != nil {
+			c.abandon(broker.ScopeBroker, err)
 			return
 		}
 		p.send(ctx, c, round)
@@ -162,11 +188,11 @@ type ending struct {
 // settle settles a message, unless its batch is to be sent in halves.
 func (p *producer) settle(c *call, i int, e ending) {
 	r := &c.records[i]
-	if r.err == nil {
+	f, code := e.of(r.place()), codeOf(r.err)
+	if r.err == nil || f.stored() { // kgo may give up a topic of which a batch is stored.
 		r.state = stored
 		return
 	}
-	f, code := e.of(r.place()), codeOf(r.err)
 	if e.why != nil && errors.Is(r.err, kgo.ErrAborting) {
 		r.err = e.why
 	}
@@ -178,7 +204,7 @@ func (p *producer) settle(c *call, i int, e ending) {
 		r.err = fmt.Errorf("%w; Kafka said last: %w", r.err, code)
 	}
 	if code == kerr.UnknownTopicOrPartition || code == kerr.UnknownTopicID {
-		p.client.PurgeTopicsFromProducing(r.Topic) // Or kgo would ask for it for ever.
+		p.stale = true
 		r.err = fmt.Errorf("it doesn't exist: create it, or let EnsureTopics do so: %w", r.err)
 	}
 	r.err = fmt.Errorf("kafka: topic %s, partition %d: %w", r.Topic, r.Partition, r.err)

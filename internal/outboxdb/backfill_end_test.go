@@ -65,7 +65,7 @@ func TestBackfill_KilledInTheMiddle(t *testing.T) {
 				hook.n.Store(at.n)
 				hooked := p.As.WithQueryHook(hook)
 				_, err := outboxdb.New(hooked, hooked).BackfillAtOnce(ctx, toPartner)
-				require.ErrorContains(t, err, "back-fill of partner; when it is run again, it goes on from there")
+				require.ErrorContains(t, err, "back-fill of partner; run it again to continue from there")
 				require.Equal(t, []string{"partner"}, p.joining())
 				require.GreaterOrEqual(t, len(p.got()), at.copied)
 				p.backfill()
@@ -255,7 +255,7 @@ func TestBackfill_Refused(t *testing.T) {
 		p.joins()
 		b.Target.Envelope, b.Target.Extensions = outbox.CloudEvents, []string{"ключ"}
 		_, err = p.BackfillAtOnce(t.Context(), b)
-		require.ErrorContains(t, err, "goes on from there: row ")
+		require.ErrorContains(t, err, "from there: row ")
 		require.ErrorContains(t, err, "can't be a CloudEvent for broker partner")
 		b.Target.Extensions = []string{"region"}
 		done, err = p.BackfillAtOnce(t.Context(), b)

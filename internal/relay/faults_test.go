@@ -325,7 +325,7 @@ func TestHealth_O4_IfAllCallsHangItIsSaid(t *testing.T) {
 		for name, trouble := range w.store.Members() {
 			require.Contains(t, trouble, "did not return", name)
 		}
-		require.Positive(t, w.logs.count("a call of the broker does not return"))
+		require.Positive(t, w.logs.count("a call to the broker does not return"))
 		require.Equal(t, 2, w.logs.count("the broker does not answer; rows wait until it does"))
 		close(hanging)
 		a.broker.down(false)
