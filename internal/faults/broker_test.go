@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -47,7 +48,7 @@ func outage(t *testing.T, down, up func()) {
 	})
 	w.drain()
 	over := time.After(away)
-	fault, since := incident{Kind: "silence", From: time.Now()}, w.now()
+	fault, since := verdict.Incident{Kind: "silence", From: time.Now()}, w.now()
 	t.Cleanup(up) // whatever happens, for those that come after
 	down()
 	w.move(20, rows/20)
@@ -65,7 +66,7 @@ func outage(t *testing.T, down, up func()) {
 	fault.Until = time.Now()
 	w.note(fault)
 	r := w.check()
-	require.Equal(t, rows+20, r.events)
+	require.Equal(t, rows+20, r.Events)
 	e.terminate()
 }
 
@@ -84,7 +85,7 @@ func silence(t *testing.T) {
 	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
 	for range rounds {
 		w.publishes(100)
-		fault := incident{Kind: "silence", From: time.Now()}
+		fault := verdict.Incident{Kind: "silence", From: time.Now()}
 		ownKafka.signal(t, syscall.SIGSTOP)
 		since := w.now()
 		eventually(t, func() bool {
@@ -131,8 +132,8 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 				return w.published() == 998-waiting && w.count("outbox WHERE status = 'abandoned'") == 2
 			}, "the others are published")
 			r := w.check(large[accountID(3)], large[accountID(7)])
-			require.Zero(t, r.odd())
-			require.Equal(t, 998-waiting, r.deliveries-r.duplicates)
+			require.Zero(t, r.Odd())
+			require.Equal(t, 998-waiting, r.Deliveries-r.Duplicates)
 			why := func(i int) string {
 				return strings.Join(w.strings("SELECT failure_class || ', ' || attempts || ': ' || last_error FROM outbox WHERE message_id = $1", large[accountID(i)]), "")
 			}

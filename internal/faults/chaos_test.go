@@ -104,9 +104,9 @@ func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
 	}
 	w.drain()
 	r := w.check()
-	require.Positive(t, r.incidents["kills"])
-	require.Positive(t, r.incidents["stops"])
-	require.Positive(t, r.taken)
+	require.Positive(t, r.Incidents["kills"])
+	require.Positive(t, r.Incidents["stops"])
+	require.Positive(t, r.Taken)
 	for _, v := range victims[:4] {
 		v.process.until("running", 1)
 		v.process.terminate()
@@ -137,7 +137,7 @@ func TestKill_TenTimesInARow(t *testing.T) {
 	w.engine(slow)
 	w.drain()
 	r := w.check()
-	require.Equal(t, 10, r.incidents["kills"])
-	require.Positive(t, r.taken)
-	require.Zero(t, r.abandoned)
+	require.Equal(t, 10, r.Incidents["kills"])
+	require.Positive(t, r.Taken)
+	require.Zero(t, r.Abandoned)
 }

@@ -206,8 +206,8 @@ func clocks(t *testing.T) {
 	}
 	w.drain()
 	r := w.check() // among others that no running lease was broken
-	require.Zero(t, r.incidents["late renewals"])
-	require.Positive(t, r.taken)
+	require.Zero(t, r.Incidents["late renewals"])
+	require.Positive(t, r.Taken)
 	slow.terminate()
 }
 

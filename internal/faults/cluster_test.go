@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // O1, S1-12, C-65: three servers of Kafka, three replicas of which two have to be in sync.
@@ -81,7 +82,7 @@ func comeAndGo(t *testing.T, apart bool) {
 	eventually(t, func() bool { return w.count("effects") == w.count("outbox") }, "all have taken effect")
 	w.inOrder()
 	r := w.check()
-	require.Zero(t, r.abandoned+r.paid)
+	require.Zero(t, r.Abandoned+r.Paid)
 	for _, e := range []*process{first, second} {
 		e.until("running", 1)
 		e.terminate()
@@ -141,14 +142,14 @@ func TestCluster_O1_S1_12_TransactionsWhileServersComeAndGo(t *testing.T) {
 	first.terminate()
 	second.terminate()
 	r := w.check()
-	require.Zero(t, r.duplicates)
-	require.Zero(t, r.abandoned+r.paid)
+	require.Zero(t, r.Duplicates)
+	require.Zero(t, r.Abandoned+r.Paid)
 }
 
 // disturb notes for the checker that Kafka is not as it should be, while do runs.
 func (w *world) disturb(kind string, do func()) {
 	w.t.Helper()
-	fault := incident{Kind: kind, From: time.Now()}
+	fault := verdict.Incident{Kind: kind, From: time.Now()}
 	do()
 	fault.Until = time.Now().Add(5 * time.Second) // what is out may still end late
 	w.note(fault)

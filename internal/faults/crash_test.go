@@ -32,7 +32,7 @@ func TestCrash_D2_A30_APoisonRowEndsAfterFiveCrashes(t *testing.T) {
 	}, "all rows are finished")
 	require.Equal(t, 5, crashes)
 	r := w.check(poison)
-	require.Equal(t, 1, r.abandoned)
+	require.Equal(t, 1, r.Abandoned)
 	require.Equal(t, []string{"crash"}, w.strings("SELECT failure_class FROM outbox WHERE message_id = $1", poison))
 	require.Equal(t, 499, w.published())
 }

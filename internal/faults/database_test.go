@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // S3-26: while calls of the broker take five seconds, no session of the database
@@ -69,7 +71,7 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 	}
 	for range rounds {
 		w.publishes(100)
-		fault := incident{Kind: "cut", From: time.Now()}
+		fault := verdict.Incident{Kind: "cut", From: time.Now()}
 		x.cut()
 		eventually(t, func() bool { return w.lapsed(0) }, "the leases run out")
 		x.mend()
@@ -78,7 +80,7 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 	}
 	w.nodes[len(w.nodes)-1].terminate()
 	w.drain()
-	require.Zero(t, w.check().paid)
+	require.Zero(t, w.check().Paid)
 }
 
 // S2-51: statements that hang are ended after a while and tried again: neither is
@@ -108,7 +110,7 @@ func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 	}
 	require.NoError(t, tx.Rollback())
 	w.drain()
-	require.Zero(t, w.check().odd())
+	require.Zero(t, w.check().Odd())
 }
 
 // proxy stands in front of the database.

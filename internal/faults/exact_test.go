@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // steps are where an engine that publishes in transactions may die: as it opens a
@@ -117,8 +118,8 @@ func TestExactlyOnce_KilledAtEveryStep(t *testing.T) {
 	w := newWorld(t, 30)
 	w.killed(kills)
 	r := w.check()
-	require.Zero(t, r.duplicates)
-	require.GreaterOrEqual(t, r.incidents["kills"], kills)
+	require.Zero(t, r.Duplicates)
+	require.GreaterOrEqual(t, r.Incidents["kills"], kills)
 }
 
 // The control: without the marks there are doubles.
@@ -131,7 +132,7 @@ func TestExactlyOnce_WithoutMarksThereAreDoubles(t *testing.T) {
 			c.Trap.Exact = "after"
 		}
 	})
-	require.Positive(t, w.check().duplicates)
+	require.Positive(t, w.check().Duplicates)
 }
 
 // exactOutage is a part of TestOutage: Kafka is killed while transactions are open.
@@ -145,7 +146,7 @@ func exactOutage(t *testing.T) {
 	writer := w.writer(30, 4, 10*time.Millisecond)
 	for range restarts {
 		w.publishes(200)
-		down := incident{Kind: "silence", From: time.Now()}
+		down := verdict.Incident{Kind: "silence", From: time.Now()}
 		ownKafka.signal(t, syscall.SIGKILL)
 		ownKafka.up(t)
 		down.Until = time.Now()
@@ -157,5 +158,5 @@ func exactOutage(t *testing.T) {
 	for _, e := range engines {
 		e.terminate()
 	}
-	require.Zero(t, w.check().duplicates)
+	require.Zero(t, w.check().Duplicates)
 }

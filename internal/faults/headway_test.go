@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // O4: of two processes one reaches the database, and Kafka no more: refused, or without
@@ -49,7 +50,7 @@ func TestHealth_O4_CutOffFromKafkaOnly(t *testing.T) {
 			writer.terminate()
 			w.drain()
 			r := w.check()
-			require.Zero(t, r.paid)
+			require.Zero(t, r.Paid)
 			a.terminate()
 			b.terminate()
 		})
@@ -73,7 +74,7 @@ func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
 	var longest time.Duration
 	for range rounds {
 		w.publishes(500)
-		fault := incident{Kind: "termination", From: time.Now()}
+		fault := verdict.Incident{Kind: "termination", From: time.Now()}
 		killed := w.count(`(SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name LIKE 'node-%') AS killed`)
 		require.Positive(t, killed)
@@ -90,7 +91,7 @@ func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
 		p.terminate()
 	}
 	w.drain()
-	require.Zero(t, w.check().paid)
+	require.Zero(t, w.check().Paid)
 }
 
 // An engine is killed with -9 in the middle of a backlog, and the next one, too: of the
@@ -111,9 +112,9 @@ func TestKill_InABacklog(t *testing.T) {
 	w.engine(func(c *nodeConfig) { c.Outbox.BatchSize = 0 })
 	w.drain()
 	r := w.check()
-	require.Equal(t, 20_000, r.events)
-	require.Positive(t, r.taken)
-	require.Less(t, r.duplicates, 4*1000)
-	require.LessOrEqual(t, r.worst, 8*500)
-	require.Zero(t, r.abandoned+r.paid)
+	require.Equal(t, 20_000, r.Events)
+	require.Positive(t, r.Taken)
+	require.Less(t, r.Duplicates, 4*1000)
+	require.LessOrEqual(t, r.Worst, 8*500)
+	require.Zero(t, r.Abandoned+r.Paid)
 }

@@ -14,17 +14,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // delivered is all that Kafka has, read without the adapter, in the order of each
 // partition.
-func (w *world) delivered() []delivery {
+func (w *world) delivered() []verdict.Delivery {
 	w.t.Helper()
 	return append(slices.Clone(w.gone), w.inKafka(w.prefix)...)
 }
 
 // inKafka is what topics have, by how their names begin.
-func (w *world) inKafka(prefix string) (all []delivery) {
+func (w *world) inKafka(prefix string) (all []verdict.Delivery) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -56,14 +57,14 @@ func (w *world) inKafka(prefix string) (all []delivery) {
 		n++
 	})
 	all = w.read(ctx, names, left, n)
-	slices.SortStableFunc(all, func(a, b delivery) int {
-		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition), cmp.Compare(a.offset, b.offset))
+	slices.SortStableFunc(all, func(a, b verdict.Delivery) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 	})
 	return all
 }
 
 // read reads n partitions up to where they end.
-func (w *world) read(ctx context.Context, topics []string, ends map[string]map[int32]int64, n int) (all []delivery) {
+func (w *world) read(ctx context.Context, topics []string, ends map[string]map[int32]int64, n int) (all []verdict.Delivery) {
 	w.t.Helper()
 	client := w.client(kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // these end a partition with transactions
@@ -82,13 +83,13 @@ func (w *world) read(ctx context.Context, topics []string, ends map[string]map[i
 			if r.Attrs.IsControl() {
 				return
 			}
-			d := delivery{topic: r.Topic, life: w.lives[r.Topic], partition: r.Partition, offset: r.Offset, key: string(r.Key), body: r.Value}
+			d := verdict.Delivery{Topic: r.Topic, Life: w.lives[r.Topic], Partition: r.Partition, Offset: r.Offset, Key: string(r.Key), Body: r.Value}
 			for _, h := range r.Headers {
 				if h.Key == "id" {
-					d.id = string(h.Value)
+					d.ID = string(h.Value)
 				}
 			}
-			if !w.told[d.id] {
+			if !w.told[d.ID] {
 				all = append(all, d)
 			}
 		})

@@ -24,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -97,7 +98,7 @@ func runNode(text string) error {
 		return err
 	}
 	named := dsn.Query()
-	named.Set("application_name", sessions(os.Getpid()))
+	named.Set("application_name", verdict.Session(os.Getpid()))
 	dsn.RawQuery = named.Encode()
 	p, err := postgres.Open(ctx, postgres.Config{DSN: dsn.String()})
 	if err != nil {

@@ -73,8 +73,8 @@ func TestStop_D1_A28_S3_25_C_46_F_13_PastTheLeaseInTheMiddleOfACall(t *testing.T
 			require.Equal(t, rows, stale(first))
 			require.Equal(t, before, w.table())
 			r := w.check()
-			require.Equal(t, rows*(c.copies-1), r.odd())
-			require.Equal(t, rows, r.taken)
+			require.Equal(t, rows*(c.copies-1), r.Odd())
+			require.Equal(t, rows, r.Taken)
 			first.terminate()
 			second.terminate()
 			require.Equal(t, before, w.table())
@@ -100,7 +100,7 @@ func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 	first.open()
 	w.drain()
 	r := w.check()
-	require.Zero(t, r.taken+r.stale+r.odd()+r.paid)
+	require.Zero(t, r.Taken+r.Stale+r.Odd()+r.Paid)
 }
 
 // elsewhere has a process that does nothing any more look like one of another host:
@@ -135,9 +135,9 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	require.Zero(t, w.count(taken+" AND at < leases.until"))
 	require.Zero(t, w.count(taken+" AND at > leases.until + $1::interval", (poll+15*time.Second).String()))
 	r := w.check()
-	require.Zero(t, r.odd(), "it was killed before it sent anything")
-	require.Equal(t, 30, r.taken)
-	require.Zero(t, r.paid)
+	require.Zero(t, r.Odd(), "it was killed before it sent anything")
+	require.Equal(t, 30, r.Taken)
+	require.Zero(t, r.Paid)
 }
 
 // N1: what an engine held that was killed, another one on the same host takes at once,
@@ -166,9 +166,9 @@ func TestKill_N1_OnTheSameHostAnotherGoesOnAtOnce(t *testing.T) {
 	w.drain()
 	require.Less(t, w.first().Sub(begin), atOnce, "of those that it published first")
 	r := w.check()
-	require.Zero(t, r.odd(), "none was sent before")
-	require.Equal(t, 60, r.taken)
-	require.Zero(t, r.paid)
+	require.Zero(t, r.Odd(), "none was sent before")
+	require.Equal(t, 60, r.Taken)
+	require.Zero(t, r.Paid)
 	third.terminate()
 }
 
@@ -202,8 +202,8 @@ func TestKill_S2_17_F_26_C_50_S3_07_BeforeTheWriteBack(t *testing.T) {
 	w.engine(lease(4 * time.Second))
 	w.drain()
 	r := w.check()
-	require.Equal(t, stored, r.reasons["kill"])
-	require.Equal(t, stored, r.odd())
+	require.Equal(t, stored, r.Reasons["kill"])
+	require.Equal(t, stored, r.Odd())
 }
 
 // S2-31, F-25: an engine that is told to stop gives its partitions back, and
@@ -220,7 +220,7 @@ func TestStop_S2_31_F_25_AnotherGoesOnAtOnce(t *testing.T) {
 	w.drain()
 	require.Equal(t, partitions, w.held(second))
 	r := w.check()
-	require.Zero(t, r.taken+r.stale+r.odd())
+	require.Zero(t, r.Taken+r.Stale+r.Odd())
 }
 
 // C-63, C-64: engines are restarted one after the other under load: each ends
@@ -245,6 +245,6 @@ func TestStop_C_63_C_64_RollingRestart(t *testing.T) {
 	writer.terminate()
 	w.drain()
 	r := w.check()
-	require.Greater(t, r.events, 150*rounds)
-	require.Zero(t, r.taken+r.stale+r.odd())
+	require.Greater(t, r.Events, 150*rounds)
+	require.Zero(t, r.Taken+r.Stale+r.Odd())
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // F-52, F-53, C-94: PostgreSQL can be reached through a pooler only, which gives every
@@ -62,10 +64,10 @@ func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	}
 	w.drain()
 	r := w.check()
-	require.Positive(t, r.incidents["kills"])
-	require.Positive(t, r.incidents["drops"])
-	require.Zero(t, r.abandoned)
-	eventually(t, func() bool { return w.count("effects") >= r.events }, "all events take effect")
+	require.Positive(t, r.Incidents["kills"])
+	require.Positive(t, r.Incidents["drops"])
+	require.Zero(t, r.Abandoned)
+	eventually(t, func() bool { return w.count("effects") >= r.Events }, "all events take effect")
 	require.Empty(t, w.strings(`SELECT account || ' ' || number || ' after ' || before FROM (
 		SELECT account, number, COALESCE(lag(number) OVER (PARTITION BY account ORDER BY n), 0) AS before FROM effects) e
 		WHERE number <> before + 1`), "each once, in order")
@@ -130,7 +132,7 @@ func (x *pooler) during(kind string, do func()) {
 	do()
 	x.tell("RESUME")
 	// What was out may still be tried again.
-	x.world.note(incident{Kind: kind, From: from, Until: time.Now().Add(time.Second)})
+	x.world.note(verdict.Incident{Kind: kind, From: from, Until: time.Now().Add(time.Second)})
 }
 
 func (x *pooler) clients() int { return x.pool("cl_active") + x.pool("cl_waiting") }

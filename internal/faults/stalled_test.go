@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/verdict"
 )
 
 // stalled: a process that writes and publishes goes on writing while Kafka takes
@@ -26,7 +28,7 @@ func stalled(t *testing.T) {
 	w.publishes(200)
 	before := time.Now()
 	<-time.After(lasts)
-	fault := incident{Kind: "silence", From: time.Now()}
+	fault := verdict.Incident{Kind: "silence", From: time.Now()}
 	t.Cleanup(func() { ownKafka.signal(t, syscall.SIGCONT) })
 	ownKafka.signal(t, syscall.SIGSTOP)
 	stalled := time.Now()

@@ -128,7 +128,7 @@ func unwritable(t *testing.T) {
 	writer.terminate()
 	w.drain()
 	r := w.check()
-	require.Zero(t, r.abandoned+r.paid+r.odd())
+	require.Zero(t, r.Abandoned+r.Paid+r.Odd())
 }
 
 // turn is for how long a topic is shut, and then is not.
@@ -211,9 +211,9 @@ func storm(t *testing.T) {
 	w.drain()
 	t.Logf("in %v %d rows of other topics were published while one was shut; the last row followed %v after the end", lasts, topics.others, time.Since(begin))
 	r := w.check()
-	require.Positive(t, r.incidents["kills"])
-	require.Zero(t, r.abandoned+r.paid)
-	require.Less(t, r.worst, 1000, "hundreds at most")
+	require.Positive(t, r.Incidents["kills"])
+	require.Zero(t, r.Abandoned+r.Paid)
+	require.Less(t, r.Worst, 1000, "hundreds at most")
 	for _, e := range slices.Clone(engines) {
 		e.until("running", 1)
 		e.terminate()

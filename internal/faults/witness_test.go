@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -77,31 +76,6 @@ BEGIN
 END $$;
 CREATE TRIGGER see_member AFTER UPDATE OF until ON outbox_members FOR EACH ROW EXECUTE FUNCTION see_member();
 `
-
-// sessions is the name of a node's sessions.
-func sessions(pid int) string { return "node-" + strconv.Itoa(pid) }
-
-// ending is a membership that somebody ended before its lease was over.
-type ending struct {
-	at    time.Time
-	name  string // whose
-	by    string // the session's name
-	early string
-}
-
-// stolen says that it was neither its process that ended it, nor was this dead.
-func (e ending) stolen(incidents []incident) bool {
-	pid := pidOf(e.name)
-	if e.by == sessions(pid) {
-		return false
-	}
-	for _, i := range incidents {
-		if i.Kind == "kill" && i.PID == pid && !i.From.After(e.at.Add(slack)) {
-			return false
-		}
-	}
-	return true
-}
 
 // calls are those of some brokers that began and ended since a time: for how many
 // rows, and how many of them paid.

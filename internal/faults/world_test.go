@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -35,12 +35,12 @@ type world struct {
 	partners []outbox.Target
 	units    *uow.Manager
 	repo     *repository.Repository[*account]
-	told     map[string]bool // ids of what tell published
-	gone     []delivery      // what topics had that were deleted
-	lives    map[string]int  // by topic: how often it was deleted
+	told     map[string]bool    // ids of what tell published
+	gone     []verdict.Delivery // what topics had that were deleted
+	lives    map[string]int     // by topic: how often it was deleted
 
 	nodes     []*process
-	incidents []incident
+	incidents []verdict.Incident
 }
 
 func environment(t *testing.T, name string) string {
@@ -197,12 +197,12 @@ func (w *world) writer(accounts, writers int, pause time.Duration) *process {
 func (w *world) kill(p *process) {
 	at := time.Now()
 	p.kill()
-	w.note(incident{Kind: "kill", PID: p.pid(), From: at, Until: time.Now()})
+	w.note(verdict.Incident{Kind: "kill", PID: p.pid(), From: at, Until: time.Now()})
 }
 
 func (w *world) pause(p *process) {
 	w.t.Helper()
-	w.note(incident{Kind: "stop", PID: p.pid(), From: time.Now()})
+	w.note(verdict.Incident{Kind: "stop", PID: p.pid(), From: time.Now()})
 	p.pause()
 }
 
@@ -216,14 +216,14 @@ func (w *world) resume(p *process) {
 	}
 }
 
-func (w *world) note(i incident) { w.incidents = append(w.incidents, i) }
+func (w *world) note(i verdict.Incident) { w.incidents = append(w.incidents, i) }
 
 // died notes a kill that a node did itself.
 func (w *world) died(p *process) {
 	w.t.Helper()
 	p.wait()
 	require.Equal(w.t, "signal: killed", p.cmd.ProcessState.String(), p.logged())
-	w.note(incident{Kind: "kill", PID: p.pid(), From: time.Now().Add(-patience), Until: time.Now()})
+	w.note(verdict.Incident{Kind: "kill", PID: p.pid(), From: time.Now().Add(-patience), Until: time.Now()})
 }
 
 // count is the answer to SELECT count(*) FROM ….
@@ -262,59 +262,59 @@ func (w *world) drain() {
 
 // check collects what there is to know and has it judged. Only rows that are
 // named may be abandoned.
-func (w *world) check(mayBeAbandoned ...string) report {
+func (w *world) check(mayBeAbandoned ...string) verdict.Report {
 	w.t.Helper()
 	e := w.evidence()
-	e.mayBeAbandoned = mayBeAbandoned
-	r := e.judge()
+	e.MayBeAbandoned = mayBeAbandoned
+	r := e.Judge()
 	w.t.Logf("%s", r)
-	require.Empty(w.t, r.violations)
+	require.Empty(w.t, r.Violations)
 	return r
 }
 
-func (w *world) evidence() evidence {
+func (w *world) evidence() verdict.Evidence {
 	w.t.Helper()
-	e := evidence{moves: map[string]int64{}, incidents: w.incidents, thefts: w.strings("SELECT what FROM thefts")}
+	e := verdict.Evidence{Moves: map[string]int64{}, Incidents: w.incidents, Thefts: w.strings("SELECT what FROM thefts")}
 	w.each("SELECT seq, message_id::text, partition_key, status, attempts, losses, COALESCE(failure_class, ''), held, payload FROM outbox ORDER BY seq", func(scan func(...any) error) error {
-		var r row
-		err := scan(&r.seq, &r.id, &r.key, &r.status, &r.attempts, &r.losses, &r.class, &r.held, &r.body)
-		e.rows = append(e.rows, r)
+		var r verdict.Row
+		err := scan(&r.Seq, &r.ID, &r.Key, &r.Status, &r.Attempts, &r.Losses, &r.Class, &r.Held, &r.Body)
+		e.Rows = append(e.Rows, r)
 		return err
 	})
 	w.each("SELECT at, name, by, early::text FROM endings ORDER BY at", func(scan func(...any) error) error {
-		var g ending
-		err := scan(&g.at, &g.name, &g.by, &g.early)
-		e.endings = append(e.endings, g)
+		var g verdict.Ending
+		err := scan(&g.At, &g.Name, &g.By, &g.Early)
+		e.Endings = append(e.Endings, g)
 		return err
 	})
 	w.each("SELECT seq, at, old, new, owner, member, claim, lost, paid FROM witness ORDER BY n", func(scan func(...any) error) error {
-		var s step
-		err := scan(&s.seq, &s.at, &s.old, &s.new, &s.owner, &s.member, &s.claim, &s.lost, &s.paid)
-		e.steps = append(e.steps, s)
+		var s verdict.Step
+		err := scan(&s.Seq, &s.At, &s.Old, &s.New, &s.Owner, &s.Member, &s.Claim, &s.Lost, &s.Paid)
+		e.Steps = append(e.Steps, s)
 		return err
 	})
 	w.each("SELECT id, (state ->> 'Moves')::bigint FROM documents", func(scan func(...any) error) error {
 		var id string
 		var moves int64
 		err := scan(&id, &moves)
-		e.moves[id] = moves
+		e.Moves[id] = moves
 		return err
 	})
-	e.deliveries = w.delivered()
+	e.Deliveries = w.delivered()
 	for _, p := range w.nodes {
 		for _, l := range readLog([]byte(p.logged())) {
 			switch {
 			case strings.HasPrefix(l.Msg, "rows were not written back"):
-				e.stale += l.Rows
+				e.Stale += l.Rows
 			case strings.HasPrefix(l.Msg, "rows were taken over"):
-				e.takenOver += l.Rows
+				e.TakenOver += l.Rows
 			case l.Msg == noAnswer:
-				e.incidents = append(e.incidents, incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
+				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
 			case strings.HasPrefix(l.Msg, "the result of a call can't be recorded"):
-				e.incidents = append(e.incidents, incident{Kind: "settle given up", PID: p.pid(), From: l.Time, Until: l.Time})
+				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "settle given up", PID: p.pid(), From: l.Time, Until: l.Time})
 			case strings.HasPrefix(l.Msg, "leases had run out"):
 				// It was too slow to renew, and notices when it has tried again.
-				e.incidents = append(e.incidents, incident{Kind: "late renewal", PID: p.pid(), From: l.Time.Add(-10 * time.Second), Until: l.Time})
+				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "late renewal", PID: p.pid(), From: l.Time.Add(-10 * time.Second), Until: l.Time})
 			}
 		}
 	}
@@ -330,11 +330,4 @@ func (w *world) each(query string, row func(scan func(...any) error) error) {
 		require.NoError(w.t, row(rows.Scan))
 	}
 	require.NoError(w.t, rows.Err())
-}
-
-// moved is the number in an event's body.
-func moved(body []byte) int64 {
-	var m struct{ Data Moved }
-	_ = json.Unmarshal(body, &m) // 0 is no number
-	return m.Data.Number
 }

@@ -1,0 +1,295 @@
+// Package verdict is the checker of histories: from what is left when the processes are
+// gone, it decides whether anything was lost, invented, changed, put out of order, given up
+// or repeated without a reason. The fault runs on real servers and the simulation both ask it.
+package verdict
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Evidence is what is left when the processes are gone.
+type Evidence struct {
+	Rows           []Row            // in the order of seq
+	Steps          []Step           // in the order in which they happened
+	Moves          map[string]int64 // by account: how many events its document has seen
+	Deliveries     []Delivery       // in the order of each partition
+	Incidents      []Incident
+	Thefts         []string
+	Endings        []Ending
+	Stale          int // rows of write-backs that engines said came too late
+	TakenOver      int // rows that engines said they took over
+	MayBeAbandoned []string
+}
+
+// Row is an event as the outbox has it in the end.
+type Row struct {
+	Seq              int64
+	ID, Key, Status  string
+	Class            string
+	Attempts, Losses int
+	Held             bool // and so are those of its key behind it
+	Body             []byte
+}
+
+// Step is a change of a row's status, as the database saw it.
+type Step struct {
+	Seq      int64
+	At       time.Time
+	Old, New string
+	Owner    string // who has the row, or had it
+	Member   int64
+	Claim    int64 // of the member
+	Lost     bool  // a takeover
+	Paid     bool  // It cost an attempt.
+}
+
+// Delivery is a message as the broker has it.
+type Delivery struct {
+	Topic     string
+	Life      int // of the topic: how often it was deleted before
+	Partition int32
+	Offset    int64
+	ID, Key   string
+	Body      []byte
+}
+
+// Incident is what was done to a process, or with PID 0 to Kafka.
+type Incident struct {
+	Kind        string
+	PID         int
+	From, Until time.Time
+}
+
+// Report is the verdict. There must be no violations.
+type Report struct {
+	Events, Deliveries, Duplicates int
+	Reasons                        map[string]int // of duplicates
+	Incidents                      map[string]int
+	Taken, Stale, TakenOver        int
+	Paid                           int // attempts, besides those of unanswered calls
+	Abandoned                      int
+	Worst                          int // duplicates that one kill made
+	Violations                     []string
+}
+
+func (r Report) String() string {
+	return fmt.Sprintf("%d events, %d deliveries, %d duplicates (%s; at most %d by one kill), %s, %d rows taken over (%d of them reported), %d stale write-backs, %d attempts paid, %d abandoned",
+		r.Events, r.Deliveries, r.Duplicates, counts(r.Reasons), r.Worst, counts(r.Incidents), r.Taken, r.TakenOver, r.Stale, r.Paid, r.Abandoned)
+}
+
+// Odd is how many duplicates there are besides those of a Kafka that was too busy
+// to answer in time, for tests that expect none.
+func (r Report) Odd() int { return r.Duplicates - r.Reasons["unanswered call"] }
+
+func counts(by map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s: %d", name, by[name]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// slack is how far two looks at the same clock may be apart: a transaction of a
+// process that is already dead may still commit.
+const slack = time.Second
+
+// Judge is what it comes to.
+func (e Evidence) Judge() Report {
+	r := Report{
+		Events: len(e.Rows), Deliveries: len(e.Deliveries), Reasons: map[string]int{}, Incidents: map[string]int{},
+		Stale: e.Stale, TakenOver: e.TakenOver,
+	}
+	violation := func(format string, args ...any) { r.Violations = append(r.Violations, fmt.Sprintf(format, args...)) }
+	for _, theft := range e.Thefts {
+		violation("stolen: %s", theft)
+	}
+	for _, g := range e.Endings {
+		if g.stolen(e.Incidents) {
+			violation("stolen: the membership of %s was ended %s before its lease by %s", g.Name, g.Early, g.By)
+		}
+	}
+	for _, i := range e.Incidents {
+		r.Incidents[i.Kind+"s"]++
+	}
+	byID := map[string]Row{}
+	for _, row := range e.Rows {
+		byID[row.ID] = row
+	}
+
+	// Each partition's order is Kafka's, and a key is in one of them.
+	times := map[string]int{} // by id
+	first := map[string][]Row{}
+	home := map[string]string{}
+	for _, d := range e.Deliveries {
+		row, known := byID[d.ID]
+		if !known {
+			violation("ghost: %s, partition %d, offset %d has message %s, which was never committed", d.Topic, d.Partition, d.Offset, d.ID)
+			continue
+		}
+		if d.Key != row.Key || !bytes.Equal(d.Body, row.Body) {
+			violation("changed: message %s of row %d is not what the row has", d.ID, row.Seq)
+		}
+		place, key := fmt.Sprintf("%s, partition %d", d.Topic, d.Partition), fmt.Sprintf("%s %d", d.Key, d.Life)
+		if at, ok := home[key]; ok && at != place {
+			violation("disorder: key %s is in %s and in %s", d.Key, at, place)
+		}
+		home[key] = place
+		if times[d.ID]++; times[d.ID] == 1 {
+			if before := first[d.Key]; len(before) > 0 && before[len(before)-1].Seq > row.Seq {
+				violation("disorder: key %s: row %d came first after row %d", d.Key, row.Seq, before[len(before)-1].Seq)
+			}
+			first[d.Key] = append(first[d.Key], row)
+		}
+	}
+
+	abandoned, held := map[string]bool{}, map[string]bool{} // keys
+	for _, row := range e.Rows {
+		switch {
+		case held[row.Key]:
+			if row.Status != "pending" || times[row.ID] > 0 {
+				violation("disorder: row %d stands behind a held one, and is %s and %d times in Kafka", row.Seq, row.Status, times[row.ID])
+			}
+		case row.Status == "abandoned":
+			r.Abandoned++
+			abandoned[row.Key], held[row.Key] = true, row.Held
+			if !slices.Contains(e.MayBeAbandoned, row.ID) {
+				violation("abandoned: row %d, class %q, attempts %d, losses %d", row.Seq, row.Class, row.Attempts, row.Losses)
+			}
+		case row.Status != "published":
+			violation("unfinished: row %d is %s", row.Seq, row.Status)
+		case times[row.ID] == 0:
+			violation("lost: row %d is published, and message %s is not in Kafka", row.Seq, row.ID)
+		}
+	}
+
+	// The same without the outbox: an account that has seen n events has told of
+	// 1 to n.
+	next := map[string]int64{}
+	for key, rows := range first {
+		for _, row := range rows {
+			next[key]++
+			if n := moved(row.Body); n != next[key] && !abandoned[key] {
+				violation("disorder: key %s: event %d came first where %d should", key, n, next[key])
+			}
+		}
+	}
+	for id, n := range e.Moves {
+		if next[id] != n && !abandoned[id] {
+			violation("lost: account %s has seen %d events and %d were published", id, n, next[id])
+		}
+	}
+	e.explain(&r, times, violation)
+	return r
+}
+
+// explain finds for every delivery but the first a claim of its row that did not
+// end in published, and a fault that befell its owner while it had the row.
+func (e Evidence) explain(r *Report, times map[string]int, violation func(string, ...any)) {
+	type claim struct {
+		from Step
+		end  Step
+	}
+	type token struct{ seq, member, claim int64 }
+	open := map[token]Step{}
+	ended := map[int64][]claim{} // by Seq: the claims that did not end in published
+	// happened finds what befell a claim's owner while it had the row.
+	happened := func(c claim, kind string) int {
+		pid := pidOf(c.from.Owner)
+		return slices.IndexFunc(e.Incidents, func(i Incident) bool {
+			return (kind == "" || i.Kind == kind) && (i.PID == 0 || i.PID == pid) &&
+				!i.From.After(c.end.At.Add(slack)) && !i.Until.Before(c.from.At.Add(-slack))
+		})
+	}
+	for _, s := range e.Steps {
+		switch {
+		case s.New == "processing":
+			open[token{s.Seq, s.Member, s.Claim}] = s
+		case s.Old == "processing":
+			if s.Lost {
+				r.Taken++
+			}
+			c := claim{open[token{s.Seq, s.Member, s.Claim}], s}
+			if s.New != "published" {
+				ended[s.Seq] = append(ended[s.Seq], c)
+			}
+			if s.Paid && happened(c, "unanswered call") < 0 {
+				r.Paid++
+			}
+		}
+	}
+	by := map[int]int{} // incident
+	for _, row := range e.Rows {
+		extra := times[row.ID] - 1
+		if extra <= 0 {
+			continue
+		}
+		r.Duplicates += extra
+		for _, c := range ended[row.Seq] {
+			if extra == 0 {
+				break
+			}
+			if i := happened(c, ""); i >= 0 {
+				r.Reasons[e.Incidents[i].Kind]++
+				if by[i]++; e.Incidents[i].Kind == "kill" {
+					r.Worst = max(r.Worst, by[i])
+				}
+				extra--
+			}
+		}
+		if extra > 0 {
+			violation("unexplained: message %s of row %d is %d times in Kafka, and nothing happened to %d of its claims", row.ID, row.Seq, times[row.ID], extra)
+		}
+	}
+}
+
+// pidOf reads a member's Name: host, process, unique part.
+func pidOf(owner string) int {
+	parts := strings.Split(owner, "-")
+	if len(parts) < 3 {
+		return -1
+	}
+	pid, err := strconv.Atoi(parts[len(parts)-2])
+	if err != nil {
+		return -1
+	}
+	return pid
+}
+
+// Ending is a membership that somebody ended before its lease was over.
+type Ending struct {
+	At    time.Time
+	Name  string // whose
+	By    string // the session's name
+	Early string
+}
+
+// stolen says that it was neither its process that ended it, nor was this dead.
+func (e Ending) stolen(incidents []Incident) bool {
+	pid := pidOf(e.Name)
+	if e.By == Session(pid) {
+		return false
+	}
+	for _, i := range incidents {
+		if i.Kind == "kill" && i.PID == pid && !i.From.After(e.At.Add(slack)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Session is the name of a node's sessions.
+func Session(pid int) string { return "node-" + strconv.Itoa(pid) }
+
+// moved is the number in an event's body.
+func moved(body []byte) int64 {
+	var m struct{ Data struct{ Number int64 } }
+	_ = json.Unmarshal(body, &m) // 0 is no number
+	return m.Data.Number
+}
