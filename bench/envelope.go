@@ -91,7 +91,7 @@ func envelope(ctx context.Context, args []string, out, log io.Writer) (err error
 	if err != nil {
 		return fmt.Errorf("empty tables: %w", err)
 	}
-	all := []figures{empty}
+	all := []looks{empty}
 	for _, c := range chosen {
 		w.log("%s", c.name)
 		got, err := m.run(ctx, w, c)
@@ -118,14 +118,14 @@ func chooseConditions(all []condition, only string) ([]condition, error) {
 	return chosen, nil
 }
 
-// figures are what a condition gave, by metric.
-type figures struct {
+// looks are what a condition gave, by metric.
+type looks struct {
 	name string
 	of   map[string]float64
 }
 
 // printEnvelope compares all with the first, with empty tables.
-func printEnvelope(out io.Writer, all []figures) error {
+func printEnvelope(out io.Writer, all []looks) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "condition")
 	for _, m := range envelopeMetrics {

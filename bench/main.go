@@ -156,6 +156,10 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 			return floors(ctx, args[1:], out, log)
 		case envelopeArg:
 			return envelope(ctx, args[1:], out, log)
+		case recordArg:
+			return record(ctx, args[1:], out, log)
+		case figuresArg:
+			return updateFigures(out)
 		}
 	}
 	all := scenarios(usual)

@@ -37,8 +37,8 @@ func newMeasuring(scale float64) measuring {
 
 // run makes a condition and measures under it: the first live row of a new engine,
 // live rows at a fixed rate, live rows at once, and nothing to do.
-func (m measuring) run(ctx context.Context, w *world, c condition) (figures, error) {
-	f := figures{name: c.name, of: map[string]float64{}}
+func (m measuring) run(ctx context.Context, w *world, c condition) (looks, error) {
+	f := looks{name: c.name, of: map[string]float64{}}
 	k, end, err := w.broker(ctx)
 	if err != nil {
 		return f, err

@@ -7,14 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/waybill-go/waybill/internal/figures"
 )
 
 // spread is what several runs of one thing gave.
-type spread struct {
-	Min    float64 `json:"min"`
-	Median float64 `json:"median"`
-	Max    float64 `json:"max"`
-}
+type spread = figures.Spread
 
 func spreadOf(values []float64) spread {
 	if len(values) == 0 {
@@ -58,31 +56,19 @@ func (r result) ratio(metric string, other measured) float64 {
 // onNew is the limit on new tables among ratios.
 const onNew = "limit, new tables"
 
-// pair is one metric of both, or of Waybill alone where the limit has none.
-type pair struct {
-	Waybill  spread  `json:"waybill"`
-	Limit    *spread `json:"limit,omitempty"`
-	Ratio    float64 `json:"ratio,omitempty"`
-	LimitNew *spread `json:"limit_new_tables,omitempty"`
-	RatioNew float64 `json:"ratio_new_tables,omitempty"`
-}
-
-// line is the form of --json. Waybill, Limit and Ratios are those of the first
-// metric, as far as there is a limit; Metrics has all where there are several.
-type line struct {
-	Scenario string             `json:"scenario"`
-	Unit     string             `json:"unit"`
-	Waybill  spread             `json:"waybill"`
-	Limit    *spread            `json:"limit,omitempty"`
-	LimitNew *spread            `json:"limit_new_tables,omitempty"`
-	Peers    map[string]spread  `json:"peers"`
-	Ratios   map[string]float64 `json:"ratios"`
-	Metrics  map[string]pair    `json:"metrics,omitempty"`
-}
-
 func (r result) json(out io.Writer) error {
+	b, err := json.Marshal(r.figures())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s\n", b)
+	return err
+}
+
+// figures is the form of --json, and of what is recorded.
+func (r result) figures() figures.Scenario {
 	first := r.metrics[0]
-	l := line{
+	l := figures.Scenario{
 		Scenario: r.name, Unit: r.unit,
 		Waybill: spreadOf(r.waybill[first]),
 		Peers:   map[string]spread{}, Ratios: map[string]float64{},
@@ -103,9 +89,9 @@ func (r result) json(out io.Writer) error {
 	}
 	if len(r.metrics) > 1 {
 		l.Unit = r.unit + " (" + first + ")"
-		l.Metrics = map[string]pair{}
+		l.Metrics = map[string]figures.Pair{}
 		for metric := range maps.Keys(r.waybill) {
-			both := pair{Waybill: spreadOf(r.waybill[metric])}
+			both := figures.Pair{Waybill: spreadOf(r.waybill[metric])}
 			if limit := spreadOf(r.limit[metric]); r.limit[metric] != nil {
 				both.Limit, both.Ratio = &limit, r.ratio(metric, r.limit)
 			}
@@ -115,12 +101,7 @@ func (r result) json(out io.Writer) error {
 			l.Metrics[metric] = both
 		}
 	}
-	b, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s\n", b)
-	return err
+	return l
 }
 
 func (r result) text(out io.Writer) error {
@@ -151,13 +132,4 @@ func (r result) text(out io.Writer) error {
 	}
 	_, err := fmt.Fprintf(out, "%-14s %s (%s)\n", r.name, strings.Join(parts, "; "), r.unit)
 	return err
-}
-
-// String has as many decimals as mean something.
-func (s spread) String() string {
-	decimals := 0
-	if s.Median < 100 {
-		decimals = 2
-	}
-	return fmt.Sprintf("%.*f / %.*f / %.*f", decimals, s.Min, decimals, s.Median, decimals, s.Max)
 }

@@ -115,12 +115,12 @@ func TestConditions(t *testing.T) {
 // mean anything.
 func TestEnvelopeIsWithinTwice(t *testing.T) {
 	var table bytes.Buffer
-	empty := figures{name: "empty", of: map[string]float64{"first ms": 1, "live p50 ms": 0.1, "rows/s": 100, "server µs/row": 10}}
-	near := figures{name: "near", of: map[string]float64{"first ms": 50, "live p50 ms": 1.9, "rows/s": 51, "server µs/row": 19}}
-	require.NoError(t, printEnvelope(&table, []figures{empty, near}))
+	empty := looks{name: "empty", of: map[string]float64{"first ms": 1, "live p50 ms": 0.1, "rows/s": 100, "server µs/row": 10}}
+	near := looks{name: "near", of: map[string]float64{"first ms": 50, "live p50 ms": 1.9, "rows/s": 51, "server µs/row": 19}}
+	require.NoError(t, printEnvelope(&table, []looks{empty, near}))
 	require.Contains(t, table.String(), "51.0 (1.96)")
-	far := figures{name: "far", of: map[string]float64{"live p50 ms": 2.1, "rows/s": 40}}
-	err := printEnvelope(&table, []figures{empty, near, far})
+	far := looks{name: "far", of: map[string]float64{"live p50 ms": 2.1, "rows/s": 40}}
+	err := printEnvelope(&table, []looks{empty, near, far})
 	require.EqualError(t, err, "more than twice what it is on empty tables:\n  far, live p50 ms: 2.1 times\n  far, rows/s: 2.5 times")
 }
 

@@ -32,7 +32,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestSpread(t *testing.T) {
-	require.Equal(t, spread{1, 2, 9}, spreadOf([]float64{9, 1, 2}))
-	require.Equal(t, spread{1, 1.5, 2}, spreadOf([]float64{2, 1}))
+	require.Equal(t, spread{Min: 1, Median: 2, Max: 9}, spreadOf([]float64{9, 1, 2}))
+	require.Equal(t, spread{Min: 1, Median: 1.5, Max: 2}, spreadOf([]float64{2, 1}))
 	require.Equal(t, spread{}, spreadOf(nil))
 }
