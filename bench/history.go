@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -20,15 +21,19 @@ func saveKept(history bool, lasts time.Duration) work {
 		if err != nil {
 			return nil, err
 		}
-		was := w.papers
-		w.papers = repository.New[*Paper](units)
-		defer func() { w.papers = was }()
-		if err := w.each(ctx, "TRUNCATE history"); err != nil {
+		// Whether a history is kept is a state of the database, which begins with empty tables at once.
+		if err := w.each(ctx, "TRUNCATE history", "DELETE FROM outbox_settings WHERE name = 'targets:"+desk.Name()+"'"); err != nil {
 			return nil, err
 		}
 		if err := w.empty(ctx); err != nil {
 			return nil, err
 		}
+		if err := engine.Migrate(ctx, units); err != nil {
+			return nil, err
+		}
+		was := w.papers
+		w.papers = repository.New[*Paper](units)
+		defer func() { w.papers = was }()
 		const room = "SELECT pg_total_relation_size('documents') + pg_total_relation_size('outbox_messages') + pg_total_relation_size('outbox_queue') + pg_total_relation_size('history')"
 		var before, after, kept, saves int64
 		if err := w.sql.QueryRow(ctx, room).Scan(&before); err != nil {

@@ -74,7 +74,8 @@ func TestRender(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, got, "-->\n\n| all | 33,914 | 50,000 | 0.68 | 64,000 |\n| all | 30,000 / **33,914** / 35,000 | 40,000 / **50,000** / 60,000 | **0.68** |\n"+
 		"**92**; 1.95; 14 times 2,364\n`drain`: 2026-11-01, commit c0ffee, 3 runs; `save`: 2026-11-02, commit facade, one run; 2026-11-01, commit c0ffee, 3 runs\n"+
-		"2 cores of an Abacus, 4 GiB, PostgreSQL 15.1, go1.26\n\n<!-- /figures -->\nbehind")
+		"2 cores of an Abacus with 4 GiB (PostgreSQL 15.1, go1.26)\n\n<!-- /figures -->\nbehind")
+	require.Equal(t, "| a | | | |", cells("a", "", "", ""))
 	require.NotContains(t, got, "old")
 	again, err := sample().Render(got)
 	require.NoError(t, err)

@@ -133,14 +133,14 @@ func (f File) spreads(label, scenario string, metric ...string) (string, error) 
 }
 
 func cells(all ...string) string {
-	row := "|"
+	var row strings.Builder
 	for _, c := range all {
+		row.WriteString("| ")
 		if c != "" {
-			row += " " + c
+			row.WriteString(c + " ")
 		}
-		row += " |"
 	}
-	return row
+	return row.String() + "|"
 }
 
 // measured says of which day, commit and number of runs these scenarios are.
@@ -171,7 +171,7 @@ func (f File) measured(scenarios ...string) (string, error) {
 
 func (f File) machine() string {
 	m := f.Machine
-	return fmt.Sprintf("%d cores of an %s, %d GiB, PostgreSQL %s, %s", m.Cores, m.Processor, m.MemoryGiB, m.Postgres, m.Go)
+	return fmt.Sprintf("%d cores of an %s with %d GiB (PostgreSQL %s, %s)", m.Cores, m.Processor, m.MemoryGiB, m.Postgres, m.Go)
 }
 
 // number has two decimals below 100 unless it is whole, and commas above 1,000.
