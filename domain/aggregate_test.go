@@ -70,6 +70,7 @@ func TestRaise_KeepsOrderAndGivesIDAndTimeOnce(t *testing.T) {
 
 // F-10: ids are UUIDv7s that grow. The unit of work sorts the events of several
 // aggregates by them.
+// Conformance: F-10, S2-04.
 func TestRaise_IDsGrowWithinTheProcess(t *testing.T) {
 	var mu sync.Mutex
 	last := ""

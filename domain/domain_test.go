@@ -54,6 +54,7 @@ func newOrdering(t *testing.T) *domain.Domain {
 
 // S4-18: these names are stored, and read by others. A change here is a change
 // of the contract: it needs an alias or an upcaster.
+// Conformance: U-16.
 func TestNames_S418_Golden(t *testing.T) {
 	d := newOrdering(t)
 	var b strings.Builder
@@ -77,6 +78,7 @@ func TestNames_S418_Golden(t *testing.T) {
 
 // S4-18: a row that was stored under the name of a type that was since renamed
 // and moved is read, by its pinned name and by an alias.
+// Conformance: U-16.
 func TestDecode_S418_SurvivesARename(t *testing.T) {
 	type Renamed struct {
 		OrderID string `json:"order_id"`

@@ -16,6 +16,7 @@ type (
 	Room struct{ domain.Root }
 )
 
+// Conformance: N11.
 func TestIndex_IsDeclared(t *testing.T) {
 	email := func(g *Guest) string { return g.Email }
 	d := domain.MustNew("hotel", domain.Aggregate[*Guest]("guest", domain.Index("mail", email), domain.Unique("email", email)))

@@ -11,6 +11,7 @@ import (
 type Captured struct{ Payment string }
 
 // A partner's type is taken as it stands: it has no version, whatever it ends with.
+// Conformance: N.
 func TestPartnerEvent_IsReadByItsType(t *testing.T) {
 	d := domain.MustNew("shop",
 		domain.PartnerEvent[Captured]("com.psp.captured.v2", domain.Alias("com.psp.captured"), domain.Alias("com.psp.captured.v1")),

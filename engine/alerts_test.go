@@ -412,6 +412,7 @@ func unitTest(name string, scrapes []samples, expression string, value float64) 
 
 // S2-23: every rule that is shipped fires on what a real engine shows when its cause
 // is there, and none on what a healthy one shows.
+// Conformance: B3, B10, F-21.
 func TestAlerts_S2_23_FireWhenProvoked(t *testing.T) {
 	text, err := os.ReadFile(alerts + ".yaml")
 	require.NoError(t, err)

@@ -51,6 +51,7 @@ func personal(t *testing.T, cfg func(*bench) Config) (*bench, *Engine) {
 // S13: error texts, stacks, keys, ids of streams and correlations are shown to tokens
 // of role operate alone, in every answer; to the others are shown types, classes,
 // counts and ids of messages.
+// Conformance: U-18.
 func TestAPI_S13_OnlyOperatorsSeeWhatMessagesBrought(t *testing.T) {
 	_, e := personal(t, (*bench).staffed)
 	var rows messagesReport

@@ -73,6 +73,7 @@ func behind(t *testing.T, u *url.URL) *netfault.Relay {
 // each database has a processor of its own, and the events of all are published.
 // One that says nothing more, or is gone, neither stops nor slows the others, and
 // goes on by itself.
+// Conformance: U-17.
 func TestProviders_S3_08_EachOnItsOwn(t *testing.T) {
 	far := newDatabaseOn(t)
 	x := behind(t, far)

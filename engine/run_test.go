@@ -108,6 +108,7 @@ func TestRun_AnOpenBreakerShows(t *testing.T) {
 }
 
 // C-56: the commit wakes the processor: no poll comes for an hour.
+// Conformance: S1-04, S2-28.
 func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 	b := setup(t)
 	cfg := b.config()
@@ -182,6 +183,7 @@ func TestStart_CreatesTopics(t *testing.T) {
 	require.Equal(t, []string{"sales.sale"}, b.partner.Topics())
 }
 
+// Conformance: S1-01, S2-02.
 func TestStart_ABrokerThatIsDownIsWaitedFor(t *testing.T) {
 	b := setup(t)
 	b.partner.SetOutage(true)
@@ -457,6 +459,7 @@ func TestStop_LetsCallsFinish(t *testing.T) {
 }
 
 // A handler that doesn't end is cut off, and leaves time to release partitions.
+// Conformance: A79.
 func TestStop_IsBounded(t *testing.T) {
 	b := setup(t)
 	entered := make(chan struct{})

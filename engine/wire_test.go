@@ -17,6 +17,7 @@ import (
 
 func ignore(context.Context, Sold) error { return nil }
 
+// Conformance: A58, F-21.
 func TestNew_RefusesWhatCannotWork(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, b *bench, cfg *Config)

@@ -204,6 +204,7 @@ func TestHistory_OffKeepsWhatAggregatesAreMadeOf(t *testing.T) {
 
 // A history that is turned on in a deployment that goes on begins for all programs at once,
 // those that don't have the setting among them: no aggregate has a hole in it.
+// Conformance: S2-40.
 func TestHistory_BeginsForAllProgramsAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) uow.Provider{

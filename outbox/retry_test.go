@@ -52,6 +52,7 @@ func TestRetryPolicy_S3_15_A46_DelaysAreExact(t *testing.T) {
 
 // S3-16, A46, F-22: with jitter a delay is at most a quarter shorter or longer,
 // both ends are reached, and rows that fail together come back spread.
+// Conformance: D4.
 func TestRetryPolicy_S3_16_F_22_JitterSpreads(t *testing.T) {
 	p := policy(func(p *outbox.RetryPolicy) { p.Jitter = 0.25 })
 	for attempt, d := range map[int]time.Duration{1: time.Minute, 3: 4 * time.Minute, 9: time.Hour} {

@@ -82,6 +82,7 @@ func TestRows_TargetNamesItsEvents(t *testing.T) {
 
 // S4-07, S4-16, A6: the content of a row. Its native header fields are content
 // type, type, correlation, tenant, time and trace.
+// Conformance: F-10, S4-16.
 func TestRows_S407_A6_Content(t *testing.T) {
 	e := orderEvent("OrderPlaced")
 	w := Writer{Domain: writerDomain, Internal: "default", External: []Target{

@@ -55,6 +55,7 @@ func TestProjection_ShowsWhatWasCommitted(t *testing.T) {
 
 // S2-40: a batch has the effect of its events one after the other, whatever they do to
 // which rows: with one event in a batch and with all of them.
+// Conformance: C-94.
 func TestBatch_HasTheEffectOfItsEventsInOrder(t *testing.T) {
 	type Row struct {
 		A int    `bun:",pk"`
@@ -150,6 +151,7 @@ func TestHandler_HasNoEffectButItsTables(t *testing.T) {
 // An event that can't be handled stops the projection, visibly: what was before it is
 // shown, and what is behind it isn't. It goes on by itself when the event can be handled,
 // or when an operator goes past it.
+// Conformance: N5.
 func TestProjection_AFailingEventStopsIt(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		var failing atomic.Bool

@@ -42,6 +42,7 @@ func dueLoans(change ...func(*projection.Projection)) (projection.Projection, *p
 // A newer version is built beside the one in use, and takes its place when it has caught
 // up. Old and new programs each read what they know. An operator can go back, and a
 // program never does.
+// Conformance: N5.
 func TestSwitch_ANewerVersionTakesThePlace(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		old, oldLoans := currentLoans(1)
@@ -101,6 +102,7 @@ func TestSwitch_ANewerVersionTakesThePlace(t *testing.T) {
 }
 
 // An operator's rebuild is a build of the same version, which takes the place by itself.
+// Conformance: N5.
 func TestRebuild_TakesThePlaceWithTheSameContent(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		p, loans := currentLoans(1, func(p *projection.Projection) { p.Manual, p.KeepOld = true, 100*time.Millisecond })
@@ -169,6 +171,7 @@ func TestPrevious_IsKeptUpToDate(t *testing.T) {
 
 // model/projection.pml, NOFENCE and KEEPFENCE: who was frozen while another took its shard
 // commits nothing, although it doesn't know of that yet.
+// Conformance: N5.
 func TestRace_AFrozenOwnerCommitsNothing(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		p, _ := currentLoans(1)
@@ -252,6 +255,7 @@ func feed(t *testing.T, h *projection.Hand) {
 
 // model/projection.pml, NOFREEZE and LOOKFIRST: a batch of the live build that commits
 // while another is about to take its place counts: the view never goes back.
+// Conformance: N5.
 func TestRace_ASwitchWaitsForTheBatchOfTheLiveBuild(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.place(t, "l1")

@@ -73,6 +73,7 @@ func change(email, city string) func(*Member) error {
 	}
 }
 
+// Conformance: N11.
 func TestIndex_By(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -140,6 +141,7 @@ func TestIndex_By(t *testing.T) {
 	})
 }
 
+// Conformance: N11.
 func TestUnique_OneHasIt(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -198,6 +200,7 @@ func TestUnique_OneHasIt(t *testing.T) {
 }
 
 // Of those who take one value at a time one gets it, and the others learn who.
+// Conformance: N11.
 func TestUnique_Race(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -225,6 +228,7 @@ func TestUnique_Race(t *testing.T) {
 }
 
 // A value that somebody has taken and not committed is waited for: it can be given up.
+// Conformance: N11.
 func TestUnique_WaitsForWhoWasFirst(t *testing.T) {
 	t.Parallel()
 	db := openPostgres(t, postgresDSN(t))
@@ -253,6 +257,7 @@ func TestUnique_WaitsForWhoWasFirst(t *testing.T) {
 
 // Documents of before an index are found by it at once, if they are few; if they are
 // many, nobody gets a part of them without a word.
+// Conformance: N11.
 func TestIndex_AddedLater(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -314,6 +319,7 @@ func loose(t testing.TB, db testDB) (n int) {
 
 // Two documents of before a Unique that have one value are named, found, and in
 // nobody's way.
+// Conformance: N11.
 func TestUnique_AddedLater_Duplicates(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -347,6 +353,7 @@ func TestUnique_AddedLater_Duplicates(t *testing.T) {
 
 // Whatever old and new programs do beside each other and beside those who enter what is
 // loose: in the end the index says what is so.
+// Conformance: N11.
 func TestIndex_OldAndNewSideBySide(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -412,6 +419,7 @@ func TestIndex_OldAndNewSideBySide(t *testing.T) {
 	})
 }
 
+// Conformance: N11.
 func TestAll_PageByPage(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -460,6 +468,7 @@ func pages[A counter](t *testing.T, k kind[A]) {
 }
 
 // A database of before the indexes goes on with them.
+// Conformance: N11.
 func TestIndex_Migration(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {

@@ -14,6 +14,7 @@ import (
 )
 
 // Who comes second waits for the aggregate, and does nothing in vain.
+// Conformance: N6.
 func TestGetForUpdate_Waits(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {

@@ -21,6 +21,7 @@ type kind[A counter] struct {
 	stream string // of the aggregates, without the id
 }
 
+// Conformance: A2, N11, [A2.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -28,6 +29,7 @@ func TestDocuments(t *testing.T) {
 	})
 }
 
+// Conformance: N11.
 func TestMapped(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {
@@ -35,6 +37,7 @@ func TestMapped(t *testing.T) {
 	})
 }
 
+// Conformance: N11, S2-40.
 func TestEventSourced(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {

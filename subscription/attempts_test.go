@@ -63,6 +63,7 @@ func TestAttempts_A71_ParkedAfterTheLast(t *testing.T) {
 
 // A71, F-71: the count of attempts outlives the process. And the shutdown that
 // comes while a handler runs is not among them (F-80).
+// Conformance: C-80, F-71.
 func TestAttempts_A71_OutliveARestart(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var runs atomic.Int64

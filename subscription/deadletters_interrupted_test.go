@@ -74,6 +74,7 @@ func TestDeadLetters_TwoOperators_C_90(t *testing.T) {
 
 // F-78: ended half-way, all that is marked is on record, nothing is lost, and
 // the next call goes on.
+// Conformance: U-18.
 func TestDeadLetters_Interrupted_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		const n = 1500

@@ -19,6 +19,7 @@ import (
 // A75, C-17, F-78: only what the filter chooses is marked, and only of its
 // subscription; what is held is left to follow; who asked is on record, and a dry
 // run says the same and does nothing.
+// Conformance: U-18.
 func TestDeadLetters_Replay_A75_C_17_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		s := subscription.NewDeadLetters(w.provider)
@@ -110,6 +111,7 @@ func TestDeadLetters_ReplayKeepsOrder_C_85_F_78(t *testing.T) {
 }
 
 // F-78: a rate spreads the replays in the order of parking.
+// Conformance: U-18.
 func TestDeadLetters_ReplayRate_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		s := subscription.NewDeadLetters(w.provider)
@@ -246,6 +248,7 @@ func TestDeadLetters_Refused(t *testing.T) {
 // A72, A75, C-12, F-78: from the failure to the replay, with runners and
 // operators at work at the same time: every message has its effect once and in the
 // order of its key, or was discarded and has none.
+// Conformance: U-18.
 func TestDeadLetters_OperatorsAndRunners_A72_A75_C_12_F_78(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		const keys = 12

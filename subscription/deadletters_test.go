@@ -140,6 +140,7 @@ func TestDeadLetters_ListByFilter_C_14_C_16_C_20(t *testing.T) {
 
 // C-17: pages follow one another, whatever is parked meanwhile, and say how much
 // there is.
+// Conformance: C-14.
 func TestDeadLetters_PagingAndTotals_C_17(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		s := subscription.NewDeadLetters(w.provider)

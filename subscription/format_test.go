@@ -50,6 +50,7 @@ func header(prefix string, attributes ...string) map[string]string {
 	return h
 }
 
+// Conformance: N.
 func TestCloudEvents_Reads(t *testing.T) {
 	const attributes = `"specversion":"1.0","id":"e-1","source":"/psp","type":"com.psp.payment.captured"`
 	structured := map[string]string{"Content-Type": "application/cloudevents+json; charset=UTF-8"}
@@ -230,6 +231,7 @@ func TestInbound_S3_S4_CloudEventsOfAPartnerWhoLies(t *testing.T) {
 }
 
 // What a Waybill context sends to a partner as CloudEvents, one that reads CloudEvents reads.
+// Conformance: N.
 func TestInbound_CloudEventsOfAWaybillContext(t *testing.T) {
 	for _, envelope := range []outbox.Envelope{outbox.CloudEvents, outbox.CloudEventsBinary} {
 		t.Run(string(envelope), func(t *testing.T) {

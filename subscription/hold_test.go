@@ -55,6 +55,7 @@ func numbered(key string, from, to int) []broker.Message {
 // A75, A78, F-78, C-85, C-87, C-88: a parked message holds its key, and nothing else, also
 // across a restart; its replay, and what is behind it, come in order; and what
 // arrives meanwhile comes after that.
+// Conformance: C-85, C-87, C-88, F-78, U-18.
 func TestHold_A78_KeyWaitsAndFollowsInOrder(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var mended atomic.Bool
@@ -198,6 +199,7 @@ func TestReplay_A75_ReachesOnlyItsSubscription(t *testing.T) {
 
 // F-78: nothing happens before a replay is due. One that two processes died of is for an
 // operator to decide; one that a shutdown ended goes on with the next.
+// Conformance: U-18.
 func TestReplay_F_78_DueTakenAndInterrupted(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var mended atomic.Bool

@@ -16,6 +16,7 @@ import (
 )
 
 // S2-18, S4-04, C-72
+// Conformance: C-94.
 func TestEffectOnceHoweverOftenDelivered(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		sent, deliveries := orders(10), 0
@@ -84,6 +85,7 @@ func TestDuplicatesAcrossRestarts(t *testing.T) {
 
 // C-03, F-67, C-71: two members that both have every message, at the same time: as when a group
 // is rebalanced under a handler that goes on.
+// Conformance: S4-22, U-15.
 func TestConcurrentDuplicatesHaveOneEffect(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		const n = 20

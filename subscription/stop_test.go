@@ -18,6 +18,7 @@ import (
 )
 
 // A79: a handler that runs when Stop comes may end; those that wait don't begin.
+// Conformance: F-80.
 func TestStopLetsHandlersFinish(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var begun atomic.Int64
@@ -59,6 +60,7 @@ func TestStopLetsHandlersFinish(t *testing.T) {
 }
 
 // A handler that listens to its context: it is no failure, and costs nothing.
+// Conformance: A79.
 func TestStopIsBounded(t *testing.T) {
 	for name, how := range map[string]func(error) error{
 		"error": func(err error) error { return err },

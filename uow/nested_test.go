@@ -131,6 +131,7 @@ func two(t *testing.T, open providers) (w *world, second *spy, elsewhere store) 
 	return w, second, store{provider: "archive"}
 }
 
+// Conformance: F-64.
 func TestProviders_SecondIsRefused(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w, second, elsewhere := two(t, open)
@@ -165,6 +166,7 @@ func TestProviders_SecondIsRefused(t *testing.T) {
 	})
 }
 
+// Conformance: F-64.
 func TestAcrossProviders(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w, second, elsewhere := two(t, open)

@@ -151,6 +151,7 @@ func (w *world) loading(t *testing.T, parcels ...*Parcel) <-chan error {
 
 // F-02: a unit that has drawn its seq keeps others of the same key from drawing
 // theirs until it has committed. Others it doesn't keep.
+// Conformance: U-01.
 func TestOrderedBy_F02_WaitsForTheFirst(t *testing.T) {
 	w := newDepot(t, openPostgres)
 	first := w.begin(t, parcel("van"))
@@ -162,6 +163,7 @@ func TestOrderedBy_F02_WaitsForTheFirst(t *testing.T) {
 }
 
 // O11: schemas of one database have keys of their own.
+// Conformance: U-17.
 func TestOrderedBy_O11_OtherSchemasDoNotWait(t *testing.T) {
 	w, other := newDepot(t, openPostgres), newDepot(t, openPostgres)
 	first := w.begin(t, parcel("van"))
@@ -187,6 +189,7 @@ func TestOrderedBy_NoDeadlock(t *testing.T) {
 
 // F-02: over many units at once, what becomes visible of a key is always behind
 // what was visible before.
+// Conformance: U-01.
 func TestOrderedBy_F02_SeqIsCommitOrder(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newDepot(t, open)

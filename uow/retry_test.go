@@ -70,6 +70,7 @@ func TestConflict_A11_StaleWriter(t *testing.T) {
 
 // F-56: after a conflict the unit starts over from the database, and each event
 // is stored once.
+// Conformance: U-24.
 func TestConflict_F56_RunsAgain(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -248,6 +249,7 @@ func (w *world) another(t *testing.T) *uow.Manager {
 }
 
 // A13, S1-02, S1-05: what only COMMIT refuses is nowhere either, and nobody is woken.
+// Conformance: F-63, S1-02, S1-05.
 func TestCommit_A13_Failure(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -318,6 +320,7 @@ func TestCommit_F55_Unknown(t *testing.T) {
 
 // F-02: several writers of one aggregate, whose units overlap: nothing is lost,
 // and the order of seq is that of its versions.
+// Conformance: U-01.
 func TestConcurrentWriters(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

@@ -18,6 +18,7 @@ import (
 var errGiveUp = errors.New("give up")
 
 // C-05: stored when committed.
+// Conformance: S2-01.
 func TestSave_A1_S301_StateAndRowsTogether(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -43,6 +44,7 @@ func TestSave_A1_S301_StateAndRowsTogether(t *testing.T) {
 }
 
 // C-04, S1-02, S1-05: neither stored nor announced when not committed.
+// Conformance: S1-02, S1-05, S2-01.
 func TestDo_A2_S301_ErrorLeavesNothing(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -67,6 +69,7 @@ func TestDo_A2_S301_ErrorLeavesNothing(t *testing.T) {
 }
 
 // F-56: what a failed save left is stored by the next one, once.
+// Conformance: U-24.
 func TestDo_F56_EventsSurviveAFailedSave(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -181,6 +184,7 @@ func TestSave_VersionsOfSeveralFlushes(t *testing.T) {
 
 // S3-02: the events of several aggregates are in the order in which they were
 // raised, all or none.
+// Conformance: S1-20.
 func TestSave_S302_RaiseOrder(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)
@@ -206,6 +210,7 @@ func TestSave_S302_RaiseOrder(t *testing.T) {
 }
 
 // A12: an id is unique within its type only.
+// Conformance: D14.
 func TestSave_A12_SameIDTwoTypes(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		w := newWorld(t, open)

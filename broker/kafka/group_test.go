@@ -230,6 +230,7 @@ func member(ctx context.Context, topic string) error {
 
 // F-68, F-70: a member dies. The others get its partitions with everything that
 // it hadn't acknowledged, and nothing that it had, soon after its session timeout.
+// Conformance: A74.
 func TestConsume_F68_F70_KilledMember(t *testing.T) {
 	t.Parallel()
 	b := open(t, brisk(4))

@@ -40,6 +40,7 @@ func TestPublish_PartitionByKeyAsJava(t *testing.T) {
 	}
 }
 
+// Conformance: A51, A52.
 func TestPublish_RefusedBeforeSending(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -84,6 +85,7 @@ func limited(t *testing.T, n int) string {
 
 // C-62: Kafka refuses a whole batch because of one message, which may not cost
 // its neighbours, nor let the followers of its key overtake it.
+// Conformance: U-05.
 func TestPublish_C62_SameKeyOrderSurvivesMiddleRecordRejection(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -132,6 +134,7 @@ func TestPublish_ManyBatches(t *testing.T) {
 	require.Len(t, stored(t, other), len(call)-len(want))
 }
 
+// Conformance: F-28.
 func TestPublish_UnknownTopicIsTransient(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)

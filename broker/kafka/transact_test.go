@@ -203,6 +203,7 @@ func TestTransact_WhileKafkaIsAway(t *testing.T) {
 // Kafka has forgotten an id that was idle for longer than transactional.id.expiration.ms, and
 // its producer's number with it. Nothing of the call is stored, no row pays, and who opens
 // the id again goes on behind its mark.
+// Conformance: O1.
 func TestTransact_AnIDThatExpiredIsOpenedAgain(t *testing.T) {
 	t.Parallel()
 	for _, key := range []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn} {

@@ -197,6 +197,7 @@ func heard(t *testing.T, lines []string) (ids map[string]bool, byOrder map[strin
 // middle and started again: every order is placed, and shipped once if it is paid for;
 // if it isn't, it is cancelled, and nobody has paid for it; and the partner hears of all
 // of it, each order's events in their order.
+// Conformance: S1.
 func TestServers_BalanceAfterKills(t *testing.T) {
 	const orders = 400
 	s := newSite(t)

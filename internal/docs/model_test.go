@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 var (
 	modelSwitch = regexp.MustCompile("(?m)^\\| `?([A-Z]+|none)`?[^|]* \\| `([A-Z]+)` \\| [^|]+ \\|(?: ([^|]+) \\|)?$")
+	testName    = regexp.MustCompile("`(Test[^`]+)`")
 	modelCheck  = regexp.MustCompile(`(?m)^(?:check|large) ([A-Z]+) (\w+) \S+(?:.* ([A-Z]+)(?:=1)?)?$`)
 )
 
@@ -61,4 +63,23 @@ func declared(sources map[string]string, name string) bool {
 		}
 	}
 	return false
+}
+
+// testSources are the sources of all tests, by path.
+func testSources(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		// The servers' files come and go while the tests run.
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
+		return err
+	}))
+	return files
 }

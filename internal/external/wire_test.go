@@ -42,6 +42,7 @@ func (w *world) partners() (targets []outbox.Target, brokers map[string]broker.B
 // A57, S4-15, S4-16, F-44: everything that a partner gets on Kafka and on NATS, in
 // each envelope: native headers and body. It is what the golden files show, and
 // nothing that is internal, or that the target may not have, is anywhere in it.
+// Conformance: A60.
 func TestWire_A57_S4_15_S4_16_F_44(t *testing.T) {
 	w := newWorld(t)
 	targets, brokers := w.partners()

@@ -22,6 +22,7 @@ import (
 // It takes longest, and stands in the first file so that it begins first.
 //
 //nolint:tparallel // Its parts share a Kafka that each of them stops.
+// Conformance: S1-01, S1-03, S1-06, S1-12, S2-02, S4-21.
 func TestOutage_C_65_F_05_F_32(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses connections", func(t *testing.T) {
@@ -103,6 +104,7 @@ func silence(t *testing.T) {
 // F-07, C-62, F-30: of 1,000 messages of ten keys the broker refuses one as too
 // large, and Waybill another: both are abandoned at once, with the words of whoever
 // refused, their keys go on or are held, and all others are published in order.
+// Conformance: U-05.
 func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []outbox.OnAbandoned{outbox.Skip, outbox.Hold} {

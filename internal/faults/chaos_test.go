@@ -39,6 +39,7 @@ type victim struct {
 // nothing is invented, every key's events come first in their order, and each
 // event that comes twice was out when its engine was killed or had lost its
 // lease.
+// Conformance: C-92, C-93, C-95, C-96, S1-23, S1-24.
 func TestChaos_D7_A41_S3_07_S3_19_F_05_F_06_F_12_F_13_F_17_F_25(t *testing.T) {
 	t.Parallel()
 	random := chance(t)

@@ -49,6 +49,7 @@ func timesIn(text string) (found []string) {
 // relay sends in its life holds a time. So its clock can't change whose a partition is,
 // or when a row is due. With WAYBILL_LONG, TestClock_C_47_A31_F_15_TenMinutesOff shows
 // it.
+// Conformance: U-26.
 func TestClock_C_47_A31_F_15_NoStatementHoldsATime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -213,6 +214,7 @@ func clocks(t *testing.T) {
 
 // TestClock_C_47_A31_F_15_TenMinutesOff compiles the standard library anew, which
 // is why it needs WAYBILL_LONG.
+// Conformance: U-26.
 func TestClock_C_47_A31_F_15_TenMinutesOff(t *testing.T) {
 	if long() {
 		clocks(t)

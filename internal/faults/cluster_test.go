@@ -93,6 +93,7 @@ func comeAndGo(t *testing.T, apart bool) {
 // of the marks among them, and each server is killed and comes back; and then Kafka forgets
 // the ids of engines that have nothing to do. Each message is there once for who reads what
 // is committed, in order, and none has paid.
+// Conformance: C-65.
 func TestCluster_O1_S1_12_TransactionsWhileServersComeAndGo(t *testing.T) {
 	if !long() {
 		return

@@ -84,6 +84,7 @@ func TestStop_D1_A28_S3_25_C_46_F_13_PastTheLeaseInTheMiddleOfACall(t *testing.T
 
 // A29, F-14: a call that takes longer than the lease loses nothing, as another
 // goroutine renews meanwhile. S2-32, F-17: whoever joins takes nothing of it.
+// Conformance: U-08.
 func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 20)
@@ -208,6 +209,7 @@ func TestKill_S2_17_F_26_C_50_S3_07_BeforeTheWriteBack(t *testing.T) {
 
 // S2-31, F-25: an engine that is told to stop gives its partitions back, and
 // another one goes on within a poll instead of a lease.
+// Conformance: U-09.
 func TestStop_S2_31_F_25_AnotherGoesOnAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 30)
@@ -225,6 +227,7 @@ func TestStop_S2_31_F_25_AnotherGoesOnAtOnce(t *testing.T) {
 
 // C-63, C-64: engines are restarted one after the other under load: each ends
 // what it has begun, nothing is lost and nothing is sent twice.
+// Conformance: U-09.
 func TestStop_C_63_C_64_RollingRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 30)

@@ -18,6 +18,7 @@ import (
 // than there are behind the pooler, while an engine is killed and the pooler is
 // told to wait, to reconnect and to drop everybody: nothing is lost or out of
 // order, and every event takes effect once.
+// Conformance: U-10.
 func TestPooler_F_52_F_53_TwentyConnectionsForAll(t *testing.T) {
 	t.Parallel()
 	const accounts = 40

@@ -204,6 +204,7 @@ func ordersFile(t *testing.T) (file string, lines int) {
 // N5: a new version of a projection is built beside the one in use, while programs of both
 // sell; it is killed in the middle, goes on, and takes the place of the old one. Both
 // tables are in the end what SQL counts.
+// Conformance: C-94, N5.
 func TestProjections_RebuiltWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -11,6 +11,7 @@ import (
 // F-40: while the database is away, for longer than leases last, the lane, the
 // subscription and whoever listens have one line of it each in the log, and one
 // when it is back, however often it is tried.
+// Conformance: U-22.
 func TestDatabase_F_40_TwoLinesPerOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 30)

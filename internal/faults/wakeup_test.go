@@ -21,6 +21,7 @@ import (
 
 // S1-04: what a process without an engine commits, an engine in another one
 // publishes at once, without a poll.
+// Conformance: U-10.
 func TestWakeUp_AcrossProcesses(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, open func() uow.Provider, deafen func()) {

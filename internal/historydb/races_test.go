@@ -181,6 +181,7 @@ func TestHorizon_WaitsForNobodyElse(t *testing.T) {
 
 // Writers of both tables, some of whom roll back, and a reader: it reads each once, in
 // order.
+// Conformance: S2-40.
 func TestReader_ReadsAllInOrderBesideWriters(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		d := 300 * time.Millisecond

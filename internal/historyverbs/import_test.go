@@ -136,6 +136,7 @@ func newBook(id string) *Book { return &Book{Root: domain.RootWithID(id)} }
 
 // What was raised before the history began comes before all else, each once, in its
 // aggregate's order, with all that is known of it.
+// Conformance: S2-40.
 func TestImport_WhatIsStillInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		_, err := w.imports(historyverbs.Import{})
@@ -189,6 +190,7 @@ func TestImport_WhatIsStillInTheOutbox(t *testing.T) {
 
 // However far it is, what is there is the end of each aggregate's past; what was left off is
 // found when it runs again.
+// Conformance: S2-40.
 func TestImport_EndedInTheMiddle(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		var want []string
@@ -241,6 +243,7 @@ func TestImport_AndProjections(t *testing.T) {
 
 // What can't have its place is left out, and counted: it is better to begin later than to
 // have a hole.
+// Conformance: S2-40.
 func TestImport_LeavesOutWhatWouldBeAHole(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		given, kept := newBook("given up"), newBook("kept")

@@ -39,6 +39,7 @@ func (*stopAt) AfterQuery(context.Context, *bun.QueryEvent) {}
 
 // A command that is killed between any two statements leaves either nothing or
 // all of a transaction, and the next one goes on from there.
+// Conformance: A70.
 func TestBackfill_KilledInTheMiddle(t *testing.T) {
 	for _, at := range []struct {
 		words  string
@@ -97,6 +98,7 @@ func (p *bygone) forget() {
 }
 
 // Two commands at once share the work: none copies what the other has copied.
+// Conformance: A70.
 func TestBackfill_TwoAtOnce(t *testing.T) {
 	eachBygone(t, func(t *testing.T, p *bygone) {
 		p.happen(1700, 7)

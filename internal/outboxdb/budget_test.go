@@ -57,6 +57,7 @@ func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 
 // F-46: a claim and what publishes it update no row of the outbox, and what is written
 // all the time, leases and tokens, doesn't grow.
+// Conformance: U-11.
 func TestBloat_F_46_NoRowIsUpdatedAndLeasesStaySmall(t *testing.T) {
 	t.Parallel()
 	// Its database is its own: no transaction of another test keeps old versions alive.

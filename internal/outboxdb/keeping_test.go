@@ -22,6 +22,7 @@ func (p *bygone) history() outbox.History {
 
 // A history begins behind all that is being written, whoever is ended on the way; nobody
 // takes it back.
+// Conformance: S2-40.
 func TestKeepHistory_BeginsBehindWhatIsBeingWritten(t *testing.T) {
 	eachBygone(t, func(t *testing.T, p *bygone) {
 		require.NoError(t, historydb.Migrations().Up(t.Context(), p.DB))

@@ -117,6 +117,7 @@ func pages(plan string) (n int) {
 }
 
 // So it is on SQLite, which plans each time, and has counted nothing.
+// Conformance: A26.
 func TestPlans_OnSQLiteByIndex(t *testing.T) {
 	t.Parallel()
 	b := outboxdbtest.Open(t, outboxdbtest.SQLite(t))

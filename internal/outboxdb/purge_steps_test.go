@@ -62,6 +62,7 @@ func (b *bench) history(claims, rows int) {
 }
 
 // F-47: a step that fails costs what it would have removed and nothing else.
+// Conformance: U-11.
 func TestPurge_F_47_AFailureCostsNothing(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, plain *outboxdbtest.Bench) {
 		b := &bench{plain}
@@ -90,6 +91,7 @@ func TestPurge_F_47_AFailureCostsNothing(t *testing.T) {
 // F-47: on a server on which each row takes 5 ms, a purge makes its steps small enough
 // for its limit. Where what one claim published takes longer than that, it gets the
 // time that it needs, or it would stay for ever.
+// Conformance: U-11.
 func TestPurge_F_47_MakesItselfSmall(t *testing.T) {
 	t.Parallel()
 	for name, claims := range map[string]int{"many claims": 20, "a large one": 1} {

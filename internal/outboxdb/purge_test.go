@@ -34,6 +34,7 @@ func purge(t *testing.T, b *outboxdbtest.Bench, r outbox.Retention) outbox.Purge
 
 // O10: what is old goes, whatever is before it in the log or in the order of seq;
 // nothing else does, and what was published stays counted.
+// Conformance: O10, S2-25.
 func TestPurgeO10_OneYoungRowStopsNothing(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		m := b.Join("host-1-w1", time.Minute, outboxdbtest.Partitions)

@@ -152,6 +152,7 @@ func TestRace_AReapDuringASettleAddsNoLoss(t *testing.T) {
 }
 
 // Race 6. The switch NOREREAD, a claim that believes the look: it has row 1.
+// Conformance: C-26.
 func TestRace_AClaimWaitsForAVerbAndReadsAgain(t *testing.T) {
 	b, m := raced(t)
 	rows := m.Look(10)
@@ -163,6 +164,7 @@ func TestRace_AClaimWaitsForAVerbAndReadsAgain(t *testing.T) {
 }
 
 // Race 7.
+// Conformance: C-17.
 func TestRace_AVerbWaitsForAClaimAndLeavesItsRows(t *testing.T) {
 	b, m := raced(t)
 	s := open(t, b)

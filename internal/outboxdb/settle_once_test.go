@@ -13,6 +13,7 @@ import (
 )
 
 // S4-13: published, sent when, no lock, no error: one statement.
+// Conformance: S1-15.
 func TestSettle_S4_13_OneStatement(t *testing.T) {
 	require.Len(t, outboxdb.Postgres("settle"), 1)
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {

@@ -14,6 +14,7 @@ import (
 )
 
 // S4-07, A6, C-01: a claim reads all of a row as it was inserted.
+// Conformance: S2-03.
 func TestClaim_ReadsWhatWasInserted(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		full, plain := outboxdbtest.Row("k'1"), outboxdbtest.Row("k-2")

@@ -25,10 +25,10 @@ func ofLanes(test suiteTest) {
 	test("Claim_A18_A19_WhatIsInHandAndItsKeyAreLeft", keyInHand)              // S2-09, C-24, C-32, C-45, F-06
 	test("Claim_A22_S3_10_OnlyItsTarget", onlyItsTarget)                       // C-11
 	test("Claim_A24_C_23_RespectsLimitAndKeepsLeadingRuns", respectsLimit)     // S2-09
-	test("Claim_S4_06_S4_09_OldestFirstAndPastBlockedHeads", pastBlockedHeads) // S2-09, C-29, C-31
-	test("Claim_F_05_FailedHeadHoldsItsKeyAndNothingElse", failedHead)         // S2-34, S2-35, C-24, C-32
+	test("Claim_S4_06_S4_09_OldestFirstAndPastBlockedHeads", pastBlockedHeads) // S2-09, C-29, C-31, U-06
+	test("Claim_F_05_FailedHeadHoldsItsKeyAndNothingElse", failedHead)         // S2-34, S2-35, C-24, C-32, U-04
 	test("Claim_S2_16_CarriesTheMessage", carriesTheMessage)                   //
-	test("Claim_S2_41_ALongKeyHidesNoOther", longKey)                          //
+	test("Claim_S2_41_ALongKeyHidesNoOther", longKey)                          // U-27
 	test("Claim_A43_A63_PrioritiesFirst", prioritiesFirst)                     // A64
 	test("Claim_A42_D6_NeverWithinAKey", neverWithinAKey)                      //
 }

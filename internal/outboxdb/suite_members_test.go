@@ -18,7 +18,7 @@ import (
 
 func ofMembers(test suiteTest) {
 	test("Claim_NeedsAMemberThatLives", needsMember)           // S2-09, C-44
-	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-29, S2-30, C-45
+	test("Takeover_S3_24_RowsOfADeadWorkerGoOn", takeover)     // S2-29, S2-30, C-45, A20, C-45, S2-29, S2-30
 	test("Takeover_F_13_LateSettleChangesNothing", lateSettle) // S2-33, C-25, C-44
 	test("Takeover_C_10_S2_30_AllOrNothing", takeoverAllOrNothing)
 	test("Takeover_F_09_F_12_RecoveredRowsComeFirst", recoveredRowsFirst)

@@ -23,7 +23,7 @@ func ofRetention(test suiteTest) {
 	test("Purge_S1_19_ExpiredOutOfTurn", expiredOutOfTurn)
 	test("Purge_S2_25_KeptForEver", keptForEver) // S2-48
 	test("Purge_S3_18_EachRetentionIsItsOwn", retentions)
-	test("Purge_F_47_WaitsForNobody", purgeOfAnother)
+	test("Purge_F_47_WaitsForNobody", purgeOfAnother) // U-11
 	test("Purge_F_48_AndAnOperator", purgeAndOperator)
 	test("CleanUp_WhatAnOperatorWantsGone", cleanUp)
 	test("CleanUp_GoesOnAfterAnEnd", cleanUpInterrupted)

@@ -20,9 +20,9 @@ func ofRows(test suiteTest) {
 	test("Claim_A23_NoRowsTakesNothing", noRows)
 	test("Claim_S3_22_MarksTheRow", marksTheRow)
 	test("Claim_D9_BytesAndTimesComeAsTheyWere", bytesAndTimes)
-	test("Claim_S3_20_F_11_WhoComesTooLateGetsNothing", tooLate)
+	test("Claim_S3_20_F_11_WhoComesTooLateGetsNothing", tooLate) // S3-21
 	test("Claim_A21_DueFromItsInstantOn", dueInstant)
-	test("Claim_S2_09_C_24_EligibleOrNot", eligible)
+	test("Claim_S2_09_C_24_EligibleOrNot", eligible) // C-11
 	test("Look_F_08_OrderIsNoClocks", orderIsSeq)
 	test("Row_C_21_AnyBytesAreCarried", anyBytes)
 	test("Row_F60_OneRowPerMessageAndTarget", oneRowPerMessageAndTarget) // C-03

@@ -15,7 +15,7 @@ import (
 func ofSettlements(test suiteTest) {
 	test("Settle_S3_23_ClearsTheLock", settleClears)         // S2-36, S4-13
 	test("Settle_A37_PublishedClearsTheError", clearsErrors) // S4-13
-	test("Settle_S4_07_LongErrorIsCut", longError)
+	test("Settle_S4_07_LongErrorIsCut", longError)           // S2-49
 	test("Settle_S2_49_ErrorTextComesBack", errorText)
 	test("Settle_FailedRowIsDueAfterItsDelay", failedDelay)  // C-19, C-22
 	test("Settle_OfAnotherClaimChangesNothing", staleSettle) // C-25
@@ -24,7 +24,7 @@ func ofSettlements(test suiteTest) {
 	test("Settle_HeldRowHoldsItsKey", heldRow) // C-24
 	test("Settle_DeleteOnPublishKeepsCounting", deleteOnPublish)
 	test("Settle_S2_07_AllOrNone", settleAllOrNone)
-	test("Settle_S1_16_EachRowItsOwn", settledMixed)
+	test("Settle_S1_16_EachRowItsOwn", settledMixed) // S1-13
 	test("Settle_S2_19_S4_12_C_18_FiveFailures", fiveFailures)
 }
 

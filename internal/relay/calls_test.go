@@ -298,6 +298,7 @@ func TestTopic_OneThatIsAwayHoldsUpNoOther(t *testing.T) {
 }
 
 // Headers of a message: its row's, the promise, and whether its event is private.
+// Conformance: S0-20.
 func TestMessage_Headers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start(func(_ *process, cfg *relay.Config) { cfg.Private = []string{"Test.Happened.v1"} })

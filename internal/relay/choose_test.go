@@ -97,6 +97,7 @@ func TestChoose_AKeyIsInOneCallAndGoesWhole(t *testing.T) {
 }
 
 // A row with two losses is claimed alone, and what is behind it waits for it.
+// Conformance: S2-29.
 func TestChoose_QuarantineIsAlone(t *testing.T) {
 	rows := queue(1, 4, 1)
 	rows[1].Losses, rows[2].Key = 2, rows[1].Key

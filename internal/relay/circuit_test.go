@@ -225,6 +225,7 @@ func TestProcessor_TopicFailsAlone(t *testing.T) {
 }
 
 // S2-43: one line when an outage begins and one when it ends, however many calls fail.
+// Conformance: F-40.
 func TestProcessor_OutageIsTwoLines(t *testing.T) {
 	t.Parallel()
 	b := outboxdbtest.Open(t, outboxdbtest.SQLite(t))

@@ -96,6 +96,7 @@ func (p *pausing) Handle(_ context.Context, r slog.Record) error {
 }
 
 // S2-14: a lane whose adapter panics goes on, and publishes what it had.
+// Conformance: S1-23.
 func TestProcessor_WorkerSurvivesAPanic(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		b.Insert("a", "a", "b")

@@ -210,6 +210,7 @@ func TestRelease_UnansweredEndsTheMembership(t *testing.T) {
 
 // A process that stands still for longer than its lease: another goes on, and it joins
 // anew when it is back.
+// Conformance: F-13.
 func TestLease_LostInTheMiddleOfACall(t *testing.T) {
 	inWorld(t, func(w *world) {
 		a := w.start()

@@ -46,6 +46,7 @@ func stored(b *outboxdbtest.Bench) int64 { return b.Count("SELECT count(*) FROM 
 
 // F-47, F-48: while writers commit and two processes publish, rows that have expired go;
 // what isn't delivered stays, and is delivered, once and in order.
+// Conformance: U-11.
 func TestHousekeeping_F_47_F_48_WhileOthersPublish(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		fillOld(b, 3000)
@@ -184,6 +185,7 @@ func (s *standing) AfterQuery(_ context.Context, e *bun.QueryEvent) {
 
 // F-47: a stop doesn't wait for a clean-up. What was removed by then stays removed, and
 // another process goes on when the next turn comes.
+// Conformance: U-11.
 func TestHousekeeping_F_47_StoppedInTheMiddle(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		const rows = 3000

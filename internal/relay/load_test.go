@@ -159,6 +159,7 @@ func everybody(t *testing.T, b *outboxdbtest.Bench) (rows []outbox.Row) {
 
 // F-24: whoever holds a partition or a row locked holds up nobody, or the call of that row
 // at most.
+// Conformance: S3-21.
 func TestProcessor_F_24_LocksHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
@@ -201,6 +202,7 @@ func TestProcessor_F_24_LocksHoldUpNobodyElse(t *testing.T) {
 
 // F-31: what can't be sent is neither called for nor looked at all the time,
 // whatever the broker says of it, and the others go on.
+// Conformance: U-06.
 func TestProcessor_F_31_UnsendableDoesNotSpin(t *testing.T) {
 	for _, class := range []broker.Class{broker.Transient, broker.Permanent, broker.Unknown, broker.Unavailable} {
 		t.Run(class.String(), func(t *testing.T) {

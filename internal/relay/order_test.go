@@ -71,6 +71,7 @@ func TestProcessor_F_01_LateCommitOfALowerSeq(t *testing.T) {
 
 // F-03: a transaction that stays open, whether it has read or written, holds
 // nobody up.
+// Conformance: U-02.
 func TestProcessor_F_03_OpenTransactionsHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
@@ -102,6 +103,7 @@ func TestProcessor_F_03_OpenTransactionsHoldNobodyUp(t *testing.T) {
 // F-04: nothing in the tables is a number of this cluster's transactions. What
 // is copied into another database, with the sequences, goes on there where it
 // was.
+// Conformance: U-03.
 func TestProcessor_F_04_GoesOnInARestoredDatabase(t *testing.T) {
 	t.Parallel()
 	from, copied := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t)), outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))

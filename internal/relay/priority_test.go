@@ -13,6 +13,7 @@ import (
 
 // A43, A60, D6: urgent rows overtake a backlog, in lanes of both kinds, and none of
 // its own key.
+// Conformance: A42.
 func TestProcessor_A43_A60_D6_UrgentRowsOvertakeABacklog(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		var rows []outbox.Row

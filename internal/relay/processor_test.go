@@ -19,6 +19,7 @@ import (
 
 // S3-07, S4-10, C-56: without a fault each row is published once. D7, A41: in the order of
 // its key, over all calls.
+// Conformance: A25, A40, D7.
 func TestProcessor_S3_07_PublishesEachRowOnceInOrder(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		var rows []outbox.Row
@@ -215,6 +216,7 @@ func TestProcessor_A32_NoTransactionDuringTheCall(t *testing.T) {
 
 // A36: a process that dies between the broker's answer and
 // the write-back is followed by another, which publishes again under the same id.
+// Conformance: S3-07, S4-05.
 func TestProcessor_A36_RedeliversAfterACrash(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		rows := b.Insert("a", "a", "b")
@@ -276,6 +278,7 @@ func TestProcessor_A35_SettlesWhenTheDatabaseIsBack(t *testing.T) {
 }
 
 // S4-10, C-40: two processes share the partitions; when one stops, the other takes its part.
+// Conformance: C-40, F-25, S4-10.
 func TestProcessor_ProcessesShareThePartitions(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		m := memory.New(memory.Config{})
@@ -332,6 +335,7 @@ func TestProcessor_StartWithoutTablesSaysWhatToDo(t *testing.T) {
 
 // F-41, C-56: a drain is not one round trip per message: calls hold batches, and as many
 // are out at once as may be.
+// Conformance: U-20.
 func TestProcessor_F41_CallsAreBatchesAndOverlap(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		b.Insert(outboxdbtest.Numbered("k", 400)...)

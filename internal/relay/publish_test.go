@@ -23,6 +23,7 @@ import (
 
 // S2-14: what goes wrong in a turn of a lane is logged, and the lane goes on by itself; a
 // stop ends it while it waits.
+// Conformance: A83.
 func TestProcessor_S2_14_GoesOnAfterErrors(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		m := memory.New(memory.Config{})
@@ -121,6 +122,7 @@ func TestProcessor_S2_19_S4_12_C_18_FiveAttempts(t *testing.T) {
 
 // S2-41: 100 keys of one row leave with the first calls, although a key of 5,000 rows
 // stands before them.
+// Conformance: U-27.
 func TestProcessor_S2_41_ALongKeyDelaysNoOther(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		cfg := quick()
@@ -186,6 +188,7 @@ func (r *recorder) all() [][]broker.Message {
 // S2-42, C-60: of a call of many exactly those fail that the broker says failed,
 // each as it says; one without an answer counts as failed where others of its topic were
 // answered.
+// Conformance: U-05.
 func TestProcessor_S2_42_C_60_PartialFailure(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		b.Insert("ok-1", "refused", "ok-2", "silent", "ok-3", "never")

@@ -13,6 +13,7 @@ import (
 
 // S1: what a database refuses a lane shows in its state within seconds, in the
 // database's words, although all else is allowed; and no longer when it is given.
+// Conformance: F-63.
 func TestProcessor_S1_WhatTheDatabaseRefusesShows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -68,6 +68,7 @@ func TestWake_OneRowGoesAtOnce(t *testing.T) {
 }
 
 // F-01, F-02: a row of a slow transaction appears below others that were looked at before.
+// Conformance: U-01.
 func TestLook_ARowThatAppearsBelowOthersIsFound(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()
@@ -81,6 +82,7 @@ func TestLook_ARowThatAppearsBelowOthersIsFound(t *testing.T) {
 	})
 }
 
+// Conformance: S1-26.
 func TestStop_WaitsForCallsAndGivesAllBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.start()

@@ -25,6 +25,7 @@ func failures(rows []relay.Claimed, in time.Duration) (all []relay.Failure) {
 
 // A44, D4, F-33: the delay lands in the table, in due_at, by the database's own clock and
 // to the second, whatever the number of processes; looks and claims keep to it.
+// Conformance: U-07.
 func TestRetry_A44_F_33_DueInTheTable(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		b.Insert("a")
@@ -105,6 +106,7 @@ func TestRetry_F_16_ZonesAndDaylightSaving(t *testing.T) {
 // A45, A47, A48, D3, S3-17: a row gets max_attempts tries, be it one, three or
 // ten; then it is abandoned with the broker's words, isn't tried any more by
 // itself, and stays for an operator, who can put it back.
+// Conformance: S2-21, S3-17.
 func TestRetry_A47_D3_MaxAttemptsIsHonoured(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		for _, attempts := range []int{1, 3, 10} {

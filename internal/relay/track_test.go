@@ -172,6 +172,7 @@ func (s *sim) run(steps int) (violated any) {
 
 // A42, D6: ORDER, DECIDED and FORGET of model/track.pml hold whatever comes between a
 // read and what is made of it.
+// Conformance: A42, D6, F-01, F-02, U-01.
 func TestTrack_KeepsOrderAndForgetsNothing(t *testing.T) {
 	sent := 0
 	for seed := range uint64(40) {

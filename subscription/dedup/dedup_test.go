@@ -172,6 +172,7 @@ func (p *ports) requireOnce(t *testing.T) int {
 
 const done = `{"format":1,"state":{"Debited":3,"Payments":1},"outbox":{}}`
 
+// Conformance: C-36.
 func TestHandle_S0_01_AllOrNothing(t *testing.T) {
 	p, c := newPorts(t), &counts{}
 	var seen string
@@ -374,6 +375,7 @@ func TestHandle_S0_12_Conflict(t *testing.T) {
 }
 
 // A document that always changes costs so many attempts, and no more.
+// Conformance: S0-12.
 func TestHandle_ConflictStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, c := newPorts(t), &counts{}

@@ -53,6 +53,7 @@ func TestPooler_F_52_Units(t *testing.T) {
 
 // F-52, F-53: through a pooler nothing can be heard, which is noticed; past it
 // what was told through it can.
+// Conformance: U-10.
 func TestPooler_F_52_F_53_Listening(t *testing.T) {
 	past, through := dbtest.Pooled(t)
 	open := func(listen string) uow.Provider {

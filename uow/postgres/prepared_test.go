@@ -70,6 +70,7 @@ func TestPrepared(t *testing.T) {
 
 // A pooler gives a transaction to a connection on which others have prepared, or
 // nobody: the unit is committed all the same, and once.
+// Conformance: F-52.
 func TestPrepared_BehindAPooler(t *testing.T) {
 	for name, elsewhere := range map[string]func(*testing.T, uow.Provider){
 		"which doesn't know the statement": func(t *testing.T, p uow.Provider) { exec(t, p, "DEALLOCATE ALL") },

@@ -13,6 +13,7 @@ import (
 
 // O17: a connection whose server takes no writes, as it has become a replica, is used
 // by nobody again, whoever met it: the next one is new, and may lead to the new primary.
+// Conformance: F-63.
 func TestReplica_O17_ConnectionsAreClosed(t *testing.T) {
 	for name, write := range map[string]func(context.Context, uow.Provider) error{
 		"a unit in one trip, prepared": func(ctx context.Context, p uow.Provider) error {

@@ -62,6 +62,7 @@ func connections(t *testing.T, p uow.Provider, name string, n int) {
 // O16: providers of one server share a connection that listens and one that keeps
 // leases, however many schemas there are. Each hears of its own schema, and keeps what
 // is its own.
+// Conformance: U-17.
 func TestServers_O16_TwoConnectionsForFiftySchemas(t *testing.T) {
 	const schemas = 50
 	own, name := open(t), fmt.Sprintf("uow_shared_%d", os.Getpid())

@@ -82,6 +82,7 @@ func TestSignal_TooMuchToSay(t *testing.T) {
 }
 
 // F-53: a notification that fails concerns nobody, and later ones are heard.
+// Conformance: U-10.
 func TestSignal_F53_FailureIsNobodysConcern(t *testing.T) {
 	p := open(t)
 	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}}) // there is no table

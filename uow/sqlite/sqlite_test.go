@@ -138,6 +138,7 @@ func TestBusyFileIsRetryable(t *testing.T) {
 }
 
 // F-62: two processes on one file wait for each other, and neither fails.
+// Conformance: U-23.
 func TestTwoProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	providers := []uow.Provider{open(t, path), open(t, path)}
