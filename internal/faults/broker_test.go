@@ -21,8 +21,9 @@ import (
 //
 // It takes longest, and stands in the first file so that it begins first.
 //
-//nolint:tparallel // Its parts share a Kafka that each of them stops.
 // Conformance: S1-01, S1-03, S1-06, S1-12, S2-02, S4-21.
+//
+//nolint:tparallel // Its parts share a Kafka that each of them stops.
 func TestOutage_C_65_F_05_F_32(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses connections", func(t *testing.T) {
