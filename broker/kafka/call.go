@@ -42,6 +42,7 @@ func newCall(limit int, messages []broker.Message) *call {
 	c := &call{limit: limit, records: make([]record, len(messages))}
 	last := make(map[string]*record, len(messages))
 	topics := map[string]error{}
+	var at room
 	for i := range messages {
 		m, r := &messages[i], &c.records[i]
 		r.earlier = last[m.Key]
@@ -55,7 +56,7 @@ func newCall(limit int, messages []broker.Message) *call {
 			continue
 		}
 		var err error
-		if r.size, err = encode(&r.Record, m, limit); err != nil {
+		if r.size, err = encode(&r.Record, m, limit, &at, len(messages)-i-1); err != nil {
 			c.fail(i, broker.Permanent, broker.ScopeRow, fmt.Errorf("kafka: message %q: %w", m.ID, err))
 		}
 	}

@@ -51,6 +51,7 @@ type consumer struct {
 	health     health
 	partitions []*partition
 	turn       int
+	marks      map[string]map[int32]kgo.EpochOffset // One, used again: see mark.
 }
 
 // group is what a [kgo.Client] does for a member.
@@ -170,9 +171,12 @@ func (c *consumer) take(limit int) []*entry {
 
 func deliveries(entries []*entry) []broker.Delivery {
 	all := make([]broker.Delivery, len(entries))
+	var m broker.Message
+	var text []byte
 	for i, e := range entries {
+		m, text = decode(e.record, text)
 		all[i] = broker.Delivery{
-			Message:     decode(e.record),
+			Message:     m,
 			Published:   published(e.record),
 			Partition:   strconv.Itoa(int(e.partition.id)),
 			Redelivered: e.times,

@@ -132,9 +132,7 @@ func (c *consumer) fetched(f kgo.FetchPartition) {
 	if len(f.Records) > 0 {
 		delete(c.health.stuck, f.Partition)
 	}
-	for _, r := range f.Records {
-		p.add(r)
-	}
+	p.add(f.Records)
 	if p.full() && !p.paused {
 		p.paused = true
 		c.group.PauseFetchPartitions(map[string][]int32{c.topic: {p.id}})
@@ -149,6 +147,13 @@ func (c *consumer) resume(p *partition) {
 	}
 }
 
+// mark has what is before at committed. kgo takes out of the map what is in it.
 func (c *consumer) mark(id int32, at kgo.EpochOffset) {
-	c.group.MarkCommitOffsets(map[string]map[int32]kgo.EpochOffset{c.topic: {id: at}})
+	if c.marks == nil {
+		c.marks = map[string]map[int32]kgo.EpochOffset{c.topic: {}}
+	}
+	of := c.marks[c.topic]
+	clear(of)
+	of[id] = at
+	c.group.MarkCommitOffsets(c.marks)
 }

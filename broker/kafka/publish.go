@@ -130,10 +130,17 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p.wire.begin(cancel)
+	refused := map[*kgo.Record]error{}
+	promise := func(r *kgo.Record, err error) { // One after the other.
+		if err != nil {
+			refused[r] = err
+		}
+	}
+	detached := context.WithoutCancel(ctx)
 	for _, i := range round {
 		r := &c.records[i]
 		r.Timestamp = time.Time{}
-		p.client.Produce(context.WithoutCancel(ctx), &r.Record, func(_ *kgo.Record, err error) { r.err = err })
+		p.client.Produce(detached, &r.Record, promise)
 	}
 	timer := time.AfterFunc(patience, func() {
 		if !p.wire.left() {
@@ -144,7 +151,7 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	var why error
 	if p.client.Flush(bounded) != nil {
 		why = context.Cause(bounded)
-		p.abort(context.WithoutCancel(ctx))
+		p.abort(detached)
 	}
 	a, trouble := p.wire.end()
 	e := ending{account: a, why: why, trouble: trouble, scope: broker.ScopeTopic}
@@ -155,6 +162,7 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 		e.scope = broker.ScopeBroker
 	}
 	for _, i := range round {
+		c.records[i].err = refused[&c.records[i].Record]
 		p.settle(c, i, e)
 	}
 }

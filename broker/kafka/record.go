@@ -30,9 +30,37 @@ func checkTopic(topic string) error {
 	return nil
 }
 
+// room is where the texts and headers of a call's records lie, some hundred together.
+type room struct {
+	text    []byte
+	headers []kgo.RecordHeader
+}
+
+const (
+	textAhead    = 64 << 10 // At most so much is made for messages to come.
+	headersAhead = 1 << 10
+)
+
+// make has room for a message, and for left more like it.
+func (m *room) make(text, headers, left int) {
+	if cap(m.text)-len(m.text) < text {
+		m.text = make([]byte, 0, max(text, min(text*(1+left), textAhead)))
+	}
+	if cap(m.headers)-len(m.headers) < headers {
+		m.headers = make([]kgo.RecordHeader, 0, max(headers, min(headers*(1+left), headersAhead)))
+	}
+}
+
+// add copies s.
+func (m *room) add(s string) []byte {
+	m.text = append(m.text, s...)
+	return m.text[len(m.text)-len(s) : len(m.text) : len(m.text)]
+}
+
 // encode makes of a message what Watermill's Kafka adapter would make of it, and
 // says how many bytes it takes in a batch before compression, give or take a few.
-func encode(r *kgo.Record, m *broker.Message, limit int) (size int, err error) {
+// It is followed by left more.
+func encode(r *kgo.Record, m *broker.Message, limit int, at *room, left int) (size int, err error) {
 	switch {
 	case m.ID == "":
 		return 0, errors.New("the id is missing")
@@ -47,17 +75,14 @@ func encode(r *kgo.Record, m *broker.Message, limit int) (size int, err error) {
 	for _, value := range native {
 		length += len(value)
 	}
-	text := make([]byte, 0, length) // all in one
-	part := func(s string) []byte {
-		text = append(text, s...)
-		return text[len(text)-len(s) : len(text) : len(text)]
-	}
-	r.Topic, r.Key, r.Value = m.Topic, part(m.Key), m.Body
-	r.Headers = make([]kgo.RecordHeader, 0, 1+len(native))
-	r.Headers = append(r.Headers, kgo.RecordHeader{Key: uuidHeader, Value: part(m.ID)})
+	at.make(length, 1+len(native), left)
+	r.Topic, r.Key, r.Value = m.Topic, at.add(m.Key), m.Body
+	first := len(at.headers)
+	at.headers = append(at.headers, kgo.RecordHeader{Key: uuidHeader, Value: at.add(m.ID)})
 	for name, value := range native {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: part(value)})
+		at.headers = append(at.headers, kgo.RecordHeader{Key: name, Value: at.add(value)})
 	}
+	r.Headers = at.headers[first:len(at.headers):len(at.headers)]
 	const lengths = 20 // Of the record, key, value and headers, with attributes and deltas.
 	size = lengths + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
@@ -69,20 +94,30 @@ func encode(r *kgo.Record, m *broker.Message, limit int) (size int, err error) {
 	return size, nil
 }
 
-// decode is the other direction. A record without an id gets that of its place.
-func decode(r *kgo.Record) broker.Message {
-	m := broker.Message{Topic: r.Topic, Key: string(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
+// decode is the other direction. A record without an id gets that of its place. text is
+// for use again; the message's texts are one.
+func decode(r *kgo.Record, text []byte) (broker.Message, []byte) {
+	text = append(text[:0], r.Key...)
 	for _, h := range r.Headers {
-		if h.Key == uuidHeader {
-			m.ID = string(h.Value)
+		text = append(text, h.Value...)
+	}
+	all := string(text)
+	next := func(b []byte) (s string) {
+		s, all = all[:len(b)], all[len(b):]
+		return s
+	}
+	m := broker.Message{Topic: r.Topic, Key: next(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
+	for _, h := range r.Headers {
+		if value := next(h.Value); h.Key == uuidHeader {
+			m.ID = value
 		} else {
-			m.Headers[h.Key] = string(h.Value)
+			m.Headers[h.Key] = value
 		}
 	}
 	if m.ID == "" {
 		m.ID = fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
 	}
-	return m
+	return m, text
 }
 
 // published is zero for records of before Kafka 0.10, which have no time.
