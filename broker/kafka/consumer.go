@@ -171,12 +171,10 @@ func (c *consumer) take(limit int) []*entry {
 
 func deliveries(entries []*entry) []broker.Delivery {
 	all := make([]broker.Delivery, len(entries))
-	var m broker.Message
-	var text []byte
+	var at texts
 	for i, e := range entries {
-		m, text = decode(e.record, text)
 		all[i] = broker.Delivery{
-			Message:     m,
+			Message:     decode(e.record, &at, len(entries)-i-1),
 			Published:   published(e.record),
 			Partition:   strconv.Itoa(int(e.partition.id)),
 			Redelivered: e.times,

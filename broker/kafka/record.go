@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -94,21 +95,35 @@ func encode(r *kgo.Record, m *broker.Message, limit int, at *room, left int) (si
 	return size, nil
 }
 
-// decode is the other direction. A record without an id gets that of its place. text is
-// for use again; the message's texts are one.
-func decode(r *kgo.Record, text []byte) (broker.Message, []byte) {
-	text = append(text[:0], r.Key...)
-	for _, h := range r.Headers {
-		text = append(text, h.Value...)
+// texts is where those of received messages lie, some hundred together.
+type texts struct{ strings.Builder }
+
+// make has room for a message, and for left more like it.
+func (t *texts) make(size, left int) {
+	if t.Cap()-t.Len() < size {
+		t.Builder = strings.Builder{}
+		t.Grow(max(size, min(size*(1+left), textAhead)))
 	}
-	all := string(text)
-	next := func(b []byte) (s string) {
-		s, all = all[:len(b)], all[len(b):]
-		return s
-	}
-	m := broker.Message{Topic: r.Topic, Key: next(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
+}
+
+// add copies b.
+func (t *texts) add(b []byte) string {
+	first := t.Len()
+	t.Write(b)
+	return t.String()[first:]
+}
+
+// decode is the other direction. A record without an id gets that of its place. It is
+// followed by left more.
+func decode(r *kgo.Record, at *texts, left int) broker.Message {
+	length := len(r.Key)
 	for _, h := range r.Headers {
-		if value := next(h.Value); h.Key == uuidHeader {
+		length += len(h.Value)
+	}
+	at.make(length, left)
+	m := broker.Message{Topic: r.Topic, Key: at.add(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
+	for _, h := range r.Headers {
+		if value := at.add(h.Value); h.Key == uuidHeader {
 			m.ID = value
 		} else {
 			m.Headers[h.Key] = value
@@ -117,7 +132,7 @@ func decode(r *kgo.Record, text []byte) (broker.Message, []byte) {
 	if m.ID == "" {
 		m.ID = fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
 	}
-	return m, text
+	return m
 }
 
 // published is zero for records of before Kafka 0.10, which have no time.
