@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/netfault"
 )
 
 // createEffects makes what the subscription effects writes and reads.
@@ -188,4 +190,33 @@ func TestConsumers_F_73_SlowHandlerKeepsItsPartition(t *testing.T) {
 	eventually(t, func() bool { return w.count("effects") == 30*11+1 }, "it is done, and its key goes on")
 	require.Equal(t, 1, strings.Count(strings.Join(e.output(), "\n"), "slow "), "it was handled once")
 	w.inOrder()
+}
+
+// B3: a service that only consumes is unhealthy within 10 s of Kafka's end, or silence, and
+// says why; when Kafka is back it goes on by itself.
+func TestConsumers_B3_WithoutKafkaSayWhyWithinTenSeconds(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(*netfault.Relay){"refused": (*netfault.Relay).Cut, "silent": (*netfault.Relay).Stall} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kafka := environment(t, "WAYBILL_KAFKA")
+			w := newWorldOn(t, kafka, 5, 1<<20)
+			w.createEffects()
+			x, err := netfault.New(t.Context(), kafka)
+			require.NoError(t, err)
+			t.Cleanup(x.Close)
+			p := w.node(consuming, func(c *nodeConfig) { c.Serve, c.Detour = true, x.Address })
+			p.until("running", 1)
+			eventually(t, func() bool { return len(p.health()) == 0 }, "it is well")
+
+			cut(x)
+			begin := time.Now()
+			w.report("subscription_cut_off", "effects", p)
+			require.Less(t, time.Since(begin), 10*time.Second)
+
+			x.Mend()
+			eventually(t, func() bool { return len(p.health()) == 0 }, "it goes on")
+			p.terminate()
+		})
+	}
 }

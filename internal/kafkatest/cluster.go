@@ -270,7 +270,7 @@ func fetch() (string, error) {
 	if out, err := exec.CommandContext(ctx, filepath.Join(dir, "scripts", "services"), "install", "kafka").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("kafkatest: scripts/services install kafka: %w\n%s", err, out)
 	}
-	libs := filepath.Join(dir, ".services", "kafka", "libs")
+	libs := filepath.Join(dir, ".services", "kafka", os.Getenv("WAYBILL_KAFKA_VERSION"), "libs")
 	if _, err := os.Stat(libs); err != nil {
 		return "", fmt.Errorf("kafkatest: %w", err)
 	}
