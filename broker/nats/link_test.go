@@ -78,7 +78,7 @@ func heap() uint64 {
 // so does what is behind it.
 func TestMessageLargerThanTheWindow_B2(t *testing.T) {
 	t.Parallel()
-	b := newHost(t).quick(t)
+	b := newHost(t).patient(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
 	for n, size := range []int{10, 7 << 20, 7 << 20, 10, 3 << 20, 100_000, 1 << 20, 2<<20 - 60, 10} {
 		m := message("a", n)
