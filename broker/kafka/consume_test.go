@@ -106,7 +106,7 @@ func ids(deliveries []broker.Delivery) []string {
 func TestConsume_SlowReceiver_F73_F74(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	name := limited(t, 1<<20)
+	name := limited(t, b, 1<<20)
 	first, other := join(t, b, name), join(t, b, name)
 	body := make([]byte, 100_000)
 	const n = 100

@@ -348,6 +348,7 @@ func TestCommit_C73_CompactedTopic(t *testing.T) {
 		"cleanup.policy": value("compact"), "segment.ms": value("50"), "min.cleanable.dirty.ratio": value("0.001"),
 	}, name)
 	require.NoError(t, err)
+	require.NoError(t, b.EnsureTopics(bounded(t), name)) // Waits until it is ready.
 	// Kafka compacts what is not in the last segment, every 15 s.
 	n := 0
 	waittest.Until(t, func() bool {

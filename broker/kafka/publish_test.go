@@ -75,11 +75,12 @@ func TestPublish_RefusedBeforeSending(t *testing.T) {
 }
 
 // limited is a topic of one partition that takes batches of at most n bytes.
-func limited(t *testing.T, n int) string {
+func limited(t *testing.T, b *kafka.Broker, n int) string {
 	t.Helper()
 	name, limit := "test."+uuid.NewString(), fmt.Sprint(n)
 	_, err := admin(t).CreateTopic(bounded(t), 1, -1, map[string]*string{"max.message.bytes": &limit}, name)
 	require.NoError(t, err)
+	require.NoError(t, b.EnsureTopics(bounded(t), name)) // Waits until it is ready.
 	return name
 }
 
@@ -89,7 +90,7 @@ func limited(t *testing.T, n int) string {
 func TestPublish_C62_SameKeyOrderSurvivesMiddleRecordRejection(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	small := limited(t, 4000)
+	small := limited(t, b, 4000)
 	other := topic(t, b)
 	noise := make([]byte, 5000) // It doesn't compress.
 	_, _ = rand.Read(noise)

@@ -96,6 +96,7 @@ func TestTransact_ATooLargeMessageIsNamed(t *testing.T) {
 	name, limit := "test."+uuid.NewString(), "2000"
 	_, err := admin(t).CreateTopic(bounded(t), 1, -1, map[string]*string{"max.message.bytes": &limit}, name)
 	require.NoError(t, err)
+	require.NoError(t, b.EnsureTopics(bounded(t), name)) // Waits until it is ready.
 	messages := run(name, "a", 0, 9)
 	messages[4] = message(name, "a", string(make([]byte, 5000)))
 	_, _ = rand.Read(messages[4].Body) // not to be compressed

@@ -26,11 +26,11 @@ func Now(d schema.Dialect) string {
 // In is an expression for the present plus a duration, to the millisecond. The
 // duration may be negative.
 func In(d schema.Dialect, after time.Duration) string {
-	s := fmt.Sprintf("%+.3f seconds", after.Seconds())
 	if d.Name() == dialect.SQLite {
-		return "strftime('%Y-%m-%dT%H:%M:%fZ','now','" + s + "')"
+		return fmt.Sprintf("strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ','now','%+.3f seconds')", after.Seconds())
 	}
-	return "clock_timestamp() + interval '" + s + "'"
+	// Before 15 PostgreSQL reads no interval of more than 2,147,483,647 seconds, 68 years.
+	return fmt.Sprintf("clock_timestamp() + interval '%+d hours %+.3f seconds'", after/time.Hour, (after % time.Hour).Seconds())
 }
 
 // Value is t as an argument of a query.
