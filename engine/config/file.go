@@ -27,6 +27,7 @@ import (
 //	f.Outbox.Calls = cmp.Or(f.Outbox.Calls, 4)
 type File struct {
 	Domain          string
+	History         bool            // The domain's, see uow.Config.
 	Broker          string          // The domain's own; "default" if the file names none.
 	External        []outbox.Target // The domain's.
 	Partitions      int
@@ -53,6 +54,7 @@ type brokerEntry struct {
 // document is the file's form.
 type document struct {
 	Domain    string  `yaml:"domain"`
+	History   bool    `yaml:"history"`
 	Providers []entry `yaml:"providers"`
 	Brokers   []entry `yaml:"brokers"`
 	Outbox    struct {
@@ -151,6 +153,7 @@ func (d *decoder) convert(doc document) *File {
 	o := doc.Outbox
 	f := &File{
 		Domain:          doc.Domain,
+		History:         doc.History,
 		Broker:          cmp.Or(o.Broker, "default"),
 		Partitions:      o.Partitions,
 		MaxMessageBytes: o.MaxMessageBytes,

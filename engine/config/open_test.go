@@ -147,7 +147,8 @@ func TestLoad_BrokersLogWhereTheEngineDoes(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	w := newWorld()
-	s, err := Load(t.Context(), write(t, smallest+`outbox:
+	s, err := Load(t.Context(), write(t, smallest+`history: true
+outbox:
   external_brokers: [{broker: partner}]
   calls: 2
   partitions: 8
@@ -159,6 +160,7 @@ server: {addr: "127.0.0.1:0", token: a-secret-of-tests}
 	require.Equal(t, "default", s.Units.Broker())
 	require.Equal(t, []outbox.Target{{Broker: "partner"}}, s.Units.External())
 	require.Equal(t, 8, s.Units.Partitions())
+	require.True(t, s.Units.KeepsHistory())
 	require.Equal(t, 2, s.Engine.Outbox.Calls)
 	require.Equal(t, "127.0.0.1:0", s.Engine.Server.Addr)
 	require.Equal(t, "a-secret-of-tests", s.Engine.Server.Token)
@@ -168,6 +170,7 @@ server: {addr: "127.0.0.1:0", token: a-secret-of-tests}
 	require.NoError(t, err)
 	require.Same(t, w.providers[0], shippingUnits.Providers()[0].(*fakeProvider), "the same database")
 	require.Empty(t, shippingUnits.External(), "external brokers are the named domain's")
+	require.False(t, shippingUnits.KeepsHistory(), "so is the history")
 	require.Equal(t, 8, shippingUnits.Partitions())
 
 	require.Len(t, w.brokers, 1, "equal brokers share one connection")

@@ -95,13 +95,14 @@ var keys = []struct {
 	},
 	{"server.show_payloads", "true", true, func(f *File) any { return f.Server.ShowPayloads }, "often", `server.show_payloads is "often": true or false`},
 	{"server.redact", "[card, iban]", []string{"card", "iban"}, func(f *File) any { return f.Server.Redact }, "", ""},
+	{"history", "true", true, func(f *File) any { return f.History }, "all", `history is "all": true or false`},
 	{"domain", "shipping", "shipping", func(f *File) any { return f.Domain }, "", ""},
 }
 
 // nested writes a value at a path below the smallest file.
 func nested(path, value string) string {
 	steps := strings.Split(path, ".")
-	if len(steps) == 1 {
+	if path == "domain" {
 		return strings.Replace(smallest, steps[0]+": ordering", steps[0]+": "+value, 1)
 	}
 	var b strings.Builder

@@ -76,7 +76,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 		return nil, errors.Join(err, s.Close(ctx))
 	}
 	s.Units, err = uow.New(uow.Config{
-		Domain: d, Providers: providers, Broker: f.Broker, External: f.External,
+		Domain: d, Providers: providers, Broker: f.Broker, External: f.External, History: f.History,
 		Partitions: f.Partitions, MaxMessageBytes: f.MaxMessageBytes, Lease: f.Outbox.WithDefaults().Lease,
 	})
 	if err != nil {
@@ -87,8 +87,8 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 }
 
 // UnitsFor returns the units of work of a further context in the same
-// databases. It publishes to the internal broker only: external_brokers are the
-// named domain's.
+// databases. It publishes to the internal broker only, and keeps no history: external_brokers
+// and history are the named domain's.
 func (s *Service) UnitsFor(d *domain.Domain) (*uow.Manager, error) {
 	return uow.New(uow.Config{
 		Domain: d, Providers: s.providers, Broker: s.file.Broker,
