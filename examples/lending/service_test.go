@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/contract/contracttest"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/examples/lending/billing"
 	"github.com/waybill-go/waybill/examples/lending/library"
@@ -24,6 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestContractOfBilling(t *testing.T) { contracttest.Check(t, billing.Domain, "billing/testdata") }
 
 type world struct {
 	*waybilltest.Kit

@@ -32,7 +32,14 @@ func blocks(t *testing.T, path, language string) []string {
 
 func documents(t *testing.T) []string {
 	t.Helper()
-	paths := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "model/README.md"}
+	paths := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "model/README.md", "examples/README.md"}
+	examples, err := filepath.Glob(filepath.Join(root, "examples/*/README.md"))
+	require.NoError(t, err)
+	for _, path := range examples {
+		relative, err := filepath.Rel(root, path)
+		require.NoError(t, err)
+		paths = append(paths, relative)
+	}
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") {
 			relative, err := filepath.Rel(root, path)

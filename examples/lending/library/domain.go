@@ -22,12 +22,8 @@ const (
 	Cancelled Status = "cancelled"
 )
 
-const (
-	// PayWithin is how long a member usually has to pay.
-	PayWithin = 3 * time.Minute
-	lendFor   = 14 * 24 * time.Hour
-	feeCents  = 100
-)
+// PayWithin is how long a member usually has to pay.
+const PayWithin, lendFor, feeCents = 3 * time.Minute, 14 * 24 * time.Hour, 100
 
 // Book is all copies of one.
 type Book struct {
