@@ -118,7 +118,10 @@ func (h *keyHeap) Less(i, j int) bool {
 	case h.slot != byAge && a.order.class != b.order.class:
 		return a.order.class > b.order.class
 	}
-	return a.order.head < b.order.head
+	if a.order.head != b.order.head {
+		return a.order.head < b.order.head
+	}
+	return a.key < b.key // the same order whenever it is asked for
 }
 
 func (h *keyHeap) Swap(i, j int) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -86,7 +85,7 @@ type lane struct {
 }
 
 func newLane(r *Relay, cfg Lane) *lane {
-	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(rand.Float64), names: map[int64]string{}, told: map[int64]string{}}
+	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(r.random), names: map[int64]string{}, told: map[int64]string{}}
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
 	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
@@ -158,7 +157,7 @@ func (l *lane) work(hard context.Context) (crash error) {
 		l.claimed = 0
 		switch {
 		case err != nil:
-			l.r.sleep(pauseAfter(err))
+			l.r.sleep(l.r.pauseAfter(err))
 			l.wake.everywhere()
 		case !again:
 			l.rest()
@@ -194,12 +193,12 @@ func (l *lane) keepsUp() bool {
 
 // pauseAfter is when to ask the database again that has refused something: soon, unless
 // somebody has to do something about it first.
-func pauseAfter(err error) time.Duration {
+func (r *Relay) pauseAfter(err error) time.Duration {
 	pause := retryFirst
 	if dberr.Lasts(dberr.CodeOf(err)) {
 		pause = retryMax / 2
 	}
-	return pause + rand.N(pause)
+	return r.random.around(pause)
 }
 
 // rest waits until there is something to do.
@@ -310,7 +309,7 @@ func (l *lane) rejoin(hard context.Context) {
 		err := l.leaves(ctx, life)
 		l.database.Note(hard, by(keeping, "leave"), err)
 		if err != nil && l.member.relies(life, time.Now()) {
-			l.r.sleep(pauseAfter(err))
+			l.r.sleep(l.r.pauseAfter(err))
 			l.wake.ring()
 			return
 		}

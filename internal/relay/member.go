@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -189,17 +188,20 @@ func (k *keeper) run(hard context.Context, finished <-chan struct{}) {
 	for {
 		wait := lease / 3
 		if !k.turn(hard) {
-			wait = min(lease/10, time.Second)/2 + rand.N(min(lease/10, time.Second)/2)
+			wait = k.r.random.around(min(lease/10, time.Second) / 2)
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-k.soon:
 		case <-finished:
-			timer.Stop()
-			return
 		}
 		timer.Stop()
+		select {
+		case <-finished: // whatever else there was
+			return
+		default:
+		}
 	}
 }
 

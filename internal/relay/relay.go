@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,9 @@ type Config struct {
 	// Private are the wire names of events that their context doesn't publish. Their
 	// messages on its own broker say so, see [outbox.IsPrivate].
 	Private []string
+	// Random are numbers from [0, 1), for waits and for what is shared out. It is safe
+	// for concurrent use. Defaults to [rand.Float64].
+	Random func() float64
 }
 
 // Relay publishes the rows of one provider's outbox: a lane per target broker, in as
@@ -55,6 +59,7 @@ type Relay struct {
 	host   liveness.Host
 	name   string // of its members
 	gate   *Gate
+	random random
 	keeper *keeper
 	lanes  map[string]*lane
 
@@ -93,6 +98,9 @@ func New(cfg Config) (*Relay, error) {
 	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
 	r.cfg = cfg
+	if r.random = cfg.Random; r.random == nil {
+		r.random = rand.Float64
+	}
 	r.keeper = newKeeper(r)
 	for _, l := range cfg.Lanes {
 		switch {

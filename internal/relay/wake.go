@@ -54,7 +54,7 @@ func (w *wake) take() (parts []int, all bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	parts, all = slices.Collect(maps.Keys(w.parts)), w.all
+	parts, all = slices.Sorted(maps.Keys(w.parts)), w.all
 	clear(w.parts)
 	w.all = false
 	return parts, all

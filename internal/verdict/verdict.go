@@ -26,6 +26,7 @@ type Evidence struct {
 	Stale          int // rows of write-backs that engines said came too late
 	TakenOver      int // rows that engines said they took over
 	MayBeAbandoned []string
+	Moved          []string // ids of rows that an operator took away or brought back: their keys went on without them
 }
 
 // Row is an event as the outbox has it in the end.
@@ -141,7 +142,7 @@ func (e Evidence) Judge() Report {
 			violation("disorder: key %s is in %s and in %s", d.Key, at, place)
 		}
 		home[key] = place
-		if times[d.ID]++; times[d.ID] == 1 {
+		if times[d.ID]++; times[d.ID] == 1 && !e.passed(row) {
 			if before := first[d.Key]; len(before) > 0 && before[len(before)-1].Seq > row.Seq {
 				violation("disorder: key %s: row %d came first after row %d", d.Key, row.Seq, before[len(before)-1].Seq)
 			}
@@ -149,16 +150,22 @@ func (e Evidence) Judge() Report {
 		}
 	}
 
-	abandoned, held := map[string]bool{}, map[string]bool{} // keys
+	// Keys. Of those that wait an operator has held a row, when others behind it had been tried.
+	abandoned, held, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, row := range e.Rows {
+		if e.passed(row) {
+			abandoned[row.Key] = true
+		}
 		switch {
+		case waits[row.Key], held[row.Key] && slices.Contains(e.Moved, row.ID):
 		case held[row.Key]:
 			if row.Status != "pending" || times[row.ID] > 0 {
 				violation("disorder: row %d stands behind a held one, and is %s and %d times in Kafka", row.Seq, row.Status, times[row.ID])
 			}
 		case row.Status == "abandoned":
 			r.Abandoned++
-			abandoned[row.Key], held[row.Key] = true, row.Held
+			moved := slices.Contains(e.Moved, row.ID)
+			held[row.Key], waits[row.Key] = row.Held && !moved, row.Held && moved
 			if !slices.Contains(e.MayBeAbandoned, row.ID) {
 				violation("abandoned: row %d, class %q, attempts %d, losses %d", row.Seq, row.Class, row.Attempts, row.Losses)
 			}
@@ -187,6 +194,11 @@ func (e Evidence) Judge() Report {
 	}
 	e.explain(&r, times, violation)
 	return r
+}
+
+// passed says that the key of a row may have gone on without it: a copy of it may come late.
+func (e Evidence) passed(r Row) bool {
+	return r.Status == "abandoned" || slices.Contains(e.Moved, r.ID)
 }
 
 // explain finds for every delivery but the first a claim of its row that did not

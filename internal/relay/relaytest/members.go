@@ -3,7 +3,7 @@ package relaytest
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"time"
 
@@ -58,10 +58,10 @@ func (s *Store) own(lane relay.LaneID, m relay.MemberID) (parts []int) {
 // Take implements [relay.Store].
 func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
 	return do(ctx, s, Take, func() (parts []int, err error) {
-		if of := s.members[m]; of == nil || of.ended {
+		if of := s.members[m]; (of == nil || of.ended) && !s.without["TAKEBLIND"] {
 			return nil, nil
 		}
-		for _, p := range rand.Perm(s.partitions) {
+		for _, p := range s.permutation(s.partitions) {
 			if s.owners[lane][p] == 0 && len(parts) < n {
 				s.owners[lane][p] = m
 				parts = append(parts, p)
@@ -95,7 +95,7 @@ func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Re
 		if r.Undecided = s.undecided(m); len(r.Undecided) > 0 {
 			return r, nil
 		}
-		return s.end(m), nil
+		return s.end(m, all), nil
 	})
 }
 
@@ -105,7 +105,7 @@ func (s *Store) Finish(ctx context.Context, m relay.MemberID) (relay.Reaped, err
 		if s.members[m] == nil {
 			return r, nil
 		}
-		return s.end(m), nil
+		return s.end(m, all), nil
 	})
 }
 
@@ -129,7 +129,7 @@ func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
 	_, err := do(ctx, s, Leave, func() (struct{}, error) {
 		for _, m := range members {
 			if s.members[m] != nil {
-				s.end(m)
+				s.end(m, all)
 			}
 		}
 		return struct{}{}, nil
@@ -138,11 +138,11 @@ func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
 }
 
 // end ends a member: its tokens go, what is still queued of them has a loss more, and
-// its partitions are free.
-func (s *Store) end(m relay.MemberID) (r relay.Reaped) {
+// its partitions are free. which tokens it knows of.
+func (s *Store) end(m relay.MemberID, which func(n int64) bool) (r relay.Reaped) {
 	r.Done = true
 	for t, rows := range s.tokens {
-		if t.member != m {
+		if t.member != m || !which(t.n) || s.without["KEEPTOKENS"] {
 			continue
 		}
 		delete(s.tokens, t)
@@ -162,6 +162,8 @@ func (s *Store) end(m relay.MemberID) (r relay.Reaped) {
 	return r
 }
 
+func all(int64) bool { return true }
+
 // Poll implements [relay.Store].
 func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, error) {
 	return do(ctx, s, Poll, func() (p relay.Polled, err error) {
@@ -175,7 +177,7 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 
 func (s *Store) polled(lane relay.LaneID, now time.Time) (l relay.PolledLane) {
 	for _, q := range s.queue {
-		if q.lane != lane || q.due.IsZero() || q.held {
+		if q.lane != lane || q.due.IsZero() || q.held || s.without["NODUE"] {
 			continue
 		}
 		if d := q.due.Sub(now); l.NextDue == nil || d < *l.NextDue {
@@ -200,8 +202,8 @@ func (s *Store) Horizon(ctx context.Context) (relay.HorizonSample, error) {
 		for seq := range s.bodies {
 			h.Highest = max(h.Highest, seq)
 		}
-		for w := range s.writers {
-			h.Writers = append(h.Writers, w)
+		if !s.without["NOHORIZON"] {
+			h.Writers = slices.Sorted(maps.Keys(s.writers))
 		}
 		return h, nil
 	})

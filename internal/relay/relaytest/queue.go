@@ -71,7 +71,7 @@ func (s *Store) Due(ctx context.Context, lane relay.LaneID, parts []int, after r
 	}
 	found, err := do(ctx, s, Due, func() (p page, err error) {
 		due := s.rows(lane, func(q *queued) bool {
-			return slices.Contains(parts, q.Part) && !q.due.IsZero() && !q.waits(time.Now()) && dueOrder(relay.DueAt{At: q.due, Seq: q.Seq}, after) > 0
+			return !s.without["NODUE"] && slices.Contains(parts, q.Part) && !q.due.IsZero() && !q.waits(time.Now()) && dueOrder(relay.DueAt{At: q.due, Seq: q.Seq}, after) > 0
 		})
 		slices.SortFunc(due, func(a, b *queued) int {
 			return dueOrder(relay.DueAt{At: a.due, Seq: a.Seq}, relay.DueAt{At: b.due, Seq: b.Seq})
@@ -92,7 +92,7 @@ func dueOrder(a, b relay.DueAt) int { return cmp.Or(a.At.Compare(b.At), cmp.Comp
 // Claim implements [relay.Store].
 func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, error) {
 	return do(ctx, s, Claim, func() (c relay.Claim, err error) {
-		if m := s.members[r.Member]; m == nil || m.ended {
+		if m := s.members[r.Member]; (m == nil || m.ended) && !s.without["NOLOCK"] {
 			return c, nil
 		}
 		for _, n := range r.Forget {
@@ -103,12 +103,18 @@ func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, e
 		now := time.Now()
 		for _, ref := range slices.SortedFunc(slices.Values(r.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) }) {
 			q, b := s.queue[ref.Seq], s.bodies[ref.Seq]
+			if q == nil && b != nil && s.without["NOREREAD"] {
+				q = &queued{QueueRow: relay.QueueRow{Part: ref.Part, Seq: ref.Seq, Key: ref.Key}, lane: r.Lane}
+			}
 			if q == nil || q.lane != r.Lane || q.Part != ref.Part {
 				continue
 			}
 			c.Rows = append(c.Rows, relay.Claimed{
-				Row: b.Row, Seq: q.Seq, KeyHash: q.Key, Attempts: q.attempts, Losses: q.Losses, Waits: q.waits(now), CreatedAt: b.created, Waited: now.Sub(b.created),
+				Row: b.Row, Seq: q.Seq, KeyHash: q.Key, Attempts: q.attempts, Losses: q.Losses, Waits: q.waits(now) && !s.without["NOREREAD"], CreatedAt: b.created, Waited: now.Sub(b.created),
 			})
+		}
+		if s.without["MARKFIRST"] {
+			s.settle(relay.Settlement{Published: r.Rows})
 		}
 		return c, nil
 	})
@@ -118,10 +124,16 @@ func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, e
 func (s *Store) Settle(ctx context.Context, t relay.Settlement) (known bool, err error) {
 	return do(ctx, s, Settle, func() (bool, error) {
 		name := token{t.Member, t.N}
-		if _, ok := s.tokens[name]; !ok {
+		rows, ok := s.tokens[name]
+		if !ok && !s.without["NOTOKEN"] {
 			return false, nil
 		}
 		delete(s.tokens, name)
+		for _, ref := range rows {
+			if q := s.queue[ref.Seq]; q != nil && s.without["BACKFORGIVES"] {
+				q.Losses = 0
+			}
+		}
 		s.settle(t)
 		return true, nil
 	})
@@ -132,6 +144,7 @@ func (s *Store) settle(t relay.Settlement) {
 	for _, ref := range t.Published {
 		if s.queue[ref.Seq] != nil {
 			delete(s.queue, ref.Seq)
+			s.published[ref.Seq] = true
 			seqs = append(seqs, ref.Seq)
 		}
 		if t.Delete {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -45,6 +46,10 @@ type database struct {
 	log        []Logged
 	abandoned  map[int64]relay.Abandonment
 	turns      map[string]time.Time
+
+	published   map[int64]bool // all that the log has
+	without     map[string]bool
+	permutation func(n int) []int
 }
 
 type member struct {
@@ -91,6 +96,7 @@ func New(partitions int) *Store {
 	return &Store{database: &database{
 		partitions: partitions, writers: map[string]bool{}, owners: map[relay.LaneID][]relay.MemberID{}, members: map[relay.MemberID]*member{},
 		bodies: map[int64]*body{}, queue: map[int64]*queued{}, tokens: map[token][]relay.RowRef{}, abandoned: map[int64]relay.Abandonment{}, turns: map[string]time.Time{},
+		published: map[int64]bool{}, without: map[string]bool{}, permutation: rand.Perm,
 	}}
 }
 
@@ -141,16 +147,20 @@ func (tx *Tx) Commit() (pokes []outbox.Poke) {
 	defer s.mu.Unlock()
 	delete(s.writers, tx.name)
 	for _, b := range tx.rows {
-		lane := s.lane(b.TargetBroker)
-		topic := cmp.Or(b.Topic, outbox.DefaultTopic(b.StreamCategory))
 		s.bodies[b.seq] = b
-		s.queue[b.seq] = &queued{lane: lane, QueueRow: relay.QueueRow{
-			Part: b.Partition, Seq: b.seq, Key: outbox.KeyOf(b.TargetBroker, topic, b.StreamCategory, b.PartitionKey), Topic: outbox.TopicHash(topic),
-			Class: int8(cmp.Compare(b.Priority, 0)), Bytes: len(b.Payload) + len(b.PartitionKey) + 300,
-		}}
+		s.enqueue(b)
 		pokes = append(pokes, outbox.Poke{Target: b.TargetBroker, Partition: b.Partition})
 	}
 	return pokes
+}
+
+func (s *Store) enqueue(b *body) {
+	lane := s.lane(b.TargetBroker)
+	topic := cmp.Or(b.Topic, outbox.DefaultTopic(b.StreamCategory))
+	s.queue[b.seq] = &queued{lane: lane, QueueRow: relay.QueueRow{
+		Part: b.Partition, Seq: b.seq, Key: outbox.KeyOf(b.TargetBroker, topic, b.StreamCategory, b.PartitionKey), Topic: outbox.TopicHash(topic),
+		Class: int8(cmp.Compare(b.Priority, 0)), Bytes: len(b.Payload) + len(b.PartitionKey) + 300,
+	}}
 }
 
 // Rollback forgets its rows; their seqs are not used again.
@@ -251,10 +261,8 @@ func (s *Store) Skip(seq int64) error {
 	if q == nil {
 		return errors.New("there is no such row")
 	}
-	for _, rows := range s.tokens {
-		if slices.Contains(rows, relay.RowRef{Part: q.Part, Seq: seq, Key: q.Key}) {
-			return errors.New("it is in hand")
-		}
+	if s.inHand(seq) {
+		return errors.New("it is in hand")
 	}
 	delete(s.queue, seq)
 	s.free(q.Key, seq)
@@ -263,6 +271,9 @@ func (s *Store) Skip(seq int64) error {
 
 // free makes the row behind a seq of its key due [SKIPNODUE].
 func (s *Store) free(key, behind int64) {
+	if s.without["SKIPNODUE"] {
+		return
+	}
 	var next *queued
 	for _, q := range s.queue {
 		if q.Key == key && q.Seq > behind && (next == nil || q.Seq < next.Seq) {

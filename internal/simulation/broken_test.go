@@ -1,0 +1,99 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patch replaces a text of the relay. Where the text isn't there any more, the rule is
+// written in another way, and the patch has to follow.
+type patch struct{ file, old, new string }
+
+// without are the rules of the models that are the relay's own, each as what the relay
+// would be without it. off says that the rule is left out.
+var without = map[string][]patch{
+	"RELEASEDOUBT": {{"share.go", "\t\tl.doubts()\n\t\treturn err", "\t\tif !off(\"RELEASEDOUBT\") {\n\t\t\tl.doubts()\n\t\t}\n\t\treturn err"}},
+	"PIPEBAD":      {{"choose.go", "\tt.parts[k.part].hand += n\n", "\tt.parts[k.part].hand += n\n\tif off(\"PIPEBAD\") {\n\t\tk.hand = nil\n\t}\n"}},
+	"NOHEAD":       {{"choose.go", "\tif f.waits != 0 {\n", "\tif f.waits != 0 && off(\"NOHEAD\") {\n\t} else if f.waits != 0 {\n"}},
+	"NOPREFIX":     {{"call.go", "prefix := c.f.slot != nil ||", "prefix := off(\"NOPREFIX\") || c.f.slot != nil ||"}},
+	"NOCUT":        {{"settle.go", "read(errs[i]), broken[key]}", "read(errs[i]), broken[key] && !off(\"NOCUT\")}"}},
+	"HORIZONLATE":  {{"read.go", "\t\tl.track.looked(", "\t\tif off(\"HORIZONLATE\") {\n\t\t\tl.mu.Unlock()\n\t\t\t_ = l.r.raise(hard)\n\t\t\tl.mu.Lock()\n\t\t\tlook.horizon = l.r.horizon.at()\n\t\t}\n\t\tl.track.looked("}},
+	"RESTLOST":     {{"look.go", "\ttouched := map[*keyTrack]bool{}\n", "\ttouched := map[*keyTrack]bool{}\n\tif off(\"RESTLOST\") {\n\t\trows = spoilt(rows)\n\t}\n"}},
+	"NOCHECK":      {{"look.go", "\tif k.want {\n\t\treturn false\n", "\tif k.want || off(\"NOCHECK\") {\n\t\treturn false\n"}},
+	"FROMDUE": {
+		{"fetch.go", "\tfrom := min(row.Seq, p.low+1)\n", "\tfrom := min(row.Seq, p.low+1)\n\tif off(\"FROMDUE\") {\n\t\tfrom = row.Seq\n\t}\n"},
+		{"fetch.go", "\t\tfrom = min(from, k.list[0].seq)\n", "\t\tif !off(\"FROMDUE\") {\n\t\t\tfrom = min(from, k.list[0].seq)\n\t\t}\n"},
+	},
+	"WANTLISTS":   {{"fetch.go", "\tif k.rest == 0 || from < k.rest {\n", "\tif !off(\"WANTLISTS\") && (k.rest == 0 || from < k.rest) {\n"}},
+	"BACKLOST":    {{"choose.go", "\t\tt.relist(k, f.back)\n", "\t\tif !off(\"BACKLOST\") {\n\t\t\tt.relist(k, f.back)\n\t\t} else if len(f.back) > 0 {\n\t\t\tt.cut(k, 0)\n\t\t\tk.rest, k.want = f.back[0].seq, false\n\t\t}\n"}},
+	"KEEPBUF":     {{"choose.go", "\t\tt.block(k, f.waits)\n", "\t\tif !off(\"KEEPBUF\") {\n\t\t\tt.block(k, f.waits)\n\t\t}\n"}},
+	"PAYALL":      {{"settle.go", "row.means == quiet && (h.answered || h.convicts)", "row.means == quiet && (h.answered || h.convicts || off(\"PAYALL\"))"}},
+	"PAYTOPIC":    {{"settle.go", "\tt.follow(o, was, open)\n", "\tif lane && off(\"PAYTOPIC\") {\n\t\tfor _, h := range topics {\n\t\t\th.convicts = true\n\t\t}\n\t}\n\tt.follow(o, was, open)\n"}},
+	"NOBODY":      {{"breaker.go", "return !c.probe && c.count >= mostSilent", "return !off(\"NOBODY\") && !c.probe && c.count >= mostSilent"}},
+	"TOGETHER":    {{"choose.go", "\tcase mostSilent:\n\t\tkeys = 1\n", "\tcase mostSilent:\n\t\tif !off(\"TOGETHER\") {\n\t\t\tkeys = 1\n\t\t}\n"}},
+	"ALONEATONCE": {{"choose.go", "\t\trows = min(rows, silentRows[bucket])\n", "\t\tif rows = min(rows, silentRows[bucket]); off(\"ALONEATONCE\") {\n\t\t\tkeys = 1\n\t\t}\n"}},
+	"PROBESCOUNT": {{"breaker.go", "\t\tif counts && !c.probe {\n", "\t\tif counts && (!c.probe || off(\"PROBESCOUNT\")) {\n"}},
+	"SAMEPROBE":   {{"choose.go", "\tcase b1 != b2: // what", "\tcase off(\"SAMEPROBE\"):\n\tcase b1 != b2: // what"}},
+	"NOTOPIC":     {{"choose.go", "\tcase t.breakers.topicSilent(a.topic) != ", "\tcase !off(\"NOTOPIC\") && t.breakers.topicSilent(a.topic) != "}},
+	"SOLO":        {{"claims.go", "\tif c == nil || !c.alone {\n", "\tif c == nil || !c.alone || off(\"SOLO\") {\n"}},
+	"EARLY":       {{"quarantine.go", "return row.Losses >= crashLosses", "return row.Losses >= crashLosses || off(\"EARLY\") && row.Losses >= 3"}},
+}
+
+// spoiling is what these patches need.
+const spoiling = `package relay
+
+import (
+	"os"
+	"slices"
+)
+
+var leftOut = os.Getenv("WAYBILL_WITHOUT")
+
+func off(rule string) bool { return leftOut == rule }
+
+// spoilt leaves out what waits, and what is behind it, without a rest.
+func spoilt(rows []QueueRow) []QueueRow {
+	blocked := map[int64]bool{}
+	return slices.DeleteFunc(rows, func(r QueueRow) bool {
+		blocked[r.Key] = blocked[r.Key] || r.Waits
+		return blocked[r.Key]
+	})
+}
+`
+
+// broken builds this package's tests with a relay that can do without its rules.
+func broken(t *testing.T) (program string) {
+	t.Helper()
+	here, err := filepath.Abs("../relay")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	texts := map[string]string{"off.go": spoiling}
+	for rule, patches := range without {
+		for _, p := range patches {
+			if _, read := texts[p.file]; !read {
+				text, err := os.ReadFile(filepath.Join(here, p.file))
+				require.NoError(t, err)
+				texts[p.file] = string(text)
+			}
+			require.Equal(t, 1, strings.Count(texts[p.file], p.old), "%s: %s has not once:\n%s", rule, p.file, p.old)
+			texts[p.file] = strings.Replace(texts[p.file], p.old, p.new, 1)
+		}
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for name, text := range texts {
+		to := filepath.Join(dir, fmt.Sprintf("x_%s", name))
+		require.NoError(t, os.WriteFile(to, []byte(text), 0o600))
+		overlay.Replace[filepath.Join(here, name)] = to
+	}
+	text, err := json.Marshal(overlay)
+	require.NoError(t, err)
+	path := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return build(t, "-overlay", path)
+}

@@ -1,0 +1,334 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/relay/relaytest"
+)
+
+// place is where the model has a row: st[] of model/relay.pml.
+type place string
+
+const (
+	queued    place = "queued" // PEND, or FAIL until its time has come
+	held      place = "held"   // ABAN with HOLD
+	published place = "published"
+	abandoned place = "abandoned"
+	gone      place = "gone" // an operator skipped it
+)
+
+type modelRow struct {
+	key              int64
+	part             int
+	at               place
+	attempts, losses int
+}
+
+// machine is model/relay.pml as a program: it takes the steps of the running code one by one,
+// and refuses what is no step of the model, or leads elsewhere than in the model. Its members
+// are ex[], its owners own, its tokens tf[] and tr[]; a statement that nobody waits for is a
+// pending claim, take or release (pcf, ptf, prf) that runs late.
+type machine struct {
+	members map[relay.MemberID]bool
+	last    relay.MemberID // fences
+	owners  []relay.MemberID
+	tokens  map[token][]int64
+	hand    map[token][]int64 // of a token, what may go: behind a row that waits nothing does
+	rows    map[int64]modelRow
+	steps   int
+	heard   func(token) bool // somebody has heard of this claim
+}
+
+func newMachine(heard func(token) bool) *machine {
+	return &machine{heard: heard, members: map[relay.MemberID]bool{}, owners: make([]relay.MemberID, partitions), tokens: map[token][]int64{}, hand: map[token][]int64{}, rows: map[int64]modelRow{}}
+}
+
+// committed has a row appear, as it is the queue's.
+func (m *machine) committed(q relaytest.Queued) {
+	m.rows[q.Seq] = modelRow{key: q.Key, part: q.Part, at: queued}
+}
+
+// set changes a row.
+func (m *machine) set(seq int64, change func(r *modelRow)) {
+	r := m.rows[seq]
+	change(&r)
+	m.rows[seq] = r
+}
+
+// statement takes a statement that ran, at a time.
+func (m *machine) statement(s *statement, before, after relaytest.State, calls map[int64]judgement) error {
+	m.steps++
+	var err error
+	switch r := s.request.(type) {
+	case relay.ClaimRequest:
+		err = m.claim(s, r, before)
+	case relay.Settlement:
+		err = m.settle(r, calls)
+	case take:
+		err = m.move(s, r, after)
+	case relay.MemberID:
+		err = m.reap(r, before, after)
+	case []relay.MemberID:
+		err = m.leave(s, r)
+	default:
+		err = m.join(s, after)
+	}
+	return errors.Join(err, m.same(after))
+}
+
+// join: a member has a number that was never used before.
+func (m *machine) join(s *statement, after relaytest.State) error {
+	if s.kind != string(relaytest.Join) {
+		return nil
+	}
+	for id := range after.Members {
+		if m.members[id] {
+			continue
+		}
+		if id <= m.last {
+			return fmt.Errorf("member %d isn't new", id)
+		}
+		m.members[id], m.last = true, id
+	}
+	return nil
+}
+
+// move: a take is of free partitions and for a member that is there, a release of what is
+// its own and has nothing in hand.
+func (m *machine) move(s *statement, r take, after relaytest.State) error {
+	if s.kind == string(relaytest.Release) {
+		for _, part := range r.parts {
+			if m.owners[part] != r.member {
+				continue
+			}
+			if !s.ghost && m.busy(r.member, part) {
+				return fmt.Errorf("member %d releases partition %d, of which it has rows in hand", r.member, part)
+			}
+			m.owners[part] = 0
+		}
+		return nil
+	}
+	for part, now := range after.Owners[1] {
+		if now == m.owners[part] {
+			continue
+		}
+		if now != r.member || m.owners[part] != 0 || !m.members[r.member] {
+			return fmt.Errorf("partition %d goes from %d to %d by a take of %d", part, m.owners[part], now, r.member)
+		}
+		m.owners[part] = now
+	}
+	return nil
+}
+
+// busy says that a member has rows of a partition in hand, by a claim that it has heard of.
+func (m *machine) busy(member relay.MemberID, part int) bool {
+	for t := range m.tokens {
+		seqs := m.hand[t]
+		if t.member == member && m.heard(t) && slices.ContainsFunc(seqs, func(seq int64) bool { return m.rows[seq].part == part }) {
+			return true
+		}
+	}
+	return false
+}
+
+// end is endmember of the model: tokens go, with a loss for what is queued of them.
+func (m *machine) end(member relay.MemberID) {
+	delete(m.members, member)
+	for t, seqs := range m.tokens {
+		if t.member != member {
+			continue
+		}
+		delete(m.tokens, t)
+		for _, seq := range seqs {
+			if at := m.rows[seq].at; at == queued || at == held {
+				m.set(seq, func(r *modelRow) { r.losses++ })
+			}
+		}
+	}
+	for part, owner := range m.owners {
+		if owner == member {
+			m.owners[part] = 0
+		}
+	}
+}
+
+// reap: only a member whose lease has passed is ended by others.
+func (m *machine) reap(member relay.MemberID, before, after relaytest.State) error {
+	until, there := before.Members[member]
+	if _, left := after.Members[member]; left || !there {
+		return nil
+	}
+	if time.Now().Before(until) {
+		return fmt.Errorf("member %d is reaped %v before its lease has passed", member, time.Until(until))
+	}
+	m.end(member)
+	return nil
+}
+
+// leave: a member ends itself with nothing in hand that it knows of.
+func (m *machine) leave(s *statement, members []relay.MemberID) error {
+	for _, member := range members {
+		for t := range m.tokens {
+			if t.member == member && len(m.hand[t]) > 0 && !s.ghost && m.heard(t) {
+				return fmt.Errorf("member %d leaves with claim %d in hand", member, t.n)
+			}
+		}
+		m.end(member)
+	}
+	return nil
+}
+
+// claim: of a member that is there; of a key that it has nothing of in hand; and no row that
+// is queued is passed over.
+func (m *machine) claim(s *statement, r relay.ClaimRequest, before relaytest.State) error {
+	if !m.members[r.Member] {
+		return nil // it has nothing
+	}
+	for _, n := range r.Forget {
+		delete(m.tokens, token{r.Member, n})
+	}
+	if _, used := m.tokens[token{r.Member, r.N}]; used {
+		return fmt.Errorf("claim %d of member %d is there already", r.N, r.Member)
+	}
+	var seqs, hand []int64
+	var err error
+	stops := map[int64]bool{} // keys
+	for _, ref := range r.Rows {
+		seqs = append(seqs, ref.Seq)
+		q, queues := before.Queue[ref.Seq]
+		if stops[ref.Key] = stops[ref.Key] || queues && (q.Held || q.Due.After(time.Now())); stops[ref.Key] || !queues {
+			continue
+		}
+		hand = append(hand, ref.Seq)
+		for t := range m.tokens {
+			if t.member != r.Member || s.ghost || !m.heard(t) {
+				continue
+			}
+			if slices.ContainsFunc(m.hand[t], func(seq int64) bool { return m.rows[seq].key == ref.Key }) {
+				err = fmt.Errorf("row %d is claimed while claim %d has rows of its key in hand", ref.Seq, t.n)
+			}
+		}
+	}
+	m.tokens[token{r.Member, r.N}], m.hand[token{r.Member, r.N}] = seqs, hand
+	return err
+}
+
+// settle: with its token, and only as the broker has answered. Without it nothing changes.
+func (m *machine) settle(s relay.Settlement, calls map[int64]judgement) error {
+	of := token{s.Member, s.N}
+	seqs, known := m.tokens[of]
+	if !known {
+		return nil
+	}
+	if !m.members[s.Member] {
+		return fmt.Errorf("member %d settles after its end", s.Member)
+	}
+	delete(m.tokens, of)
+	var err error
+	decides := func(ref relay.RowRef, to place, attempts, losses int) {
+		r := m.rows[ref.Seq]
+		if !slices.Contains(seqs, ref.Seq) {
+			err = fmt.Errorf("claim %d decides about row %d, which it doesn't have", s.N, ref.Seq)
+		}
+		if to == published && calls[ref.Seq].said != nil {
+			err = fmt.Errorf("row %d counts as published, and the broker said: %w", ref.Seq, calls[ref.Seq].said)
+		}
+		if attempts < r.attempts || attempts > r.attempts+1 {
+			err = fmt.Errorf("row %d has paid %d times after %d", ref.Seq, attempts, r.attempts)
+		}
+		m.set(ref.Seq, func(r *modelRow) { r.at, r.attempts, r.losses = to, attempts, losses })
+	}
+	for _, ref := range s.Published {
+		decides(ref, published, m.rows[ref.Seq].attempts, 0)
+	}
+	for _, f := range s.Failed {
+		to := queued
+		if f.Held {
+			to = held
+		}
+		decides(f.RowRef, to, f.Attempts, 0)
+	}
+	for _, a := range s.Abandoned {
+		decides(a.RowRef, abandoned, a.Attempts, a.Losses)
+	}
+	return err
+}
+
+// operator takes a verb, which nobody has the row in hand for.
+func (m *machine) operator(v verb, seq int64, after relaytest.State) error {
+	m.steps++
+	for t, seqs := range m.tokens {
+		if slices.Contains(seqs, seq) && v != retry {
+			return fmt.Errorf("an operator decides about row %d, which claim %d has in hand", seq, t.n)
+		}
+	}
+	m.set(seq, func(r *modelRow) {
+		switch {
+		case v == skip:
+			r.at = gone
+		case v == hold:
+			r.at = held
+		case r.at == abandoned:
+			r.at, r.attempts, r.losses = queued, 0, 0
+		default:
+			r.at, r.attempts = queued, 0
+		}
+	})
+	return m.same(after)
+}
+
+// same says where the store is elsewhere than the model.
+func (m *machine) same(after relaytest.State) error {
+	for seq, r := range m.rows {
+		q, queues := after.Queue[seq]
+		a, gaveUp := after.Abandoned[seq]
+		is := modelRow{key: r.key, part: r.part, at: gone, attempts: r.attempts, losses: r.losses}
+		switch {
+		case queues && q.Held:
+			is.at, is.attempts, is.losses = held, q.Attempts, q.Losses
+		case queues:
+			is.at, is.attempts, is.losses = queued, q.Attempts, q.Losses
+		case gaveUp:
+			is.at, is.attempts, is.losses = abandoned, a.Attempts, a.Losses
+		case after.Published[seq]:
+			is.at = published
+		}
+		if is != r {
+			return fmt.Errorf("row %d is %+v, and in the model %+v", seq, is, r)
+		}
+	}
+	if now := after.Owners[1]; now != nil && !slices.Equal(now, m.owners) {
+		return fmt.Errorf("partitions belong to %v, and in the model to %v", now, m.owners)
+	}
+	if len(after.Tokens) != len(m.tokens) || len(after.Members) != len(m.members) {
+		return fmt.Errorf("there are %d claims of %v, and in the model %d of %v", len(after.Tokens), slices.Sorted(maps.Keys(after.Members)), len(m.tokens), slices.Sorted(maps.Keys(m.members)))
+	}
+	return nil
+}
+
+// What is no step of the model is refused: a store without one of these rules is elsewhere,
+// or takes what it must not.
+func TestMachine_RefusesWhatIsNoStep(t *testing.T) {
+	for _, rule := range []string{"NOLOCK", "TAKEBLIND", "NOTOKEN", "KEEPTOKENS", "MARKFIRST", "BACKFORGIVES"} {
+		t.Run(rule, func(t *testing.T) {
+			for seed := range uint64(2000) {
+				p := planOf(seed)
+				p.model = true
+				for _, v := range simulate(t, p, []string{rule}, nil, false).report.Violations {
+					if strings.HasPrefix(v, "stolen: no step of the model") {
+						t.Logf("seed %d: %s", seed, v)
+						return
+					}
+				}
+			}
+			t.Fatal("the model takes all of it")
+		})
+	}
+}

@@ -1,0 +1,72 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const maxUnits = 3
+
+// plan is what a seed decides before anything happens.
+type plan struct {
+	seed  uint64
+	epoch time.Time
+
+	acts      int // that are chosen by chance; then everything is there and comes to an end
+	processes int // at the begin
+	keys      int
+	rows      int // at most
+	kills     int // at most
+	hold      bool
+	prefix    bool
+	calls     int
+	batch     int
+	poison    string // the kind of the row that is
+	poisons   int
+	dead      int // this topic comes back later than all else
+	hushed    bool
+	backlog   bool
+	model     bool // its machine looks on also if a rule is left out
+	// In a hundred.
+	faults int // statements and calls that don't go well
+	slow   int // acts that let time pass
+	verbs  int // acts of operators
+}
+
+func planOf(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 3))
+	p := plan{
+		seed: seed, acts: 60 + r.IntN(240), processes: 1 + r.IntN(3), keys: 1 + r.IntN(5), rows: 3 + r.IntN(14), kills: r.IntN(3),
+		hold: r.IntN(4) == 0, prefix: r.IntN(4) != 0, calls: 1 + r.IntN(3), batch: 1 + r.IntN(6),
+		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], verbs: []int{0, 0, 2, 6}[r.IntN(4)],
+	}
+	if p.backlog = r.IntN(150) == 0; p.backlog {
+		p.batch = 500
+	}
+	if r.IntN(40) == 0 {
+		p.dead, p.hushed = 1+r.IntN(topics), r.IntN(2) == 0
+	}
+	switch r.IntN(8) {
+	case 0:
+		p.poison, p.poisons = "deadly", 1
+	case 1:
+		p.poison, p.poisons, p.keys = "mute", 1+r.IntN(2), 4+r.IntN(4)
+	}
+	return p
+}
+
+func (p plan) outbox() outbox.Config {
+	c := outbox.Config{
+		Lease: lease, PublishTimeout: time.Second, PollInterval: 500 * time.Millisecond, MaxPollInterval: time.Second, Calls: p.calls, BatchSize: p.batch,
+		Retry:     outbox.RetryPolicy{MaxAttempts: maxAttempts, BaseDelay: 500 * time.Millisecond, MaxBackoff: 2 * time.Second},
+		Retention: outbox.Retention{Every: 5 * time.Second},
+	}
+	if p.hold {
+		c.OnAbandoned = outbox.Hold
+	}
+	return c
+}
+
+const maxAttempts = 3
