@@ -46,6 +46,9 @@ type database struct {
 	listening  sync.WaitGroup
 	deaf       context.CancelFunc // ends listening, and the promoter
 
+	onFailover outbox.OnFailover
+	moved      atomic.Pointer[outbox.MovedError] // it isn't the one that its outbox was written in
+
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
 	alive  *cached[error]
@@ -97,6 +100,9 @@ func (d *database) start(ctx context.Context) error {
 	if err := d.tellOfTargets(ctx); err != nil {
 		return err
 	}
+	if err := d.here(ctx); err != nil {
+		return err
+	}
 	if err := d.processor.Start(ctx); err != nil {
 		return err
 	}
@@ -109,6 +115,20 @@ func (d *database) start(ctx context.Context) error {
 		d.listening.Go(func() { d.keepHistory(listening, name, wanted) })
 	}
 	return nil
+}
+
+// here returns an [*outbox.MovedError] unless the database is the one that its outbox was
+// written in.
+func (d *database) here(ctx context.Context) error {
+	promoted, err := d.store.CheckIdentity(ctx, d.onFailover)
+	if promoted {
+		d.log.Warn("a standby was promoted, or the database was restored to a point in time; publishing continues, as outbox.on_failover says", "provider", d.provider.Name())
+	}
+	moved, is := errors.AsType[*outbox.MovedError](err)
+	if err == nil || is {
+		d.moved.Store(moved)
+	}
+	return err
 }
 
 // tellOfTargets says which rows of other contexts this engine leaves to theirs,
@@ -269,10 +289,11 @@ func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
 	return f
 }
 
-// unreachable says whether err means that the database may answer later, as
-// against an answer that says what is wrong.
+// unreachable says whether err means that the database may answer later, or be accepted by
+// an operator, as against an answer that says what is wrong.
 func (d *database) unreachable(err error) bool {
-	return dberr.Away(err) || d.provider.Retryable(err)
+	_, moved := errors.AsType[*outbox.MovedError](err)
+	return moved || dberr.Away(err) || d.provider.Retryable(err)
 }
 
 func (d *database) wrap(err error) error {

@@ -17,7 +17,17 @@ func (s sight) reasons() []reason {
 		return []reason{s.phase()}
 	}
 	var all []reason
+	for name, m := range s.moved {
+		all = append(all, reason{
+			Code: "database_moved", State: stuck, Provider: name,
+			what:   "nothing is published from it: it is not the database that its outbox was written in (" + m.Present.Moved(m.Recorded) + ")",
+			remedy: "`waybill doctor` says what that means. If it is a copy for other purposes, run it with brokers of its own. If it takes the other's place, `waybill database accept` lets its engines publish.",
+		})
+	}
 	for name, p := range s.parts.Providers {
+		if s.moved[name] != nil {
+			continue // that is the reason
+		}
 		if p.OK == nil || !*p.OK {
 			all = append(all, reason{
 				Code: "database_down", State: stuck, Provider: name,
@@ -28,7 +38,7 @@ func (s sight) reasons() []reason {
 	}
 	silent := map[string]bool{} // brokers that a lane has found silent
 	for provider, o := range s.outboxes {
-		down := !answers(s.parts.Providers, provider)
+		down := s.moved[provider] != nil || !answers(s.parts.Providers, provider)
 		if o.err != "" && !down {
 			all = append(all, reason{
 				Code: "not_counted", State: degraded, Provider: provider, lasting: settling,

@@ -144,7 +144,7 @@ func (e *Engine) start(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case d.unreachable(err):
-			e.log.Warn("the database doesn't answer; what needs it starts when it does", "provider", d.provider.Name(), "error", err)
+			e.log.Warn("the database can't be used yet; what needs it starts when it can", "provider", d.provider.Name(), "error", err)
 			d.reason.Store(&err)
 			e.pending.Go(func() { e.await(waiting, d, errs[i] == nil) })
 		default:
@@ -224,7 +224,7 @@ func (e *Engine) await(ctx context.Context, d *database, started bool) {
 		}
 		cancel()
 		if err == nil {
-			e.log.Info("the database answers; what needs it runs now", "provider", d.provider.Name())
+			e.log.Info("the database can be used; what needs it runs now", "provider", d.provider.Name())
 			return
 		}
 		if before := d.reason.Swap(&err); (*before).Error() != err.Error() && ctx.Err() == nil {

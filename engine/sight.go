@@ -20,6 +20,7 @@ type sight struct {
 	idle          map[lane]int64                     // running processes that nothing will end, by provider and name
 	projections   map[string]projectionsSight        // by provider
 	early         map[lane]subscription.EarlyLetters // of these, those whose process has not begun
+	moved         map[string]*outbox.MovedError      // databases that are others than their outboxes were written in
 }
 
 type outboxSight struct {
@@ -57,7 +58,7 @@ type lane struct{ provider, name string }
 
 // look asks what the caches have, for a second at most.
 func (e *Engine) look(ctx context.Context) sight {
-	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}}
+	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}, moved: map[string]*outbox.MovedError{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -66,6 +67,9 @@ func (e *Engine) look(ctx context.Context) sight {
 	})
 	for _, d := range e.databases {
 		name := d.provider.Name()
+		if moved := d.moved.Load(); moved != nil {
+			s.moved[name] = moved
+		}
 		all.Go(func() {
 			if !d.hasOutbox() {
 				return

@@ -354,13 +354,13 @@ func (w *wiring) processors() {
 		w.checkConnections(d)
 		p, err := relay.New(relay.Config{
 			Provider: d.provider.Name(), Store: d.store, Lanes: d.lanes, Outbox: w.cfg.Outbox, Logger: w.log, TracerProvider: w.cfg.TracerProvider, Gate: gate,
-			Private: d.private,
+			Private: d.private, Here: d.here,
 		})
 		if err != nil {
 			w.errs = append(w.errs, err)
 			continue
 		}
-		d.processor = p
+		d.processor, d.onFailover = p, w.cfg.Outbox.WithDefaults().OnFailover
 		d.promoter = timerdb.NewPromoter(d.timers, w.cfg.Outbox.WithDefaults().PollInterval, d.promoted, d.lanesTell, w.log.With("provider", d.provider.Name()))
 	}
 }

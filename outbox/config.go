@@ -39,8 +39,12 @@ type Config struct {
 	// OnAbandoned says what becomes of the rows behind an abandoned one of their
 	// key. Defaults to Skip.
 	OnAbandoned OnAbandoned
-	Retry       RetryPolicy
-	Retention   Retention
+	// OnFailover says what becomes of publishing when PostgreSQL's timeline changes: a
+	// standby was promoted, or the database was restored to a point in time. Defaults to
+	// Stop. Another cluster, another database or another file always stop it.
+	OnFailover OnFailover
+	Retry      RetryPolicy
+	Retention  Retention
 }
 
 // OnAbandoned says what becomes of a key one of whose rows was abandoned.
@@ -51,6 +55,19 @@ const (
 	Skip OnAbandoned = "skip"
 	// Hold keeps them waiting until an operator decides.
 	Hold OnAbandoned = "hold"
+)
+
+// OnFailover says what becomes of publishing when a standby has become the primary.
+type OnFailover string
+
+const (
+	// Stop waits until an operator accepts the database: commits that the standby had not
+	// got are missing, events among them that were published, and effects of messages that
+	// are acknowledged.
+	Stop OnFailover = "stop"
+	// Continue goes on by itself. It is for standbys that have every commit
+	// (synchronous_standby_names with synchronous_commit on).
+	Continue OnFailover = "continue"
 )
 
 // RetryPolicy says when a failed row is due again: after BaseDelay ·
@@ -86,6 +103,7 @@ func (c Config) WithDefaults() Config {
 	c.Lease = cmp.Or(c.Lease, max(DefaultLease, 2*min(c.PublishTimeout, math.MaxInt64/2)))
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, min(30*time.Second, c.Lease/2))
 	c.OnAbandoned = cmp.Or(c.OnAbandoned, Skip)
+	c.OnFailover = cmp.Or(c.OnFailover, Stop)
 	c.Retry.MaxAttempts = cmp.Or(c.Retry.MaxAttempts, 5)
 	c.Retry.BaseDelay = cmp.Or(c.Retry.BaseDelay, time.Minute)
 	c.Retry.Multiplier = cmp.Or(c.Retry.Multiplier, 2)
@@ -119,6 +137,7 @@ func (c Config) Check() error {
 			" another member publishes its rows, too; lower it, or raise outbox.lease", c.PublishTimeout, usable, c.Lease)
 	}
 	must(c.OnAbandoned == Skip || c.OnAbandoned == Hold, "on_abandoned is %q: %q or %q", c.OnAbandoned, Skip, Hold)
+	must(c.OnFailover == Stop || c.OnFailover == Continue, "on_failover is %q: %q or %q", c.OnFailover, Stop, Continue)
 	must(c.Retry.MaxAttempts > 0 && c.Retry.MaxAttempts <= maxAttempts, "retry.max_attempts is %d: at least 1, at most %d", c.Retry.MaxAttempts, maxAttempts)
 	must(c.Retry.BaseDelay > 0, "retry.base_delay is %v: above 0", c.Retry.BaseDelay)
 	must(c.Retry.Multiplier >= 1, "retry.multiplier is %v: at least 1", c.Retry.Multiplier)

@@ -86,6 +86,10 @@ type cli struct {
 		List   listSubscriptionsCmd `cmd:"" help:"List every subscription that the database knows, including those that no longer run."`
 		Retire retireCmd            `cmd:"" help:"Remove everything the database keeps about a subscription that no longer exists: inbox, attempts, marks, uptime and dead letters. Refused if it was seen within the last hour. Safe to interrupt and repeat."`
 	} `cmd:"" help:"List subscriptions, and remove what old ones left in the database."`
+	Database struct {
+		Show   showDatabaseCmd   `cmd:"" help:"Show which database the outbox was written in, and which one this is."`
+		Accept acceptDatabaseCmd `cmd:"" help:"Let engines publish from this database, after a failover, a restore or a move. Until then they wait, as it could be a copy."`
+	} `cmd:"" help:"Tell a database from its copies, and accept one that takes another's place."`
 	Trace       traceCmd       `cmd:"" help:"Show everything with one correlation id: messages, timers and dead letters, each below what caused it, across all databases of the configuration."`
 	Doctor      doctorCmd      `cmd:"" help:"Examine the databases: tables, settings, long transactions, and rows that nobody publishes. Changes nothing; exit status 1 if something is critical."`
 	Contract    contractCmd    `cmd:"" help:"Compare two contracts of a context: what a change breaks, for whom, and how to fix it. Exit status 1 if anything breaks."`

@@ -63,6 +63,7 @@ type document struct {
 		Calls           int           `yaml:"calls"`
 		Partitions      int           `yaml:"partitions"`
 		OnAbandoned     string        `yaml:"on_abandoned"`
+		OnFailover      string        `yaml:"on_failover"`
 		MaxMessageBytes int           `yaml:"max_message_bytes"`
 		BatchSize       int           `yaml:"batch_size"`
 		PollInterval    time.Duration `yaml:"poll_interval"`
@@ -161,7 +162,7 @@ func (d *decoder) convert(doc document) *File {
 			Calls: o.Calls, BatchSize: o.BatchSize,
 			PollInterval: o.PollInterval, MaxPollInterval: o.MaxPollInterval,
 			Lease: o.Lease, PublishTimeout: o.PublishTimeout,
-			OnAbandoned: outbox.OnAbandoned(o.OnAbandoned),
+			OnAbandoned: outbox.OnAbandoned(o.OnAbandoned), OnFailover: outbox.OnFailover(o.OnFailover),
 			Retry: outbox.RetryPolicy{
 				MaxAttempts: o.Retry.MaxAttempts, BaseDelay: o.Retry.BaseDelay,
 				Multiplier: o.Retry.Multiplier, MaxBackoff: o.Retry.MaxBackoff, Jitter: o.Retry.Jitter,

@@ -68,6 +68,7 @@ var keys = []struct {
 	{"outbox.calls", "7", 7, func(f *File) any { return f.Outbox.Calls }, "-3", "outbox.calls is -3: at least 1"},
 	{"outbox.partitions", "16", 16, func(f *File) any { return f.Partitions }, "-1", "at least 1"},
 	{"outbox.on_abandoned", "hold", outbox.Hold, func(f *File) any { return f.Outbox.OnAbandoned }, "keep", `outbox.on_abandoned is "keep": "skip" or "hold"`},
+	{"outbox.on_failover", "continue", outbox.Continue, func(f *File) any { return f.Outbox.OnFailover }, "go", `outbox.on_failover is "go": "stop" or "continue"`},
 	{"outbox.max_message_bytes", "2048", 2048, func(f *File) any { return f.MaxMessageBytes }, "-2", "-1 for no limit"},
 	{"outbox.batch_size", "50", 50, func(f *File) any { return f.Outbox.BatchSize }, "1e3", `is "1e3", which is not a whole number`},
 	{"outbox.poll_interval", "250ms", 250 * time.Millisecond, func(f *File) any { return f.Outbox.PollInterval }, "5", `is "5", which is not a duration such as`},

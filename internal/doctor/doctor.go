@@ -126,6 +126,7 @@ type exam struct {
 
 func (e *exam) checks() []check {
 	outbox := []check{
+		{"identity", "outbox", (*exam).identity},
 		{"lanes", "outbox", (*exam).lanes},
 		{"targets", "outbox", (*exam).targets},
 		{"leases", "outbox", (*exam).leases},

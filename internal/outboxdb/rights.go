@@ -11,6 +11,7 @@ func rights() []migrate.Right {
 		{Name: "outbox_messages", Read: migrate.Look, App: "SELECT, INSERT", Engine: migrate.Work},
 		{Name: "outbox_queue", Read: migrate.Look, App: "SELECT, INSERT", Engine: migrate.Work},
 		{Name: "outbox_members", Read: migrate.Look, Engine: migrate.Work},
+		{Name: "outbox_uncrashed", Read: migrate.Look, Engine: "SELECT, INSERT"},
 		{Name: "outbox_partitions", Read: migrate.Look, Engine: migrate.Work},
 		{Name: "outbox_claims", Read: migrate.Look, Engine: migrate.Work},
 		{Name: "outbox_log", Read: migrate.Look, Engine: "SELECT, INSERT, DELETE"},

@@ -3,6 +3,7 @@ package outboxdb
 import (
 	"context"
 	"embed"
+	"sync/atomic"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -24,6 +25,7 @@ func text(database, step string) string {
 type Store struct {
 	db     *bun.DB
 	reader *bun.DB
+	untold atomic.Bool // the server doesn't tell who it is
 }
 
 // New returns the store on a database: db for what writes, reader for what only

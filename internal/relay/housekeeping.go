@@ -108,11 +108,11 @@ func (l *lane) promise(hard context.Context) {
 		p, ok, err := next(within)
 		done()
 		l.database.Note(ctx, promising, err)
-		if err == nil && ok && !l.r.durable(ctx, time.Now()) {
-			return
-		}
-		if err == nil && ok {
+		if err == nil && ok && l.r.durable(ctx, time.Now()) {
 			l.promised.Store(&p)
+		}
+		if ctx.Err() != nil {
+			return
 		}
 		if !l.r.sleep(promiseEvery) {
 			return

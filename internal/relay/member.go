@@ -167,6 +167,7 @@ type keeper struct {
 
 	mu      sync.Mutex
 	begun   time.Time     // when the last renewal of all that succeeded began
+	lost    time.Time     // when the last that missed a membership began: the server may have crashed before
 	renewed chan struct{} // closed when there is a later one
 }
 
@@ -216,7 +217,10 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 	}()
 	ctx, cancel := context.WithTimeout(urgent(hard), k.r.cfg.Outbox.Lease/3)
 	defer cancel()
-	err := k.renew(ctx)
+	err := k.here(ctx)
+	if err == nil {
+		err = k.renew(ctx)
+	}
 	if err == nil {
 		err = k.join(ctx, hard)
 	}
@@ -224,6 +228,22 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 		l.database.Note(hard, keeping, err)
 	}
 	return err == nil
+}
+
+// here ends the memberships if the database is not the one that its outbox was written in.
+func (k *keeper) here(ctx context.Context) error {
+	if k.r.cfg.Here == nil {
+		return nil
+	}
+	err := k.r.cfg.Here(ctx)
+	if _, moved := errors.AsType[*outbox.MovedError](err); moved {
+		for _, l := range k.r.lanes {
+			if life := l.member.life(); life != nil {
+				l.member.ended(life.id)
+			}
+		}
+	}
+	return err
 }
 
 func (k *keeper) until(begin time.Time) time.Time {
@@ -256,12 +276,30 @@ func (k *keeper) renew(ctx context.Context) error {
 			}
 			delete(lanes, m.Member)
 		}
-		k.note(begin)
+		k.note(begin, len(lanes) > 0)
 	}
+	k.bury(ctx, lanes)
+	return nil
+}
+
+// bury ends lives that the database doesn't know any more: their leases had run out, or the
+// database's server crashed, and what they had settled last may be queued again. With the
+// life ends what it thinks that it has read. After a crash the member's row is still there:
+// it goes at once, lest its partitions wait for the end of the lease. With transactions they do.
+func (k *keeper) bury(ctx context.Context, lanes map[MemberID]*lane) {
+	var gone []MemberID
 	for id, l := range lanes {
 		l.lost(id)
+		if !l.exact {
+			gone = append(gone, id)
+		}
 	}
-	return nil
+	if len(gone) == 0 {
+		return
+	}
+	if err := k.r.cfg.Store.Leave(ctx, gone); err != nil {
+		k.r.log.Warn("partitions of memberships that are gone wait until their leases have run out", "provider", k.r.cfg.Provider, "error", err)
+	}
 }
 
 // join makes members of the lanes that have no membership, unless the relay stops.
@@ -292,24 +330,27 @@ func (k *keeper) join(ctx, hard context.Context) error {
 	return nil
 }
 
-func (k *keeper) note(begin time.Time) {
+func (k *keeper) note(begin time.Time, lost bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.begun = begin
+	if lost {
+		k.lost = begin
+	}
 	close(k.renewed)
 	k.renewed = make(chan struct{})
 }
 
 // durable waits for a renewal that began after since: it has made durable what was
-// written before. It is false if ctx ended first.
+// written before. It is false if ctx ended first, or the server may have crashed meanwhile.
 func (r *Relay) durable(ctx context.Context, since time.Time) bool {
 	k := r.keeper
 	for {
 		k.mu.Lock()
-		begun, renewed := k.begun, k.renewed
+		begun, lost, renewed := k.begun, k.lost, k.renewed
 		k.mu.Unlock()
 		if begun.After(since) {
-			return true
+			return !lost.After(since)
 		}
 		select {
 		case <-renewed:

@@ -48,6 +48,10 @@ type Config struct {
 	// Random are numbers from [0, 1), for waits and for what is shared out. It is safe
 	// for concurrent use. Defaults to [rand.Float64].
 	Random func() float64
+	// Here says whether the database is still the one that its outbox was written in. While
+	// it returns an [*outbox.MovedError] the relay has no membership, and publishes nothing;
+	// after any other error it does what it does after a renewal that failed. Nil: nobody asks.
+	Here func(context.Context) error
 }
 
 // Relay publishes the rows of one provider's outbox: a lane per target broker, in as

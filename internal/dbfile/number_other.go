@@ -1,0 +1,6 @@
+//go:build !unix
+
+package dbfile
+
+// Number isn't known here.
+func Number(string) string { return "" }

@@ -1,0 +1,246 @@
+// Package failover_test holds what engines do on a database that isn't the one that its
+// outbox was written in: a promoted standby, a restored dump or backup, a copied file.
+package failover_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+// A copied file is another database: its engines publish nothing until somebody accepts it,
+// and the original's go on.
+func TestCopy_OfASQLiteFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "post.db")
+	original := newService(t, openSQLite(t, path))
+	stop := original.run("")
+	original.save("sent")
+	original.publishes("sent")
+	stop()
+	original.save("waits")
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	_, err := original.db.DB().ExecContext(t.Context(), "VACUUM INTO ?", copied)
+	require.NoError(t, err)
+
+	other := newService(t, openSQLite(t, copied))
+	stop = other.run("")
+	text := other.refuses()
+	require.Contains(t, text, "file: it was ")
+	require.Contains(t, text, "`waybill database accept`")
+	other.save("of the copy")
+	other.silent("waits", "of the copy")
+	require.Contains(t, other.accept(), "file: it was ")
+	other.publishes("waits")
+	other.publishes("of the copy")
+	waittest.Until(t, func() bool { return len(other.reasons()) == 0 }, "all is well")
+	stop()
+	require.Empty(t, other.accept(), "there is nothing more to accept")
+
+	original.run("")
+	original.publishes("waits")
+}
+
+func openSQLite(t *testing.T, path string) uow.Provider {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// A file that was moved is the same one.
+func TestMove_OfASQLiteFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "post.db")
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path})
+	require.NoError(t, err)
+	s := newService(t, db)
+	stop := s.run("")
+	s.save("one")
+	s.publishes("one")
+	stop()
+	require.NoError(t, db.Close())
+	moved := filepath.Join(filepath.Dir(path), "moved.db")
+	require.NoError(t, os.Rename(path, moved))
+	s = newService(t, openSQLite(t, moved))
+	s.run("")
+	s.save("two")
+	s.publishes("two")
+}
+
+// A dump that is restored beside the original has another number, and one in another
+// cluster another system identifier.
+func TestDump_RestoredElsewhere(t *testing.T) {
+	elsewhere := newCluster(t)
+	past, _ := dbtest.Pooled(t)
+	s := newService(t, openPostgres(t, past))
+	stop := s.run("")
+	s.save("sent")
+	s.publishes("sent")
+	stop()
+	s.save("waits")
+
+	dump := filepath.Join(newDirectory(t), "dump")
+	run(t, "pg_dump", "--format=custom", "--file="+dump, past)
+	beside, _ := dbtest.Pooled(t)
+	for what, at := range map[string]string{"database": beside, "system": elsewhere.dsn()} {
+		t.Run(what, func(t *testing.T) {
+			run(t, "pg_restore", "--no-owner", "--dbname="+at, dump)
+			restored := newService(t, openPostgres(t, at))
+			stop := restored.run(outbox.Continue) // that is about failovers only
+			require.Contains(t, restored.refuses(), what+": it was ")
+			restored.silent("waits")
+			restored.accept()
+			restored.publishes("waits")
+			stop()
+		})
+	}
+}
+
+// A standby that is promoted while an engine runs: it publishes nothing there until somebody
+// accepts it, or at once if the configuration says so.
+func TestFailover_ToAStandby(t *testing.T) {
+	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
+		t.Run(string(on), func(t *testing.T) {
+			t.Parallel()
+			primary := newCluster(t)
+			standby := primary.copied("-R")
+			standby.start()
+			s := newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
+			s.run(on)
+			s.save("before")
+			s.publishes("before")
+			settled(t, s)
+			caughtUp(t, s)
+
+			primary.kill()
+			standby.promote()
+			waittest.Until(t, func() bool {
+				_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
+				return err == nil
+			}, "the new primary answers")
+			if on == outbox.Stop { // within a third of the lease
+				require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
+				s.save("after")
+				s.silent("after")
+				s.accept()
+			} else {
+				s.save("after")
+			}
+			s.publishes("after")
+			settled(t, s)
+			waittest.Until(t, func() bool { return len(s.reasons()) == 0 }, "all is well")
+		})
+	}
+}
+
+// settled waits until nothing is left to publish.
+func settled(t *testing.T, s *service) {
+	t.Helper()
+	waittest.Until(t, func() bool {
+		var waiting int
+		return s.db.DB().NewRaw("SELECT count(*) FROM outbox_queue").Scan(t.Context(), &waiting) == nil && waiting == 0
+	}, "all is settled")
+}
+
+// caughtUp waits until the standby has all that the primary has.
+func caughtUp(t *testing.T, s *service) {
+	t.Helper()
+	waittest.Until(t, func() bool {
+		var equal bool
+		err := s.db.DB().NewRaw("SELECT COALESCE(bool_and(replay_lsn >= pg_current_wal_lsn()), false) FROM pg_stat_replication").Scan(t.Context(), &equal)
+		require.NoError(t, err)
+		return equal
+	}, "the standby has everything")
+}
+
+// A restore to a point in time begins a timeline: what was committed later is missing, so
+// nothing goes out before somebody has looked.
+func TestRestore_ToAPointInTime(t *testing.T) {
+	archive := newDirectory(t)
+	primary := newCluster(t, "archive_mode=on", fmt.Sprintf("archive_command=cp %%p %s/%%f", archive))
+	s := newService(t, openPostgres(t, primary.dsn()))
+	stop := s.run("")
+	s.save("before")
+	s.publishes("before")
+	settled(t, s)
+	backup := primary.copied()
+	stop()
+	s.save("kept")
+	exec := func(query string) {
+		_, err := s.db.DB().ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	exec("SELECT pg_create_restore_point('here')")
+	s.save("lost")
+	var last string
+	require.NoError(t, s.db.DB().NewRaw("SELECT pg_walfile_name(pg_switch_wal())").Scan(t.Context(), &last))
+	waittest.Until(t, func() bool {
+		_, err := os.Stat(filepath.Join(archive, last))
+		return err == nil
+	}, "the log is archived")
+
+	require.NoError(t, os.WriteFile(filepath.Join(backup.dir, "recovery.signal"), nil, 0o600))
+	if os.Getuid() == 0 {
+		uid, gid := postgresUser(t)
+		require.NoError(t, os.Chown(filepath.Join(backup.dir, "recovery.signal"), uid, gid))
+	}
+	backup.start(fmt.Sprintf("restore_command=cp %s/%%f %%p", archive), "recovery_target_name=here", "recovery_target_action=promote")
+	restored := openPostgres(t, backup.dsn())
+	waittest.Until(t, func() bool {
+		var standby bool
+		return restored.DB().NewRaw("SELECT pg_is_in_recovery()").Scan(t.Context(), &standby) == nil && !standby
+	}, "the restore has ended")
+	r := newService(t, restored)
+	r.run("")
+	require.Contains(t, r.refuses(), "timeline: it was 00000001 and is 00000002")
+	r.silent("kept")
+	r.accept()
+	r.publishes("kept")
+	require.NotContains(t, r.published(), "lost")
+}
+
+// A crash of the server takes back what was settled last, as settlements don't wait for its
+// disk. An engine that lives through it publishes these rows again: they don't wait until
+// their partitions change hands.
+func TestCrash_OfTheServerBringsRowsBackOnce(t *testing.T) {
+	t.Parallel()
+	settings := []string{"wal_writer_delay=10000", "wal_writer_flush_after=0"} // what isn't flushed by a commit stays so
+	server := newCluster(t, settings...)
+	s := newService(t, openPostgres(t, server.dsn()))
+	s.run("")
+	copies := func(note string) (n int) {
+		for _, p := range s.published() {
+			if p == note {
+				n++
+			}
+		}
+		return n
+	}
+	repeated := 0
+	for round := 0; repeated == 0; round++ { // a renewal that comes between makes it durable
+		require.Less(t, round, 20, "no crash took back a settlement")
+		note := fmt.Sprintf("of round %d", round)
+		s.save(note)
+		s.publishes(note)
+		settled(t, s)
+		server.kill()
+		server.start(settings...)
+		waittest.Until(t, func() bool {
+			_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
+			return err == nil
+		}, "the server answers again")
+		settled(t, s)
+		require.LessOrEqual(t, copies(note), 2)
+		repeated = copies(note) - 1
+	}
+	waittest.Until(t, func() bool { return len(s.reasons()) == 0 }, "all is well")
+}

@@ -1,0 +1,2 @@
+SELECT (SELECT value FROM outbox_settings WHERE name = ?0), NULL, NULL, NULL, file
+FROM pragma_database_list WHERE name = 'main'
