@@ -399,7 +399,7 @@ func TestCompletion_Bash(t *testing.T) {
 	require.NoError(t, os.WriteFile(script, []byte(r.stdout), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "my waybill.yaml"), nil, 0o600))
 	for line, want := range map[string]string{
-		"|":                                 "migrate outbox timers processes projections history partitions dead-letters subscriptions trace doctor contract observatory completion",
+		"|":                                 "migrate outbox timers processes projections history partitions dead-letters subscriptions database trace doctor contract observatory completion",
 		"outbox|":                           "stats list show retry skip abandon purge log backfill",
 		"outbox|re":                         "retry",
 		"outbox|list|--sta":                 "--status --stale",
@@ -414,7 +414,7 @@ func TestCompletion_Bash(t *testing.T) {
 		"--js":                              "--json",
 		"completion|":                       "bash zsh fish",
 		"outbox|show|":                      "",
-		"nothing|":                          "migrate outbox timers processes projections history partitions dead-letters subscriptions trace doctor contract observatory completion",
+		"nothing|":                          "migrate outbox timers processes projections history partitions dead-letters subscriptions database trace doctor contract observatory completion",
 	} {
 		words := strings.Split(line, "|")
 		c := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `source "$0"; COMP_WORDS=(waybill "$@"); COMP_CWORD=$#; _waybill; echo "${COMPREPLY[*]}"`, script}, words...)...)

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A database that isn't the one that its outbox was written in says what differs, and is
+// accepted on record.
+func TestDatabase_ShowAndAccept(t *testing.T) {
+	for name, recorded := range map[string]string{"postgres": `{"system": "1"}`, "sqlite": `{"file": "1"}`, "unreadable": `file 1`} {
+		t.Run(name, func(t *testing.T) {
+			dsn := t.TempDir() + "/shop.db"
+			if name == "postgres" {
+				dsn = server(t)
+			}
+			require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+			p := openFor(t, dsn)
+			_, err := p.DB().ExecContext(t.Context(), "INSERT INTO outbox_settings (name, value) VALUES ('identity', ?)", recorded)
+			require.NoError(t, err)
+
+			r := waybill(t, "--dsn", dsn, "database", "show")
+			require.Zero(t, r.code, r.stderr)
+			require.Regexp(t, `(?m)(1|unreadable) +(system|file) \d+.* +no$`, r.stdout)
+			r = waybill(t, "--dsn", dsn, "doctor")
+			require.Equal(t, exitFailed, r.code)
+			require.Regexp(t, `engines publish nothing: this is not the database that its outbox was written in \((system|file): it was (1|unreadable) and is \d+\)`, r.stdout)
+
+			r = waybill(t, "--dsn", dsn, "database", "accept", "--dry-run")
+			require.Zero(t, r.code, r.stderr)
+			require.Regexp(t, `it was (1|unreadable) and is \d+`, r.stdout)
+			r = waybill(t, "--dsn", dsn, "database", "accept", "--yes", "--actor", "mia")
+			require.Zero(t, r.code, r.stderr)
+			require.Regexp(t, `accepted \((system|file): it was (1|unreadable) and is \d+\), by mia\.`, r.stdout)
+			r = waybill(t, "--dsn", dsn, "database", "accept", "--yes", "--actor", "mia")
+			require.Zero(t, r.code, r.stderr)
+			require.Contains(t, r.stdout, "nothing has changed")
+			r = waybill(t, "--dsn", dsn, "outbox", "log")
+			require.Regexp(t, `mia +database-accept +1 `, r.stdout)
+			require.Regexp(t, `(?m)yes$`, waybill(t, "--dsn", dsn, "database", "show").stdout)
+		})
+	}
+}
