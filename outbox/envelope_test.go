@@ -389,3 +389,20 @@ func BenchmarkEnvelopes(b *testing.B) {
 		appendExternal(make([]byte, 0, size), &e, extensions)
 	}
 }
+
+// A body is a message with an id, a type and data, or it is refused.
+func FuzzParseEnvelope(f *testing.F) {
+	f.Add(internalBody(plainEvent()))
+	f.Add(externalBody(fullEvent(), Target{}))
+	f.Add([]byte(`{"data":null,"metadata":{"headers":{"id":1},"extensions":{"a":[]}}}`))
+	f.Add([]byte(`{"data":{},"metadata":{"headers":{"id":"a","type":"t"},"envelope":{"checksum":"md5:"},"domain":{"kind":"COMMAND"}}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		meta, data, err := ParseEnvelope(body)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, meta.ID)
+		require.NotEmpty(t, meta.Type)
+		require.True(t, json.Valid(data))
+	})
+}

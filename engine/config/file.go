@@ -136,6 +136,9 @@ func Parse(path string) (*File, error) {
 	if reader.Decode(new(yaml.Node)) == nil {
 		return nil, fmt.Errorf("config: %s: holds several documents; keep one", name)
 	}
+	if left := maxNodes; !bounded(&root, &left) {
+		return nil, fmt.Errorf("config: %s: its aliases make more than %d values of it, or refer to themselves: write them out", name, maxNodes)
+	}
 	d := &decoder{file: name, where: map[string]string{}}
 	var doc document
 	if len(root.Content) > 0 {
@@ -146,6 +149,25 @@ func Parse(path string) (*File, error) {
 		return nil, fmt.Errorf("config: %w", errors.Join(d.errs...))
 	}
 	return f, nil
+}
+
+// maxNodes is how many values a file may have when its aliases are followed.
+const maxNodes = 10_000
+
+// bounded says whether a value has no more than left values in it.
+func bounded(n *yaml.Node, left *int) bool {
+	if *left--; *left < 0 {
+		return false
+	}
+	if n.Alias != nil && !bounded(n.Alias, left) {
+		return false
+	}
+	for _, inner := range n.Content {
+		if !bounded(inner, left) {
+			return false
+		}
+	}
+	return true
 }
 
 // convert turns the file's form into that of the packages, and checks what only
