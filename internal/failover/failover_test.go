@@ -105,7 +105,7 @@ func TestDump_RestoredElsewhere(t *testing.T) {
 	}
 }
 
-// A standby that is promoted while an engine runs: it publishes nothing there until somebody
+// F-54: a standby that is promoted while an engine runs: it publishes nothing there until somebody
 // accepts it, or at once if the configuration says so.
 func TestFailover_ToAStandby(t *testing.T) {
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
