@@ -108,6 +108,7 @@ func TestDump_RestoredElsewhere(t *testing.T) {
 // F-54: a standby that is promoted while an engine runs: it publishes nothing there until somebody
 // accepts it, or at once if the configuration says so.
 func TestFailover_ToAStandby(t *testing.T) {
+	t.Parallel()
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
@@ -162,7 +163,7 @@ func caughtUp(t *testing.T, s *service) {
 	}, "the standby has everything")
 }
 
-// A restore to a point in time begins a timeline: what was committed later is missing, so
+// F-54: a restore to a point in time begins a timeline: what was committed later is missing, so
 // nothing goes out before somebody has looked.
 func TestRestore_ToAPointInTime(t *testing.T) {
 	archive := newDirectory(t)
