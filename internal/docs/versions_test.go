@@ -33,7 +33,7 @@ func TestReadme_NamesTheVersionsThatTestsRunOn(t *testing.T) {
 		databases = append(databases, found[1])
 	}
 	slices.Sort(databases)
-	require.Contains(t, row("PostgreSQL"), strings.Join(databases, ", ")+";")
+	require.Contains(t, row("PostgreSQL"), strings.Join(databases, " and ")+";")
 
 	oldest, newest := one(`<kafka.version>(.+)</kafka.version>`, "scripts/kafka-pom.xml"), one(`\nkafka=(\S+)`, "scripts/versions")
 	require.Equal(t, minor.FindString(oldest)+" and "+minor.FindString(newest), row("Kafka"))
