@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/correlation"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/outbox"
@@ -67,7 +68,7 @@ func TestTrace_U_21_ATreeOverDatabases(t *testing.T) {
 			`timer Library.MarkOverdue.v1  `+due+`  .*\n  · timer due of loan-1, waits until 2026-01-02T04:04:05Z\n$`, r.stdout)
 		require.Equal(t, 1, strings.Count(r.stdout, "handled by"), "what is set aside took no effect")
 
-		var all trace
+		var all correlation.Trace
 		require.NoError(t, json.Unmarshal([]byte(run("c-1", "--json").stdout), &all))
 		require.Empty(t, all.Missing)
 		require.Len(t, all.Messages, 2)

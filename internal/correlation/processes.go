@@ -1,10 +1,9 @@
-package main
+package correlation
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -23,8 +22,8 @@ const (
 	maxIdentity = 255
 )
 
-// tracedProcess is a process that heard a message, or that has set it aside.
-type tracedProcess struct {
+// Process is one that heard a message, or that has set it aside.
+type Process struct {
 	Provider string     `json:"provider"`
 	Process  string     `json:"process"` // "library.lending"
 	ID       string     `json:"id"`      // "": it can't be known
@@ -39,7 +38,7 @@ type tracedProcess struct {
 // identity. An event has it among its data: the process whose it is has the message among
 // those that it last heard. Older ones have left signs: what is for one process alone, dead
 // letters of processes, and what a process sent or set because of a message.
-func (t *trace) processes(ctx context.Context, p uow.Provider) error {
+func (t *Trace) processes(ctx context.Context, p uow.Provider) error {
 	s := processdb.New(p)
 	if err := s.Check(ctx); err != nil {
 		return err
@@ -70,7 +69,7 @@ func (t *trace) processes(ctx context.Context, p uow.Provider) error {
 			if err != nil {
 				return err
 			}
-			m.Processes = append(m.Processes, hearer(found, tracedProcess{Provider: p.Name(), Process: name, ID: sign}, m.MessageID))
+			m.Processes = append(m.Processes, hearer(found, Process{Provider: p.Name(), Process: name, ID: sign}, m.MessageID))
 		}
 	}
 	return nil
@@ -78,7 +77,7 @@ func (t *trace) processes(ctx context.Context, p uow.Provider) error {
 
 // hearer is the process that has the message among those that it last heard, or else the
 // one that a sign leads to.
-func hearer(found []processdb.Hearer, sign tracedProcess, messageID string) tracedProcess {
+func hearer(found []processdb.Hearer, sign Process, messageID string) Process {
 	i := slices.IndexFunc(found, func(h processdb.Hearer) bool { return h.Has(messageID) })
 	if i < 0 {
 		i = slices.IndexFunc(found, func(h processdb.Hearer) bool { return h.ID == sign.ID })
@@ -91,21 +90,21 @@ func hearer(found []processdb.Hearer, sign tracedProcess, messageID string) trac
 }
 
 // reached says whether a message came to the processes of a kind.
-func (m *traced) reached(provider, name string) bool {
-	return slices.ContainsFunc(m.Handled, func(h tracedHandled) bool {
+func (m *Message) reached(provider, name string) bool {
+	return slices.ContainsFunc(m.Handled, func(h Handled) bool {
 		return h.Provider == provider && strings.HasPrefix(h.Subscription, name+".")
-	}) || slices.ContainsFunc(m.DeadLetters, func(l tracedLetter) bool { return l.Provider == provider && l.Subscription == name })
+	}) || slices.ContainsFunc(m.DeadLetters, func(l Letter) bool { return l.Provider == provider && l.Subscription == name })
 }
 
 // context is that of the stream of a message.
-func (m *traced) context() string {
+func (m *Message) context() string {
 	context, _, _ := strings.Cut(m.Stream, "::")
 	return context
 }
 
 // sign is the identity that the fate of a message, or what it caused, gives away; "": none
 // does.
-func (t *trace) sign(ctx context.Context, m *traced, provider, name string, names []string) (string, error) {
+func (t *Trace) sign(ctx context.Context, m *Message, provider, name string, names []string) (string, error) {
 	for _, l := range m.DeadLetters {
 		if l.Provider == provider && l.Subscription == name {
 			return l.Key, nil
@@ -151,7 +150,7 @@ func ownerIn(stream, name string, names []string) (id string, ok bool) {
 }
 
 // data is what a message carries; nil: it isn't known.
-func (t *trace) data(ctx context.Context, m *traced) (map[string]any, error) {
+func (t *Trace) data(ctx context.Context, m *Message) (map[string]any, error) {
 	body, err := t.body(ctx, m)
 	if err != nil {
 		return nil, err
@@ -174,7 +173,7 @@ func identities(data map[string]any) (texts []string) {
 }
 
 // body is what is published of a message; nil: no row of it is here.
-func (t *trace) body(ctx context.Context, m *traced) ([]byte, error) {
+func (t *Trace) body(ctx context.Context, m *Message) ([]byte, error) {
 	if len(m.Rows) == 0 {
 		return nil, nil
 	}
@@ -186,19 +185,4 @@ func (t *trace) body(ctx context.Context, m *traced) ([]byte, error) {
 		return nil, err
 	}
 	return found.Rows[0].Payload, nil
-}
-
-func (p tracedProcess) words() string {
-	switch of := "process " + p.Process; {
-	case p.ID == "":
-		return of + ": which one, if any, can't be known"
-	case p.Status == "":
-		return fmt.Sprintf("%s %s: there is none, or none any more", of, p.ID)
-	case p.Status == processdb.Awaited:
-		return fmt.Sprintf("%s %s: awaited, as what begins it has not come", of, p.ID)
-	case p.EndedAt != nil:
-		return fmt.Sprintf("%s %s: ended %s", of, p.ID, when(*p.EndedAt))
-	default:
-		return fmt.Sprintf("%s %s: %s, has heard %s, the last %s", of, p.ID, p.Status, messages(p.Heard), when(*p.LastAt))
-	}
 }
