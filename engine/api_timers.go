@@ -28,6 +28,18 @@ type timerReport struct {
 	DueInSeconds  *float64   `json:"due_in_seconds"` // below 0 it is late; null: it is sent
 }
 
+func newTimerReport(provider string, t outbox.Timer) timerReport {
+	report := timerReport{
+		Provider: provider, ID: t.ID, Owner: t.Owner, Name: t.Name, Type: t.Type, Status: t.Status, AvailableAt: t.AvailableAt,
+		SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID),
+	}
+	if t.Status == outbox.TimerWaiting {
+		in := time.Until(t.AvailableAt).Seconds()
+		report.DueInSeconds = &in
+	}
+	return report
+}
+
 // timersCount is what a database has of timers.
 type timersCount struct {
 	Waiting     int64   `json:"waiting"`
@@ -120,14 +132,7 @@ func reportTimers(of []*database, pages map[string]timersPage, content bool) tim
 		name := d.provider.Name()
 		report.Counts[name] = pages[name].counts
 		for _, t := range pages[name].Timers {
-			shown := timerReport{
-				Provider: name, ID: t.ID, Owner: t.Owner, Name: t.Name, Type: t.Type, Status: t.Status, AvailableAt: t.AvailableAt,
-				SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID),
-			}
-			if t.Status == outbox.TimerWaiting {
-				in := time.Until(t.AvailableAt).Seconds()
-				shown.DueInSeconds = &in
-			}
+			shown := newTimerReport(name, t)
 			if !content {
 				shown = shown.withoutContent()
 			}

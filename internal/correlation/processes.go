@@ -56,7 +56,7 @@ func (t *Trace) processes(ctx context.Context, p uow.Provider) error {
 			if err != nil {
 				return err
 			}
-			if m.Kind == "message" && data["process"] != strings.TrimPrefix(name, m.context()+".") {
+			if m.Kind == "message" && data["process"] != strings.TrimPrefix(name, m.Context()+".") {
 				continue // It is for another process, which shares the stream.
 			}
 			sign, _ := data["id"].(string)
@@ -96,8 +96,8 @@ func (m *Message) reached(provider, name string) bool {
 	}) || slices.ContainsFunc(m.DeadLetters, func(l Letter) bool { return l.Provider == provider && l.Subscription == name })
 }
 
-// context is that of the stream of a message.
-func (m *Message) context() string {
+// Context is that of the stream of a message; "": it isn't known.
+func (m *Message) Context() string {
 	context, _, _ := strings.Cut(m.Stream, "::")
 	return context
 }

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/repository"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+// overTwo is an engine on two databases: a sale in one of them brings about a parcel in
+// the other one, unless its amount is 2.
+func overTwo(t *testing.T) (*bench, *Engine, *faulty) {
+	t.Helper()
+	b := setup(t)
+	cfg, other := b.withAnalytics()
+	b.parcels = cfg.Units[1]
+	sent := repository.New[*parcel](b.parcels)
+	s := b.orders(func(ctx context.Context, sold Sold) error {
+		if sold.Amount == 2 {
+			return errors.New("no address of " + person)
+		}
+		return sent.Save(ctx, newParcel("parcel-of-"+mustMetadata(ctx).CorrelationID))
+	})
+	s.MaxAttempts = 1
+	cfg.Subscriptions = []subscription.Stream{s}
+	cfg.Server.Tokens = b.staffed().Server.Tokens
+	return b, b.start(cfg), other
+}
+
+// sold sells under a correlation id, with more events of the same sale.
+func (b *bench) sold(correlation string, amount, more int) {
+	b.t.Helper()
+	s := newSale(amount)
+	for range more {
+		s.Raise(SaleNoted{})
+	}
+	require.NoError(b.t, b.repo.Save(domain.WithOrigin(b.t.Context(), domain.Origin{CorrelationID: correlation}), s))
+}
+
+func traceAs(t *testing.T, e *Engine, who, path string) (got traceReport, text string) {
+	t.Helper()
+	w := askWith(e.Handler(), "GET", path, "", as(who))
+	require.Equal(t, 200, w.Code, w.Body)
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+	return got, w.Body.String()
+}
+
+func tracePath(correlation string) string { return "/api/traces/" + url.PathEscape(correlation) }
+
+// settled waits until a trace has so many messages, none of which waits.
+func settled(t *testing.T, e *Engine, correlation string, messages int) (got traceReport) {
+	t.Helper()
+	eventually(t, func() bool {
+		got, _ = traceAs(t, e, operating, tracePath(correlation))
+		for _, m := range got.Messages {
+			if m.State == "waiting" || m.Type == "Sales.SaleMade.v1" && m.State == "published" {
+				return false
+			}
+		}
+		return len(got.Messages) == messages
+	})
+	return got
+}
+
+// U-26: a trace goes over databases, by cause, and says what became of each message;
+// who doesn't see content sees what there is, and not whose it is.
+func TestAPI_U_26_ATraceGoesOverDatabases(t *testing.T) {
+	b, e, other := overTwo(t)
+	b.sold("order/1?", 1, 0)
+	b.sold("failing", 2, 0)
+	got := settled(t, e, "order/1?", 2)
+	require.Equal(t, "order/1?", got.CorrelationID)
+	require.Empty(t, got.Missing)
+	made, sent := got.Messages[0], got.Messages[1]
+	require.Nil(t, made.Below)
+	require.Equal(t, made.MessageID, *sent.Below)
+	require.Equal(t, []string{"event", "handled", "sales", "Sales.SaleMade.v1"}, []string{made.Kind, made.State, made.Context, made.Type})
+	require.Equal(t, []string{"event", "published", "parcels", "Parcels.ParcelSent.v1"}, []string{sent.Kind, sent.State, sent.Context, sent.Type})
+	require.Len(t, made.Rows, 2, "its own broker's and the partner's")
+	require.Equal(t, "default", made.Rows[0].Provider)
+	require.Equal(t, consumption{"analytics", "parcels", made.Consumed[0].At}, made.Consumed[0])
+	require.Equal(t, "analytics", sent.Rows[0].Provider)
+
+	parked := settled(t, e, "failing", 1).Messages[0]
+	require.Equal(t, "parked", parked.State)
+	require.Contains(t, parked.DeadLetters[0].Error, person)
+	require.Empty(t, parked.Consumed, "the inbox has it without an effect")
+
+	_, text := traceAs(t, e, reading, "/api/outbox/messages/"+parked.MessageID+"/trace")
+	require.Contains(t, text, parked.DeadLetters[0].ID)
+	for _, secret := range []string{person, "failing", parked.Stream, parked.Rows[0].Key} {
+		require.NotContains(t, text, secret)
+	}
+	of, _ := traceAs(t, e, operating, "/api/outbox/messages/"+sent.MessageID+"/trace")
+	require.Len(t, of.Messages, 2)
+	require.Equal(t, 403, askWith(e.Handler(), "GET", tracePath("failing"), "", as(reading)).Code)
+	require.Equal(t, 400, askWith(e.Handler(), "GET", "/api/outbox/messages/1/trace", "", as(reading)).Code)
+
+	// One that doesn't answer leaves the others their part, and is named.
+	other.down.Store(true)
+	partly, _ := traceAs(t, e, operating, tracePath("order/1?"))
+	require.Len(t, partly.Messages, 1)
+	require.Len(t, partly.Missing, 1)
+	require.Contains(t, partly.Missing[0], "Provider analytics is not all here: ")
+}
+
+// U-26: a trace has its bound, says what it leaves out, and keeps the earliest.
+func TestAPI_U_26_ATraceIsBounded(t *testing.T) {
+	b, e, _ := overTwo(t)
+	b.partner.FailNext(1, broker.Permanent)
+	b.sold("many", 1, maxTracedRows)
+	eventually(t, func() bool {
+		got, _ := traceAs(t, e, operating, tracePath("many"))
+		return len(got.Messages) == maxTraced && got.LeftOut >= maxTraced-1 && got.Messages[0].State == "abandoned" &&
+			got.Missing[0] == "Provider default: …and more rows of the outbox; `waybill trace` reads more."
+	})
+}
+
+// B14: the API has the subscriptions that a database knows of, with those that run nowhere
+// any more.
+func TestAPI_B14_KnownSubscriptions(t *testing.T) {
+	b, e, other := overTwo(t)
+	b.sell(1)
+	_, err := other.DB().ExecContext(t.Context(), "INSERT INTO inbox (subscription, message_id) VALUES ('old', 'm')")
+	require.NoError(t, err)
+	var got knownReport
+	eventually(t, func() bool {
+		w := askWith(e.Handler(), "GET", "/api/subscriptions/known", "", as(reading))
+		require.Equal(t, 200, w.Code, w.Body)
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+		known := got.Providers["analytics"]
+		return len(known) == 2 && known[1].Running
+	})
+	require.Empty(t, got.Providers["default"])
+	old := got.Providers["analytics"][0]
+	require.Equal(t, "old", old.Name)
+	require.False(t, old.Running)
+	require.EqualValues(t, 1, old.Inbox)
+}
