@@ -94,6 +94,14 @@ var blur = chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 	return err
 })
 
+// focus sets the focus on an element.
+func focus(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf("document.querySelector(%q).focus(), true", selector)))
+		return err
+	})
+}
+
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)

@@ -178,7 +178,7 @@ func TestObservatory_Keyboard(t *testing.T) {
 	s := start(t)
 	b := open(t)
 	b.open(s, "")
-	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Waiting timers", "7": "Commands", "8": "Processes", "9": "Projections", "1": "Overview"} {
+	for key, title := range map[string]string{"2": "Lanes", "3": "Messages", "4": "Dead letters", "5": "Partitions and processes", "6": "Waiting timers", "7": "Commands", "8": "Processes", "9": "Projections", "0": "Trace", "1": "Overview"} {
 		b.press(key)
 		b.shows("h1", title)
 	}
@@ -227,7 +227,7 @@ func TestObservatory_Pictures(t *testing.T) {
 	b.shows("#total", "1 message found.")
 	wide(b)
 	b.picture("observatory-phone")
-	for _, key := range []string{"1", "2", "3", "5", "6", "7"} {
+	for _, key := range []string{"1", "2", "3", "5", "6", "7", "9", "0"} {
 		b.press(key)
 		wide(b)
 	}

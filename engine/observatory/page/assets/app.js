@@ -16,6 +16,7 @@ import { commands } from './views/commands.js';
 import { processes } from './views/processes.js';
 import { processOf } from './views/process.js';
 import { projections } from './views/projections.js';
+import { trace } from './views/trace.js';
 
 const views = [
   { path: '', title: 'Overview', view: overview },
@@ -27,11 +28,15 @@ const views = [
   { path: 'commands', title: 'Commands', view: commands },
   { path: 'processes', title: 'Processes', view: processes, one: processOf },
   { path: 'projections', title: 'Projections', view: projections },
+  { path: 'traces', title: 'Trace', view: trace },
 ];
+
+// The tenth view has the key 0.
+const keyOf = (i) => String((i + 1) % 10);
 
 const main = document.getElementById('main');
 const line = document.getElementById('line');
-const links = views.map((v, i) => h('a', { href: `#/${v.path}`, title: `${v.title} (${i + 1})` }, v.title));
+const links = views.map((v, i) => h('a', { href: `#/${v.path}`, title: `${v.title} (${keyOf(i)})` }, v.title));
 document.getElementById('nav').append(...links);
 
 let leave = null;
@@ -108,7 +113,7 @@ let shortcutsOn = true;
 try { shortcutsOn = localStorage.getItem('waybill.shortcuts') !== 'off'; } catch { /* storage is off */ }
 
 const shortcuts = [
-  ...views.map((v, i) => ({ key: String(i + 1), text: v.title, run: () => { location.hash = `#/${v.path}`; } })),
+  ...views.map((v, i) => ({ key: keyOf(i), text: v.title, run: () => { location.hash = `#/${v.path}`; } })),
   { key: '/', text: 'Focus the first search field', run: () => { document.querySelector('main form input, main form select')?.focus(); } },
   { key: 'r', text: 'Refresh', run: () => { again(); show(); } },
   { key: 't', text: 'Switch between light and dark', run: toggleTheme },

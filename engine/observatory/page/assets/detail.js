@@ -4,6 +4,8 @@ import { h, problem, replace } from './dom.js';
 import { pretty } from './format.js';
 
 const readEvery = 2000;
+// What changes with every moment is no news.
+const passing = ['due_in_seconds'];
 
 export const fact = (title, content) => (content === null || content === undefined || content === false || content === '' ? null : h('div', null, h('dt', null, title), h('dd', null, content)));
 
@@ -19,7 +21,7 @@ export function follow(content, path, signal, draw) {
   async function load() {
     try {
       const answer = await get(path, signal);
-      const text = JSON.stringify(answer);
+      const text = JSON.stringify(answer, (name, value) => (passing.includes(name) ? undefined : value));
       if (text !== shown && (!shown || !document.querySelector('dialog[open]'))) {
         shown = text;
         draw(answer);

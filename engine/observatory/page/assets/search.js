@@ -44,8 +44,8 @@ export function search(path, params, fields, more) {
     return h('div', { class: f.wide ? 'field wide' : 'field' }, h('label', { for: id }, f.title), input);
   };
   const first = h('div', { class: 'fields' }, fields.map(field));
-  const rest = h('details', null, h('summary', null, 'More'), h('div', { class: 'fields' }, more.map(field)));
-  rest.open = more.some((f) => params.has(f.name));
+  const rest = more.length > 0 && h('details', null, h('summary', null, 'More'), h('div', { class: 'fields' }, more.map(field)));
+  if (rest) rest.open = more.some((f) => params.has(f.name));
   return h('form', {
     class: 'search', role: 'search',
     onsubmit: (event) => {

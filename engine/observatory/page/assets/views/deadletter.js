@@ -4,6 +4,7 @@ import { fact, follow, payload } from '../detail.js';
 import { badge, h, replace } from '../dom.js';
 import { count, found, needed, plural, query, when } from '../format.js';
 import { messageLink } from './messages.js';
+import { traceLink } from './trace.js';
 
 export function deadLetter(main, { rest, signal }) {
   const [id] = rest;
@@ -17,7 +18,7 @@ export function deadLetter(main, { rest, signal }) {
       h('p', { id: 'letter-status' }, badge(l.status), ' ', l.status === 'held' && 'It follows by itself when the messages before it in its key are replayed or discarded.',
         l.status === 'replay' && 'The subscription handles it when its turn comes.'),
       h('dl', { class: 'facts' },
-        fact('Message', l.message_id && messageLink(l.message_id)), fact('Type', l.type), fact('Subscription', l.subscription), fact('Database', l.provider),
+        fact('Message', l.message_id && [messageLink(l.message_id), ' · ', l.headers?.['correlation-id'] ? h('a', { href: `#/traces${query({ correlation: l.headers['correlation-id'] })}` }, 'trace') : traceLink(l.message_id, 'trace')]), fact('Type', l.type), fact('Subscription', l.subscription), fact('Database', l.provider),
         fact('Topic', l.topic), fact('Key', found(l.key, `#/dead-letters${query({ provider: l.provider, subscription: l.subscription, key: l.key })}`, l.key, Infinity)),
         fact('Reason', l.reason), fact('Needs', open && l.needs && `${needed(l.needs)}: the first one that runs handles it by itself`), fact('Attempts', count(l.attempts)), fact('First tried', when(l.first_at)), fact('Last tried', when(l.last_at)),
         fact('Replays', count(l.replays)), fact('Due', l.due_at && when(l.due_at)),

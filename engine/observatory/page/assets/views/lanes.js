@@ -1,6 +1,7 @@
 // Lanes: who publishes what, and who consumes.
-import { badge, h, table } from '../dom.js';
-import { age, brief, clock, count, plural, query, rate, short } from '../format.js';
+import { get } from '../api.js';
+import { badge, h, problem, replace, table } from '../dom.js';
+import { age, brief, clock, count, plural, query, rate, short, when } from '../format.js';
 import { lanes as all, listen, now } from '../live.js';
 
 const toMessages = (l, status, n) => (n > 0 ? h('a', { href: `#/messages${query({ provider: l.provider, target: l.target, status })}` }, count(n)) : count(n));
@@ -20,6 +21,41 @@ const sick = (l) => {
 
 // slow is what makes a lane slow on purpose.
 const slow = (l) => l.doing && h('div', { class: 'quiet' }, l.doing === 'probing' ? 'one row at a time' : l.doing);
+
+// gone are subscriptions that a database knows of, and that run nowhere.
+const knownEvery = 10000;
+
+function gone(signal) {
+  const failure = h('div');
+  const list = table({
+    caption: 'Subscriptions that a database knows of and that run in no process: stopped for now, or removed from the program. What a removed one left is kept until it is retired.',
+    empty: 'Every subscription that the databases know of is running.',
+    key: (s) => `${s.provider} ${s.name}`,
+    rowState: (s) => (s.open > 0 ? 'bad' : ''),
+    columns: [
+      { title: 'Subscription', cell: (s) => s.name },
+      { title: 'Database', cell: (s) => s.provider },
+      { title: 'Last seen', same: (s) => `${s.last_seen}`, cell: (s) => when(s.last_seen) },
+      { title: 'Inbox', num: true, cell: (s) => (s.inbox_more ? `over ${count(s.inbox)}` : count(s.inbox)) },
+      { title: 'Open dead letters', num: true, same: (s) => `${s.open}`, cell: (s) => (s.open > 0 ? h('a', { href: `#/dead-letters${query({ provider: s.provider, subscription: s.name })}` }, count(s.open)) : count(s.open)) },
+      { title: 'To remove it', same: (s) => s.name, cell: (s) => h('code', null, `waybill subscriptions retire ${s.name}`) },
+    ],
+  });
+  async function load() {
+    try {
+      const { providers } = await get('api/subscriptions/known', signal);
+      list.update(Object.entries(providers).flatMap(([provider, all]) => (all ?? []).filter((s) => !s.running).map((s) => ({ provider, ...s }))));
+      replace(failure);
+    } catch (e) {
+      if (!signal.aborted) replace(failure, problem(e));
+    }
+  }
+  document.addEventListener('waybill:token', load, { signal });
+  const timer = setInterval(load, knownEvery);
+  signal.addEventListener('abort', () => clearInterval(timer));
+  load();
+  return h('section', { 'aria-label': 'Not running' }, h('h2', null, 'Subscriptions that do not run'), failure, list.element);
+}
 
 export function lanes(main, { signal }) {
   const publishing = table({
@@ -61,7 +97,7 @@ export function lanes(main, { signal }) {
     ],
   });
   main.append(h('h1', null, 'Lanes'), h('section', { 'aria-label': 'Lanes' }, publishing.element),
-    h('section', { 'aria-label': 'Subscriptions' }, h('h2', null, 'Subscriptions'), consuming.element));
+    h('section', { 'aria-label': 'Subscriptions' }, h('h2', null, 'Subscriptions'), consuming.element), gone(signal));
   const draw = () => {
     if (now.outbox) publishing.update(all());
     if (now.subscriptions) consuming.update(Object.entries(now.subscriptions).map(([name, s]) => ({ name, ...s })).sort((a, b) => (a.name < b.name ? -1 : 1)));

@@ -4,6 +4,7 @@ import { fact, follow, payload } from '../detail.js';
 import { badge, h, replace } from '../dom.js';
 import { count, found, query, when } from '../format.js';
 import { messageLink, rowStatus } from './messages.js';
+import { traceLink } from './trace.js';
 
 const step = (state, title, ...content) => h('li', { class: 'step', 'data-state': state }, h('h3', null, title), content);
 
@@ -73,7 +74,7 @@ export function message(main, { rest, signal }) {
             fact('Caused by', m.causation_id && messageLink(m.causation_id)))),
         rows.map(row), consumed, dead,
         !consumed.length && !dead.length && step('pending', 'Consumed', h('p', { class: 'quiet' }, 'No subscription with an inbox in these databases has handled it.'))),
-      h('h2', null, 'Related messages'), family(m),
+      h('h2', null, 'Related messages'), m.correlation_id && h('p', null, traceLink(m.message_id, 'Draw the trace'), h('span', { class: 'quiet' }, ': these messages, and what became of each.')), family(m),
       h('details', { open }, h('summary', null, 'Payload'), payload(m)));
   }
 

@@ -15,6 +15,12 @@ function left(p) {
   return p.eta_seconds < 0 ? 'not known' : age(p.eta_seconds);
 }
 
+// progress is the part of the history that a build has read.
+function progress(p) {
+  const percent = p.head > 0 ? Math.floor((100 * Math.min(p.position, p.head)) / p.head) : 100;
+  return [h('progress', { max: 100, value: percent, 'aria-label': `Progress of ${p.projection}, build ${p.build}` }), ` ${percent}%`];
+}
+
 const transaction = (t) => [t.pid ? `pid ${t.pid}, application “${t.application}”` : `prepared transaction “${t.prepared}”`, `user ${t.user}`, t.since && `open since ${clock(t.since)}`, t.state]
   .filter(Boolean).join(', ');
 
@@ -33,6 +39,7 @@ export function projections(main, { signal }) {
       { title: 'Status', same: (p) => `${p.status} ${!!p.failure}`, cell: status },
       { title: 'Position', num: true, cell: (p) => count(p.position) },
       { title: 'Head', num: true, cell: (p) => count(p.head) },
+      { title: 'Progress', same: (p) => `${p.position} ${p.head}`, cell: progress },
       { title: 'Behind', num: true, cell: (p) => (p.behind_seconds > 0 ? age(p.behind_seconds) : '') },
       { title: 'Events', num: true, cell: (p) => count(p.events) },
       { title: 'Per second', num: true, cell: (p) => count(Math.round(p.events_per_second)) },

@@ -63,7 +63,7 @@ export function waiting(main, { params, signal }) {
       { title: 'Name', cell: (t) => t.name },
       { title: 'Message', same: (t) => t.id, cell: (t) => [t.type, h('div', { class: 'quiet mono' }, t.id)] },
       { title: 'Set', same: (t) => t.set_at, cell: (t) => when(t.set_at) },
-      { title: 'Correlation', same: (t) => t.correlation_id ?? '', cell: (t) => (t.correlation_id ? found(t.correlation_id, `#/messages${query({ correlation: t.correlation_id })}`, t.correlation_id) : '–') },
+      { title: 'Correlation', same: (t) => t.correlation_id ?? '', cell: (t) => (t.correlation_id ? found(t.correlation_id, `#/traces${query({ correlation: t.correlation_id })}`, t.correlation_id) : '–') },
       { title: 'Database', cell: (t) => t.provider },
     ],
   });
