@@ -1,0 +1,105 @@
+// The command mutants breaks rules of the protocol, of consumers and of the unit of work, each in the smallest way, and runs
+// the test that has to fall. What to break, and by which test it is found, is in mutants.txt, by rule.
+//
+//	go run ./internal/mutants                     all; a survivor fails the command
+//	go run ./internal/mutants -only relay/track   those whose file has this in its path
+//	go run ./internal/mutants -sample 6 -seed 7   some
+//
+// The sources aren't touched: mutants are woven into copies, and compiled in their place. Tests that need servers find
+// them as ever, by WAYBILL_POSTGRES and WAYBILL_KAFKA.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "directory of the module")
+	flag.StringVar(&o.only, "only", "", "take mutants whose file has this in its path")
+	flag.IntVar(&o.sample, "sample", 0, "take so many, chosen by -seed; 0: all")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().Unix()/86400), "of the choice; without it that of the day")
+	flag.IntVar(&o.parallel, "parallel", 2, "tests at once")
+	flag.DurationVar(&o.timeout, "timeout", time.Minute, "after which a mutant counts as killed, as its test doesn't end")
+	flag.Parse()
+	if err := do(context.Background(), o); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	root, only string
+	sample     int
+	seed       uint64
+	parallel   int
+	timeout    time.Duration
+}
+
+func do(ctx context.Context, o options) error {
+	text, err := os.ReadFile(o.root + "/internal/mutants/mutants.txt")
+	if err != nil {
+		return err
+	}
+	all, err := parse(string(text))
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	woven, err := weave(o.root, dir, all)
+	if err != nil {
+		return err
+	}
+	chosen := choose(all, o)
+	begin := time.Now()
+	r := &runner{root: o.root, dir: dir, woven: woven, timeout: o.timeout, parallel: o.parallel}
+	results, err := r.run(ctx, chosen)
+	if err != nil {
+		return err
+	}
+	survivors := report(results)
+	fmt.Printf("%d of %d mutants, %d killed, %d survived, %s\n", len(chosen), len(all), len(chosen)-survivors, survivors, time.Since(begin).Round(time.Second))
+	if survivors > 0 {
+		return errors.New("mutants survived: the rule is broken and its test passes")
+	}
+	return nil
+}
+
+// choose are those that the options name.
+func choose(all []mutant, o options) []mutant {
+	var chosen []mutant
+	for _, m := range all {
+		if strings.Contains(m.file, o.only) {
+			chosen = append(chosen, m)
+		}
+	}
+	if o.sample > 0 && o.sample < len(chosen) {
+		random := rand.New(rand.NewPCG(o.seed, 0)) //nolint:gosec // Which mutants are tried is no secret.
+		random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+		chosen = chosen[:o.sample]
+	}
+	return chosen
+}
+
+// report prints the survivors, and counts them.
+func report(results []result) int {
+	survivors := 0
+	for _, r := range results {
+		if r.by == "" {
+			survivors++
+			fmt.Printf("\nsurvivor %d, %s:%d: %s\n%s\nbecame\n%s\n", r.number, r.file, r.line, r.rule, r.before, r.after)
+		}
+	}
+	return survivors
+}
