@@ -210,6 +210,24 @@ func TestHeldMessagesKeepNoOthersFromComing_B6(t *testing.T) {
 	require.NoError(t, c.Ack(t.Context(), held...))
 }
 
+// A member that takes requests for open that have ended asks again, instead of sending
+// probes for ever.
+func TestMiscountedRequestsEnd(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 1)
+	c := join(t, b)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 1)...))
+	nats.Miscount(c)
+	for n := 1; n < 4; n++ { // the requests that are open bring the first ones
+		publish(t, b, n, n+1)
+		got := receive(t, c, 1)
+		requireBodies(t, n, got)
+		require.NoError(t, c.Ack(t.Context(), got...))
+		<-time.After(2 * nats.QuickCheck)
+	}
+}
+
 func TestReleasedComesFirst(t *testing.T) {
 	b := newHost(t).quick(t)
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/waybill-go/waybill/broker"
 )
 
 // OpenQuick is Open with members that give up on each other, and on the server,
@@ -17,6 +19,15 @@ func OpenQuick(ctx context.Context, cfg Config) (*Broker, error) {
 // slow the machine is.
 func OpenPatient(ctx context.Context, cfg Config) (*Broker, error) {
 	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: usual.absence, check: QuickCheck})
+}
+
+// Miscount makes a member take more for being on its way than the server will ever send, as
+// if it had counted wrongly.
+func Miscount(of broker.Consumer) {
+	c := of.(*consumer) //nolint:forcetypeassert // a test's own
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session.due += 2 * window
 }
 
 const QuickCheck = 500 * time.Millisecond

@@ -24,6 +24,9 @@ const (
 	maxBatch = window
 	// probe is the size of a request that no message fits into.
 	probe = 1
+	// stale is for how many requests' time nothing comes of what was asked for, until it isn't
+	// waited for any more.
+	stale = 3
 )
 
 // session is the time for which a member receives through one subscription: on
@@ -42,6 +45,8 @@ type session struct {
 	last  time.Time
 	over  bool
 	err   error // Why it is over.
+
+	moved time.Time // When a message came last, or was asked for.
 
 	asked time.Time // Used by the pump alone.
 }
@@ -137,6 +142,11 @@ func (s *session) ask() error {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if s.due > 0 && time.Since(s.moved) > stale*c.b.timing.pull {
+		// All requests have ended at the server by now. What they left was counted wrongly, or
+		// how they ended got lost: without this the member would send probes for ever.
+		s.due, s.large = 0, false
+	}
 	r := pull{Batch: maxBatch, MaxBytes: window - s.due - c.readyBytes, Expires: c.b.timing.pull, Group: pinGroup}
 	if c.tenure != nil {
 		r.Pin = c.tenure.pin
@@ -155,6 +165,9 @@ func (s *session) ask() error {
 		return nil
 	}
 	s.asked = time.Now()
+	if r.MaxBytes != probe {
+		s.moved = s.asked
+	}
 	return s.send(r)
 }
 
@@ -211,6 +224,7 @@ func (s *session) take(m *nats.Msg) {
 		s.large, s.due = false, 0
 	}
 	s.c.well()
+	s.moved = time.Now()
 	if !s.c.take(m, pin) {
 		s.finish(errGap)
 	}
