@@ -70,9 +70,9 @@ func settled(t *testing.T, e *Engine, correlation string, messages int) (got tra
 	return got
 }
 
-// U-26: a trace goes over databases, by cause, and says what became of each message;
+// U-28: a trace goes over databases, by cause, and says what became of each message;
 // who doesn't see content sees what there is, and not whose it is.
-func TestAPI_U_26_ATraceGoesOverDatabases(t *testing.T) {
+func TestAPI_U_28_ATraceGoesOverDatabases(t *testing.T) {
 	b, e, other := overTwo(t)
 	b.sold("order/1?", 1, 0)
 	b.sold("failing", 2, 0)
@@ -112,8 +112,8 @@ func TestAPI_U_26_ATraceGoesOverDatabases(t *testing.T) {
 	require.Contains(t, partly.Missing[0], "Provider analytics is not all here: ")
 }
 
-// U-26: a trace has its bound, says what it leaves out, and keeps the earliest.
-func TestAPI_U_26_ATraceIsBounded(t *testing.T) {
+// U-28: a trace has its bound, says what it leaves out, and keeps the earliest.
+func TestAPI_U_28_ATraceIsBounded(t *testing.T) {
 	b, e, _ := overTwo(t)
 	b.partner.FailNext(1, broker.Permanent)
 	b.sold("many", 1, maxTracedRows)
