@@ -61,16 +61,42 @@ func (d drainage) waybill(ctx context.Context, w *world) (_ map[string]float64, 
 		alone := work
 		work = func(ctx context.Context) error { return other.running(ctx, b, cfg, alone) }
 	}
-	begin := time.Now()
-	var took time.Duration
-	err = w.running(ctx, b, cfg, func(ctx context.Context) error {
-		defer func() { took = time.Since(begin) }()
-		return work(ctx)
+	got, err := d.measure(ctx, w, func(done func()) error {
+		return w.running(ctx, b, cfg, func(ctx context.Context) error {
+			defer done()
+			return work(ctx)
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.verify(ctx, d, filled)
+	return got, w.verify(ctx, d, filled)
+}
+
+// drainMetrics: events a second, and the processor time of an event in the backends of
+// PostgreSQL and in the program that publishes. What else runs on the machine changes
+// these less than the first.
+var drainMetrics = []string{"rate", "server µs", "own µs"}
+
+// measure runs a drain, which says when it is done.
+func (d drainage) measure(ctx context.Context, w *world, drain func(done func()) error) (map[string]float64, error) {
+	spent, err := w.spending(ctx, followClosely)
+	if err != nil {
+		return nil, err
+	}
+	events, own, begin := float64(d.events), processorTime(), time.Now()
+	var took time.Duration
+	err = drain(func() { took, own = time.Since(begin), processorTime()-own })
+	if err != nil {
+		return nil, errors.Join(err, spent.end(ctx, nil))
+	}
+	got := map[string]float64{drainMetrics[0]: events / took.Seconds(), drainMetrics[2]: float64(own.Microseconds()) / events}
+	err = spent.end(ctx, func(s spending, _ time.Duration) {
+		if s.seen {
+			got[drainMetrics[1]] = float64(s.processor.Microseconds()) / events
+		}
+	})
+	return got, err
 }
 
 // numbers are drains one after the other with several numbers of calls; run is

@@ -95,16 +95,16 @@ func scenarios(n sizes) []scenario {
 		{name: "save-8", unit: "units/s", metrics: rate, waybill: save(8, n.save), byHand: saveByHand(8, n.save)},
 		{name: "latency-100", unit: "ms", metrics: percentiles, less: true, best: true, waybill: latency(100, n.latency), byHand: latencyByHand(100, n.latency)},
 		{name: "latency-1000", unit: "ms", metrics: percentiles, less: true, best: true, waybill: latency(1000, n.latency), byHand: latencyByHand(1000, n.latency)},
-		{name: "drain", unit: "events/s", metrics: rate, waybill: all.waybill, byHand: all.byHand, peers: []peer{
+		{name: "drain", unit: "events/s", metrics: drainMetrics, waybill: all.waybill, byHand: all.byHand, peers: []peer{
 			{name: "watermill", run: forwarded.watermill},
 			{name: "river", unit: "jobs/s that do nothing, without a broker", run: all.river},
 			{name: "protean", run: cloned.protean, had: hasProtean},
 		}},
-		{name: "drain-50", unit: "events/s", metrics: rate, waybill: few.waybill, byHand: few.byHand},
-		{name: "drain-delete", unit: "events/s", metrics: rate, waybill: deleted.waybill, byHand: deleted.byHand},
-		{name: "drain-once", unit: "events/s", metrics: rate, waybill: once.waybill, limit: all.waybill, against: "at least once"},
-		{name: "drain-history", unit: "events/s", metrics: rate, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
-		{name: "drain-snapshot", unit: "events/s", metrics: rate, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
+		{name: "drain-50", unit: "events/s", metrics: drainMetrics, waybill: few.waybill, byHand: few.byHand},
+		{name: "drain-delete", unit: "events/s", metrics: drainMetrics, waybill: deleted.waybill, byHand: deleted.byHand},
+		{name: "drain-once", unit: "events/s", metrics: drainMetrics, waybill: once.waybill, limit: all.waybill, against: "at least once"},
+		{name: "drain-history", unit: "events/s", metrics: drainMetrics, waybill: aged.waybill, limit: all.waybill, against: "without a history"},
+		{name: "drain-snapshot", unit: "events/s", metrics: drainMetrics, waybill: watched.waybill, limit: large.waybill, against: "without a snapshot"},
 		{
 			name: "calls", unit: "events/s", metrics: numberMetrics, waybill: numbers(all, func(d drainage) work { return d.waybill }),
 			byHand: func(t *tables) work { return numbers(all, func(d drainage) work { return d.byHand(t) }) },

@@ -177,7 +177,7 @@ func (m measuring) phases(ctx context.Context, w *world, c condition, b *beside,
 // drain adds live rows, if any, and waits until so many messages in all are answered.
 func (m measuring) drain(ctx context.Context, w *world, b *beside, until int, got map[string]float64, live ...int) error {
 	before := b.count()
-	spent, err := w.spending(ctx)
+	spent, err := w.spending(ctx, followEvery)
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (m measuring) drain(ctx context.Context, w *world, b *beside, until int, go
 
 // rest measures what is spent on nothing, by each of those that do nothing.
 func (m measuring) rest(ctx context.Context, w *world, by float64, got map[string]float64) error {
-	spent, err := w.spending(ctx)
+	spent, err := w.spending(ctx, followEvery)
 	if err != nil {
 		return err
 	}
@@ -257,9 +257,12 @@ type spender struct {
 	start, last map[int]time.Duration
 }
 
-const followEvery = 250 * time.Millisecond
+const (
+	followEvery   = 250 * time.Millisecond
+	followClosely = 50 * time.Millisecond // those that end soon after their work
+)
 
-func (w *world) spending(ctx context.Context) (*spender, error) {
+func (w *world) spending(ctx context.Context, every time.Duration) (*spender, error) {
 	c, err := pgx.Connect(ctx, w.admin)
 	if err != nil {
 		return nil, err
@@ -275,7 +278,7 @@ func (w *world) spending(ctx context.Context) (*spender, error) {
 	s.cancel = cancel
 	s.working.Go(func() {
 		for following.Err() == nil && s.err == nil {
-			pause(following, followEvery)
+			pause(following, every)
 			s.err = s.look(context.WithoutCancel(following), false)
 		}
 	})

@@ -52,11 +52,13 @@ func (d drainage) byHand(t *tables) work {
 		if err != nil {
 			return nil, err
 		}
-		begin := time.Now()
-		if err := d.relays(ctx, w, t); err != nil {
+		got, err := d.measure(ctx, w, func(done func()) error {
+			defer done()
+			return d.relays(ctx, w, t)
+		})
+		if err != nil {
 			return nil, err
 		}
-		took := time.Since(begin)
 		stay := len(filled)
 		if d.delete {
 			stay = 0
@@ -64,7 +66,7 @@ func (d drainage) byHand(t *tables) work {
 		if err := t.finished(ctx, w, stay); err != nil {
 			return nil, err
 		}
-		return map[string]float64{"rate": float64(d.events) / took.Seconds()}, w.published(ctx, filled)
+		return got, w.published(ctx, filled)
 	}
 }
 

@@ -95,9 +95,8 @@ func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
 }
 
 // An engine is killed with -9 in the middle of a backlog, and the next one, too: of the
-// rows that are published, hundreds come twice for a kill and not thousands. What a lane
-// has in hand grows while calls are slow and more of it makes them pay: so it is about the
-// kills together, and each has the bound that eight calls of 500 rows have.
+// rows that are published, hundreds come twice for a kill and not thousands, though each
+// call takes 200 ms: what a lane has in hand has a bound.
 func TestKill_InABacklog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -114,7 +113,6 @@ func TestKill_InABacklog(t *testing.T) {
 	r := w.check()
 	require.Equal(t, 20_000, r.Events)
 	require.Positive(t, r.Taken)
-	require.Less(t, r.Duplicates, 4*1000)
-	require.LessOrEqual(t, r.Worst, 8*500)
+	require.LessOrEqual(t, r.Worst, 1000, "rows of one kill")
 	require.Zero(t, r.Abandoned+r.Paid)
 }

@@ -19,6 +19,16 @@ type flight struct {
 	slot  *slot  // of its transaction; nil: it has none
 }
 
+// inHandEnough are so many rows that a lane is never idle beside a broker that answers
+// within some ten milliseconds: while some are claimed, others are called and settled.
+const inHandEnough = 1000
+
+// mostInHand bounds the rows that a lane has in hand. A kill makes these come again, so
+// what calls and batches allow is not used up where less is as fast.
+func mostInHand(cfg outbox.Config) int {
+	return min(cfg.Calls*cfg.BatchSize, max(inHandEnough, 4*cfg.BatchSize))
+}
+
 // claims makes claims and sends them off, as long as there are rows that may go and room
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
@@ -64,7 +74,7 @@ func (l *lane) choose() (c *choice, leave func()) {
 	return l.enter(c, leave)
 }
 
-// tryChoose chooses what gate, budget and window let through; ok is false if the gate
+// tryChoose chooses what gate, budget and rows in hand let through; ok is false if the gate
 // lets nothing.
 func (l *lane) tryChoose() (c *choice, leave func(), ok bool) {
 	gate, now := l.r.gate, time.Now()
@@ -98,15 +108,12 @@ func (l *lane) room(now time.Time) int {
 	if l.out >= l.r.cfg.Outbox.Calls || now.Before(l.careful) {
 		return 0
 	}
-	most, hand := l.r.cfg.Outbox.BatchSize, l.track.inHand()
-	room := l.window.room(hand)
-	if room < most {
-		l.window.full()
-	}
-	if l.out > 0 && room < min(most, hand/4) {
+	batch, hand := l.r.cfg.Outbox.BatchSize, l.track.inHand()
+	room := min(batch, l.most-hand)
+	if room <= 0 || l.out > 0 && room < min(batch, hand/4) {
 		return 0 // a claim of a few rows costs as much as one of many
 	}
-	return min(room, most, l.window.claim())
+	return room
 }
 
 // enter waits, for a row in quarantine, until nothing else of the process is out.

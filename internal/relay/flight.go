@@ -216,7 +216,6 @@ func (f *flight) settled(ctx context.Context, o outcome, took time.Duration) {
 	l, s := f.l, o.settlement
 	l.mu.Lock()
 	f.track.settled(f.c, o)
-	l.window.done(time.Now(), len(f.rows))
 	l.mu.Unlock()
 	for _, failure := range s.Failed {
 		if failure.Held {

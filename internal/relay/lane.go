@@ -65,7 +65,7 @@ type lane struct {
 	life     *membership      // that the track is of; nil: none
 	doubt    bool             // the membership has to end, once nothing is out
 	out      int              // calls that are not settled
-	window   *window          // bounds the rows in hand
+	most     int              // rows in hand
 	slots    slots            // of transactions
 	names    map[int64]string // of topics
 	told     map[int64]string // topics of whose outage the log has a line, and the broker's words in it
@@ -88,7 +88,7 @@ func newLane(r *Relay, cfg Lane) *lane {
 	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(r.random), names: map[int64]string{}, told: map[int64]string{}}
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
-	l.window = newWindow(r.cfg.Outbox.Calls * r.cfg.Outbox.BatchSize)
+	l.most = mostInHand(r.cfg.Outbox)
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
 	if cfg.External {
 		l.name += "-external"

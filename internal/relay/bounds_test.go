@@ -5,51 +5,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
-// passing lets a backlog go through a broker that takes at most so many rows a
-// second and answers after a round trip, for some epochs.
-func passing(w *window, now *time.Time, capacity float64, trip time.Duration, epochs int) {
-	for range epochs {
-		w.full()
-		*now = now.Add(windowEvery)
-		w.done(*now, int(min(capacity, float64(w.size)/trip.Seconds())*windowEvery.Seconds()))
+func TestInHand_HasABoundWhateverTheBrokerTakes(t *testing.T) {
+	for cfg, most := range map[outbox.Config]int{
+		{}:                          1000,
+		{BatchSize: 100}:            800,
+		{BatchSize: 1000}:           4000,
+		{BatchSize: 10, Calls: 1}:   10,
+		{BatchSize: 1000, Calls: 2}: 2000,
+	} {
+		require.Equal(t, most, mostInHand(cfg.WithDefaults()), "%+v", cfg)
 	}
-}
-
-// settled is the size, but for what is being tried.
-func (w *window) settled() int {
-	if w.before != 0 {
-		return w.before
-	}
-	return w.size
-}
-
-func TestWindow_IsAFewTimesWhatIsUnderway(t *testing.T) {
-	now := time.Unix(1000, 0)
-	w := newWindow(4000)
-	w.done(now, 0)
-	passing(w, &now, 10000, 20*time.Millisecond, 200)
-	require.GreaterOrEqual(t, w.settled(), 200, "10,000 rows a second times 20 ms")
-	require.LessOrEqual(t, w.settled(), 512)
-
-	passing(w, &now, 20000, 200*time.Millisecond, 400)
-	require.Equal(t, 4000, w.settled(), "a slow broker needs more")
-	passing(w, &now, 5000, 10*time.Millisecond, 800)
-	require.LessOrEqual(t, w.settled(), 512, "and a fast one less")
-}
-
-func TestWindow_WithoutABacklogItSaysNothing(t *testing.T) {
-	now := time.Unix(1000, 0)
-	w := newWindow(4000)
-	for range 1000 {
-		now = now.Add(windowEvery)
-		w.done(now, 3)
-	}
-	require.Equal(t, windowFirst, w.size)
-	require.Equal(t, windowFirst-500, w.room(500))
-	require.Zero(t, w.room(1000))
-	require.Equal(t, windowLeast, newWindow(1).size)
 }
 
 // O5: claims together have no more bytes than the process may, and a row that is
