@@ -118,14 +118,28 @@ func (b *beside) reached(ctx context.Context, n int) error {
 	return nil
 }
 
-// narrow is the database's address for one of many processes or schemas: with as few
-// connections as they can do with.
+// narrowConns are the connections of one of many processes or schemas: as few as they
+// can do with.
+const narrowConns = 3
+
 func (w *world) narrow() string {
 	separator := "?"
 	if strings.Contains(w.dsn, "?") {
 		separator = "&"
 	}
-	return w.dsn + separator + "pool_max_conns=3"
+	return w.dsn + separator + fmt.Sprintf("pool_max_conns=%d", narrowConns)
+}
+
+// connects says whether the server lets as many connections be open as a condition needs.
+func (w *world) connects(ctx context.Context, c condition) error {
+	const others = 30 // of the first process, of the bench, of who else is there
+	var most int
+	err := w.sql.QueryRow(ctx, "SELECT setting::int FROM pg_settings WHERE name = 'max_connections'").Scan(&most)
+	if need := others + (narrowConns+1)*max(c.schemas-1, c.engines-1, 0); err == nil && need > most {
+		return fmt.Errorf("%d schemas and %d processes need %d connections, and PostgreSQL lets %d be open: raise max_connections, or take a smaller --scale",
+			max(c.schemas, 1), max(c.engines, 1), need, most)
+	}
+	return err
 }
 
 // provided is a world whose only context has so many schemas, migrated, and its end.

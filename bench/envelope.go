@@ -92,15 +92,21 @@ func envelope(ctx context.Context, args []string, out, log io.Writer) (err error
 		return fmt.Errorf("empty tables: %w", err)
 	}
 	all := []looks{empty}
+	var failed []error // those that were measured have their rows all the same
 	for _, c := range chosen {
 		w.log("%s", c.name)
-		got, err := m.run(ctx, w, c)
+		err := w.connects(ctx, c)
+		var got looks
+		if err == nil {
+			got, err = m.run(ctx, w, c)
+		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			failed = append(failed, fmt.Errorf("%s: %w", c.name, err))
+			continue
 		}
 		all = append(all, got)
 	}
-	return printEnvelope(out, all)
+	return errors.Join(printEnvelope(out, all), errors.Join(failed...))
 }
 
 func chooseConditions(all []condition, only string) ([]condition, error) {
