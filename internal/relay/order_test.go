@@ -132,7 +132,7 @@ func TestProcessor_F_04_GoesOnInARestoredDatabase(t *testing.T) {
 		return names
 	}
 	source, aim := schema(from), schema(copied)
-	for _, table := range list("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'outbox%'") {
+	for _, table := range list("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'outbox%' ORDER BY 1") {
 		copied.Exec("DELETE FROM " + table)
 		copied.Exec("INSERT INTO " + aim + "." + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + source + "." + table)
 	}
