@@ -76,9 +76,7 @@ func (w *woven) put(dir, path, text string) error {
 func (w *woven) write(to string, more map[string]string) error {
 	replace := map[string]string{}
 	for _, m := range []map[string]string{w.replace, more} {
-		for path, copied := range m {
-			replace[path] = copied
-		}
+		maps.Copy(replace, m)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
