@@ -21,6 +21,29 @@ func TestInHand_HasABoundWhateverTheBrokerTakes(t *testing.T) {
 	}
 }
 
+// A claim begins only if there is room for it: of the lane's calls, of a batch, and of what the
+// lane may have in hand.
+func TestInHand_BoundsTheNextClaim(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		what            string
+		out, hand, room int
+		careful         time.Duration
+	}{
+		{"nothing is out", 0, 0, 100, 0},
+		{"a batch at most", 1, 50, 100, 0},
+		{"what is left", 3, 320, 80, 0},
+		{"what is left is too little beside so much", 3, 395, 0, 0},
+		{"as much is out as may be", 3, 400, 0, 0},
+		{"all calls are out", 4, 8, 0, 0},
+		{"after a claim that failed", 0, 0, 0, time.Second},
+	} {
+		l := &lane{r: &Relay{cfg: Config{Outbox: outbox.Config{Calls: 4, BatchSize: 100}}}, most: 400, out: c.out, track: newTrack(nil), careful: now.Add(c.careful)}
+		l.track.parts[0] = &partTrack{hand: c.hand}
+		require.Equal(t, c.room, l.room(now), c.what)
+	}
+}
+
 // O5: claims together have no more bytes than the process may, and a row that is
 // larger than what is left is no obstacle for ever.
 func TestBudget_BoundsBytesOfTheProcess(t *testing.T) {
