@@ -52,14 +52,13 @@ func (b Backfill) Copy(own, wireName, key string, body []byte, partitions int) (
 	if e.Metadata, e.Data, err = ParseEnvelope(body); err != nil {
 		return Row{}, err
 	}
+	return b.CopyEvent(own, &e, partitions)
+}
+
+// CopyEvent makes a kept event's row for the target, which must want it.
+func (b Backfill) CopyEvent(own string, e *Event, partitions int) (Row, error) {
 	writer := Writer{Domain: b.Domain, Internal: own, External: []Target{b.Target}}
-	t := eventCalled(wireName)
-	if b.Domain != nil && len(b.Target.Versions) > 0 {
-		if known, err := b.Domain.EventNamed(wireName); err == nil {
-			t.Name = known.Name // It may have had another one.
-		}
-	}
-	rows, err := writer.appendRows(nil, e.row(partitions), &e, t)
+	rows, err := writer.Again(e, b.Published, partitions)
 	if err != nil {
 		return Row{}, err
 	}

@@ -74,7 +74,7 @@ func TestBackfill_N3_VersionsOfTargets(t *testing.T) {
 	b := Backfill{Context: "ordering", Target: Target{Broker: "a", Versions: map[string]int{"OrderPriced": 1}}, Published: []string{"OrderPriced"}}
 	stored := func(e Event) []byte { return appendInternal(nil, &e, []byte("{}")) }
 	_, err := b.Copy("default", "Ordering.OrderPriced.v2", "k", stored(priced("2", `{"Cents":500}`)), 64)
-	require.ErrorContains(t, err, "goes to broker a in version 1, and only a program that declares the event can make that: copy it with engine.Backfill")
+	require.ErrorContains(t, err, "goes to broker a in version 1, and only a program that declares the event can make that: use engine.Backfill or engine.RepublishHistory")
 	row, err := b.Copy("default", "Ordering.OrderPriced.v1", "k", stored(priced("1", `{"Euros":5}`)), 64)
 	require.NoError(t, err, "nothing has to be made")
 	require.Equal(t, "Ordering.OrderPriced.v1", row.MessageType)

@@ -48,6 +48,20 @@ func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 	return rows, nil
 }
 
+// Again returns an event's rows for the targets once more, after it was raised and kept.
+// published are the short names of events that external ones get. Without a Domain, an event
+// of another version than a target gets is an error.
+func (w *Writer) Again(e *Event, published []string, partitions int) ([]Row, error) {
+	t := eventCalled(e.Type)
+	t.Published = slices.Contains(published, t.ShortName())
+	if w.Domain != nil {
+		if known, err := w.Domain.EventNamed(e.Type); err == nil {
+			t.Name = known.Name // It may have had another one.
+		}
+	}
+	return w.appendRows(nil, e.row(partitions), e, t)
+}
+
 // row is what the rows of e share.
 func (e *Event) row(partitions int) Row {
 	key := cmp.Or(e.Key, e.AggregateID)
@@ -143,7 +157,7 @@ func (w *Writer) recast(e *Event, version int, target string) (*Event, error) {
 		return e, nil
 	}
 	if w.Domain == nil {
-		return nil, fmt.Errorf("outbox: %s of %s goes to broker %s in version %d, and only a program that declares the event can make that: copy it with engine.Backfill", e.Type, e.Stream, target, version)
+		return nil, fmt.Errorf("outbox: %s of %s goes to broker %s in version %d, and only a program that declares the event can make that: use engine.Backfill or engine.RepublishHistory", e.Type, e.Stream, target, version)
 	}
 	of := *e
 	var err error

@@ -33,6 +33,10 @@ type Filter struct {
 	Foreign    []string // as Names
 	Categories []string
 	Names      []string // Without their versions: "Ordering.OrderPlaced".
+	ID         string   // Of the aggregate.
+	MessageIDs []string // UUIDs.
+	// Causation and Correlation are in the metadata: no index has them.
+	Causation, Correlation string
 }
 
 const (
@@ -197,6 +201,21 @@ func (f Filter) where(db bun.IDB) bun.Safe {
 	}
 	if f.Names != nil {
 		in(" AND "+name, f.Names, ".v")
+	}
+	if f.ID != "" {
+		b.WriteString(" AND id = " + quoted(f.ID))
+	}
+	for i, id := range f.MessageIDs {
+		b.WriteString([]string{" AND message_id IN (", ","}[min(i, 1)] + quoted(id))
+	}
+	if len(f.MessageIDs) > 0 {
+		b.WriteString(")")
+	}
+	if f.Causation != "" {
+		b.WriteString(" AND metadata ->> 'causation_id' = " + quoted(f.Causation))
+	}
+	if f.Correlation != "" {
+		b.WriteString(" AND metadata ->> 'correlation_id' = " + quoted(f.Correlation))
 	}
 	return bun.Safe(b.String())
 }

@@ -166,7 +166,7 @@ func (c *copier) isTarget() bool { return slices.Contains(c.targets.External, c.
 // learn reads which events are published, if nobody has said it.
 func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
 	if c.Published == nil {
-		c.Published, err = readPublished(ctx, db, c.Context)
+		c.Published, err = ReadPublished(ctx, db, c.Context)
 	}
 	return err
 }
@@ -304,13 +304,7 @@ func (s *Store) insertMissing(ctx context.Context, tx bun.Tx, target string, row
 	if len(rows) == 0 {
 		return nil
 	}
-	query, err := Insert(rows).AppendQuery(s.db.QueryGen(), nil)
-	if err != nil {
-		return err
-	}
-	// Past bun, which would take a question mark in the SQL for an argument.
-	_, err = tx.Tx.ExecContext(ctx, string(query))
-	return err
+	return s.insertRows(ctx, tx, rows)
 }
 
 // goLive makes the target one like all others.
@@ -359,7 +353,7 @@ func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) e
 // WritePublished notes which events of a context are published, by their short
 // names, for a back-fill by `waybill outbox backfill`, which knows no domain.
 func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) error {
-	if have, err := readPublished(ctx, db, name); err == nil && slices.Equal(have, events) {
+	if have, err := ReadPublished(ctx, db, name); err == nil && slices.Equal(have, events) {
 		return nil
 	}
 	value, err := json.Marshal(append([]string{}, events...))
@@ -372,7 +366,8 @@ func WritePublished(ctx context.Context, db bun.IDB, name string, events []strin
 	return nil
 }
 
-func readPublished(ctx context.Context, db bun.IDB, name string) (events []string, err error) {
+// ReadPublished are the names that WritePublished has noted.
+func ReadPublished(ctx context.Context, db bun.IDB, name string) (events []string, err error) {
 	value, found, err := readSetting(ctx, db, publishedPrefix+name)
 	if err == nil && !found {
 		return nil, fmt.Errorf("outbox: the database does not know which events of context %s are published; its program writes them down when it starts its engine, or with engine.Migrate", name)

@@ -1,0 +1,1 @@
+DELETE FROM outbox_messages WHERE seq IN (?0)
