@@ -13,6 +13,16 @@ import (
 // and lets it live, in every provider of units, as `waybill outbox backfill`
 // does. It may run beside engines and writers. See [OutboxStore].
 func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Backfilled, error) {
+	return backfill(ctx, units, broker, false)
+}
+
+// BackfillFromHistory is [Backfill] with all events that the context has kept, and not only
+// those that are still in the outbox, as `waybill outbox backfill --from-history` does.
+func BackfillFromHistory(ctx context.Context, units *uow.Manager, broker string) (outbox.Backfilled, error) {
+	return backfill(ctx, units, broker, true)
+}
+
+func backfill(ctx context.Context, units *uow.Manager, broker string, fromHistory bool) (outbox.Backfilled, error) {
 	var all outbox.Backfilled
 	external := units.External()
 	i := slices.IndexFunc(external, func(t outbox.Target) bool { return t.Broker == broker })
@@ -21,7 +31,7 @@ func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Ba
 	}
 	for _, p := range units.Providers() {
 		done, err := Outbox(p).Backfill(ctx, outbox.Backfill{
-			Context: units.Domain().Name(), Target: external[i], Domain: units.Domain(), Published: published(units),
+			Context: units.Domain().Name(), Target: external[i], Domain: units.Domain(), Published: published(units), FromHistory: fromHistory,
 		})
 		all.Add(done)
 		if err != nil {

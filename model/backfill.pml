@@ -15,6 +15,9 @@
    Abstracted: how the horizon is found (track.pml has it), batches, time, the
    queue at a lock. SQLite's one writer is the exclusive lock in every transaction.
 
+   HISTORY: events are copied from the history. Its positions stand for seqs, nothing is
+   removed, and a unit may draw one before it waits for the outbox's lock.
+
    Asserted:
      LOST    when the target is live and all units have ended, every committed event
              was written for the target
@@ -75,17 +78,26 @@ inline unit(n) {
   if
   :: d_step { pc[n] == 0 && (n == 0 || pc[n-1] != 0) -> key[n] = 0; knows[n] = READ; pc[n] = 1 }
   :: d_step { pc[n] == 0 && (n == 0 || pc[n-1] != 0) -> key[n] = 1; knows[n] = READ; pc[n] = 1 }
-  :: d_step { pc[n] == 1 && exclusive == 0 -> shared = shared | BIT(n); pc[n] = 2 }
-#ifdef NOREREAD
-  :: d_step { pc[n] == 2 -> pc[n] = 3 }
+#ifdef HISTORY
+  :: d_step { pc[n] == 1 && keylock[key[n]] == 0 -> draw(n); pc[n] = 3 }
+  :: d_step { pc[n] == 3 && exclusive == 0 -> shared = shared | BIT(n); pc[n] = 2 }
+#define REREAD 4
 #else
-  :: d_step { pc[n] == 2 -> knows[n] = READ; pc[n] = 3 }
+  :: d_step { pc[n] == 1 && exclusive == 0 -> shared = shared | BIT(n); pc[n] = 2 }
+  :: d_step { pc[n] == 3 && keylock[key[n]] == 0 -> draw(n); pc[n] = 4 }
+#define REREAD 3
 #endif
-  :: d_step { pc[n] == 3 && keylock[key[n]] == 0 -> keylock[key[n]] = n+1; seq[n] = nexts; rkey[nexts] = key[n]; nexts++;
-       drawn = drawn | BIT(n); pc[n] = 4 }
+#ifdef NOREREAD
+  :: d_step { pc[n] == 2 -> pc[n] = REREAD }
+#else
+  :: d_step { pc[n] == 2 -> knows[n] = READ; pc[n] = REREAD }
+#endif
   :: d_step { pc[n] == 4 -> row[seq[n]] = 1; if :: WRITES(n) -> write(seq[n]) :: else fi; ended(n) }
   :: d_step { pc[n] == 4 && budget > 0 -> budget--; row[seq[n]] = 3; gaps = gaps | BIT(seq[n]); ended(n) } /* rollback */
   fi
+}
+inline draw(n) {
+  keylock[key[n]] = n+1; seq[n] = nexts; rkey[nexts] = key[n]; nexts++; drawn = drawn | BIT(n)
 }
 inline ended(n) {
   keylock[key[n]] = 0; shared = shared & ~BIT(n); drawn = drawn & ~BIT(n); key[n] = 0; knows[n] = 0; pc[n] = 5
@@ -163,7 +175,9 @@ inline command(c) {
 }
 
 /* --- what becomes of rows ------------------------------------------------- */
-#ifdef NOGUARD
+#ifdef HISTORY
+#define REMOVABLE(m) 0
+#elif defined(NOGUARD)
 #define REMOVABLE(m) 1
 #else
 #define REMOVABLE(m) (live || (m) < cursor)

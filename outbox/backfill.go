@@ -23,6 +23,10 @@ type Backfill struct {
 	// programs have written them into the database, by engine.Migrate or at the
 	// start of an engine.
 	Published []string
+	// FromHistory copies all events that the context has kept, and not only those that are
+	// still in the outbox; before them what the outbox has from before the history began. It
+	// counts when a back-fill begins: one that is run again goes on as it began.
+	FromHistory bool
 	// Progress is called after each transaction. waits says what is being waited
 	// for; "" if nothing is. May be nil.
 	Progress func(done Backfilled, waits string)

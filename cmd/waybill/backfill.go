@@ -17,8 +17,9 @@ import (
 const newsEvery = time.Second
 
 type backfillCmd struct {
-	Broker string `arg:"" optional:"" help:"External broker. Defaults to all of the configuration file."`
-	DryRun bool   `help:"Change nothing; show how much would be copied."`
+	Broker      string `arg:"" optional:"" help:"External broker. Defaults to all of the configuration file."`
+	FromHistory bool   `help:"Copy all events that the history has, and not only those that are still in the outbox. What has begun goes on as it began."`
+	DryRun      bool   `help:"Change nothing; show how much would be copied."`
 }
 
 // backfilled is what is told of one broker.
@@ -49,7 +50,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 	for _, p := range d.providers {
 		all[p.Name()] = map[string]backfilled{}
 		for _, t := range targets {
-			done, err := b.backfill(ctx, p, outbox.Backfill{Context: d.context, Target: t}, stderr)
+			done, err := b.backfill(ctx, p, outbox.Backfill{Context: d.context, Target: t, FromHistory: b.FromHistory}, stderr)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 				continue

@@ -18,7 +18,7 @@ type republishCmd struct {
 	Correlation string   `placeholder:"ID" help:"Events with this correlation id."`
 	Category    string   `placeholder:"CATEGORY" help:"Events of this category, as in ordering::order."`
 	Aggregate   string   `placeholder:"ID" help:"Events of this aggregate of the category."`
-	Message     []string `placeholder:"ID" help:"The event with this id; several with commas."`
+	Message     []string `placeholder:"ID" help:"The event with this id. May be repeated."`
 	After       int64    `placeholder:"POSITION" help:"Only events after this position, to go on from there."`
 	Target      string   `placeholder:"BROKER" help:"Only to this broker. Defaults to all that get the events."`
 	Rate        float64  `placeholder:"N" help:"At most this many events per second. Defaults to as fast as it goes."`

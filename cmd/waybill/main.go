@@ -71,7 +71,7 @@ type cli struct {
 	History struct {
 		Head      historyHeadCmd   `cmd:"" help:"Show the highest and lowest positions of the history, and which contexts keep their events."`
 		Import    importHistoryCmd `cmd:"" help:"Add to the history events that were raised before it began and are still in the outbox. Refused once a projection has read past its beginning. Safe to interrupt and repeat, and while services run."`
-		Republish republishCmd     `cmd:"" help:"Publish kept events once more, under their own ids, such as those that a command raised. Who has handled them doesn't do so again. Safe to interrupt, and while services run."`
+		Republish republishCmd     `cmd:"" help:"Publish kept events once more, under their own ids, such as those that a command raised. A consumer doesn't handle again what its inbox knows. Safe to interrupt, and while services run."`
 	} `cmd:"" help:"Manage the history: the events that are kept. waybill outbox log shows who did what."`
 	Partitions  partitionsCmd `cmd:"" help:"Show who publishes which partition of the outbox, until when, and what is waiting there."`
 	DeadLetters struct {

@@ -262,3 +262,24 @@ func Next(ctx context.Context, db bun.IDB, after int64) (position int64, found b
 }
 
 func sqlite(db bun.IDB) bool { return db.Dialect().Name() == dialect.SQLite }
+
+const selectCounts = "SELECT type, count(*), min(occurred_at), max(occurred_at) FROM (SELECT type, occurred_at FROM history WHERE position > ?0 ?1" +
+	" UNION ALL SELECT type, occurred_at FROM events WHERE message_id IS NOT NULL AND position > ?0 ?1) AS kept GROUP BY type"
+
+// Count tells how many events of a context there are after a position, by their type.
+func Count(ctx context.Context, db bun.IDB, name string, after int64, tell func(wireName string, n int64, oldest, latest dbtime.Time)) error {
+	err := dbrows.Each(ctx, db, selectCounts, func(scan func(...any) error) error {
+		var wireName string
+		var n int64
+		var oldest, latest dbtime.Time
+		err := scan(&wireName, &n, &oldest, &latest)
+		if err == nil {
+			tell(wireName, n, oldest, latest)
+		}
+		return err
+	}, after, Filter{Context: name}.where(db))
+	if err != nil {
+		return fmt.Errorf("history: count events of context %s: %w", name, err)
+	}
+	return nil
+}

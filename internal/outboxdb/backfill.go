@@ -3,6 +3,7 @@ package outboxdb
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -31,9 +32,9 @@ const (
 	lastPause  = 8 * time.Second
 )
 
-// Backfill copies earlier events, too for a target that is joining,
+// Backfill copies earlier events for a target that is joining,
 // and then makes it live; [SetTargets] says how it came to join. It copies what
-// is still in the outbox: from when a target joins until its events were copied,
+// is still in the outbox, and with FromHistory also what the history has: from when a target joins until its events were copied,
 // nothing is removed. They get rows with new numbers, of their order in the
 // outbox, under the events' own ids.
 //
@@ -64,23 +65,24 @@ func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.T
 	if c.partitions, err = Partitions(ctx, s.reader); err != nil {
 		return done, err
 	}
+	if b.FromHistory {
+		if err := s.beginKept(ctx, c); err != nil {
+			return done, err
+		}
+	}
 	tell := func(waits string) {
 		if b.Progress != nil {
 			b.Progress(done, waits)
 		}
 	}
 	pause := firstPause
-	var h horizon
+	var h horizons
 	for {
-		next := more
-		err := s.sample(ctx, &h)
-		if err == nil {
-			next, err = s.copySome(ctx, c, h.seq, false, &done)
-		}
+		next, err := s.copyMore(ctx, c, &h, &done)
 		waits, wait := "writers with an old list of brokers to notice it", min(time.Until(earliest), firstPause)
 		if err == nil && next == upToDate && wait <= 0 {
-			next, err = s.copySome(ctx, c, math.MaxInt64, true, &done)
-			if lockTimeout(err) {
+			next, err = s.copySome(ctx, c, bounds{math.MaxInt64, math.MaxInt64}, true, &done)
+			if lockTimeout(err) || errors.Is(err, errTooMany) {
 				next, waits, wait, err = upToDate, "a transaction that has been writing to the outbox for long", pause, nil
 				pause = min(2*pause, lastPause)
 			}
@@ -124,6 +126,9 @@ func (s *Store) CountBackfill(ctx context.Context, b outbox.Backfill) (outbox.Ba
 			return found, err
 		}
 	}
+	if b.FromHistory {
+		return s.countKept(ctx, c, cursor)
+	}
 	err = dbrows.Each(ctx, s.reader, s.text("backfill_count"), func(scan func(...any) error) error {
 		var wireName string
 		var n int64
@@ -145,6 +150,7 @@ type copier struct {
 
 	targets    outbox.Targets
 	cursor     string // its name in outbox_settings
+	position   string // that of keptCursor
 	partitions int
 }
 
@@ -157,7 +163,7 @@ func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker}, nil
+	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
@@ -183,7 +189,7 @@ const (
 // copySome is one transaction. It copies events up to a bound: those that follow
 // the cursor, which it moves. The last one has no bound, lets nobody write beside
 // it, and makes the target live if nothing is left.
-func (s *Store) copySome(ctx context.Context, c *copier, bound int64, last bool, done *outbox.Backfilled) (next progress, err error) {
+func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, done *outbox.Backfilled) (next progress, err error) {
 	var now outbox.Backfilled
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
 		now = *done
@@ -200,30 +206,44 @@ func (s *Store) copySome(ctx context.Context, c *copier, bound int64, last bool,
 		if err != nil {
 			return err
 		}
-		rows, read, full, err := s.readEvents(ctx, tx, c, cursor, bound, &now)
-		if err == nil {
-			err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
-		}
-		if err != nil {
-			return err
-		}
+		kept, err := readKept(ctx, tx, c.position)
 		switch {
-		case full:
-			next, cursor = more, read
-		case last:
-			next = live
-			return s.goLive(ctx, tx, c)
+		case err != nil:
+		case kept != nil:
+			next, err = s.copyKept(ctx, tx, c, *kept, cursor, to.position, last, &now)
 		default:
-			// Up to the bound nothing can appear any more.
-			next, cursor = upToDate, max(cursor, bound)
+			next, err = s.copyStored(ctx, tx, c, cursor, to.seq, last, &now)
 		}
-		_, err = tx.ExecContext(ctx, s.text("setting_write"), c.cursor, strconv.FormatInt(cursor, 10))
 		return err
 	})
 	if err == nil {
 		*done = now
 	}
 	return next, err
+}
+
+// copyStored is a transaction of a back-fill from the outbox.
+func (s *Store) copyStored(ctx context.Context, tx bun.Tx, c *copier, cursor, bound int64, last bool, done *outbox.Backfilled) (progress, error) {
+	rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_events"), cursor, done, c.targets.Broker, c.Context+"::", cursor, bound, backfillRows)
+	if err == nil {
+		err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
+	}
+	switch {
+	case err != nil:
+		return more, err
+	case full:
+		return more, s.moveCursor(ctx, tx, c, read)
+	case last:
+		return live, s.goLive(ctx, tx, c)
+	default:
+		// Up to the bound nothing can appear any more.
+		return upToDate, s.moveCursor(ctx, tx, c, max(cursor, bound))
+	}
+}
+
+func (s *Store) moveCursor(ctx context.Context, tx bun.Tx, c *copier, seq int64) error {
+	_, err := tx.ExecContext(ctx, s.text("setting_write"), c.cursor, strconv.FormatInt(seq, 10))
+	return err
 }
 
 func (s *Store) lockToCopy(ctx context.Context, tx bun.Tx, last bool) error {
@@ -253,36 +273,6 @@ func parseCursor(name, value string) (cursor int64, err error) {
 		return 0, fmt.Errorf("outbox_settings says that %s is %q; write the seq from which on events have to be copied: %w", name, value, err)
 	}
 	return cursor, nil
-}
-
-// readEvents makes rows for the target of the next events. read is the last seq
-// that it has looked at; full says that there may be more below the bound.
-func (s *Store) readEvents(ctx context.Context, tx bun.Tx, c *copier, after, bound int64, done *outbox.Backfilled) (rows []outbox.Row, read int64, full bool, err error) {
-	n, size := 0, 0
-	err = dbrows.Each(ctx, tx, s.text("backfill_events"), func(scan func(...any) error) error {
-		if full {
-			return nil
-		}
-		var key, wireName string
-		var body []byte
-		if err := scan(&read, &key, &wireName, &body); err != nil {
-			return err
-		}
-		n++
-		size += len(body)
-		full = n == backfillRows || size > backfillBytes
-		if !c.Wants(wireName) {
-			return nil
-		}
-		row, err := c.Copy(c.targets.Broker, wireName, key, body, c.partitions)
-		if err != nil {
-			return fmt.Errorf("row %d: %w", read, err)
-		}
-		rows = append(rows, row)
-		done.Note(row.OccurredAt)
-		return nil
-	}, c.targets.Broker, c.Context+"::", after, bound, backfillRows)
-	return rows, read, full, err
 }
 
 // insertMissing stores rows. An event that has its row already, from a time when
@@ -323,27 +313,28 @@ func (s *Store) goLive(ctx context.Context, tx bun.Tx, c *copier) error {
 // setCursors gives every joining target of a context its cursor, and no other
 // one.
 func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) error {
-	prefix := cursorPrefix + name + ":"
-	var have []string
-	err := dbrows.Each(ctx, tx, text("both", "settings_like"), func(scan func(...any) error) error {
-		var cursor, value string
-		err := scan(&cursor, &value)
-		have = append(have, cursor)
-		return err
-	}, len(prefix), prefix)
-	if err != nil {
-		return err
-	}
-	for _, cursor := range have {
-		if slices.Contains(joining, strings.TrimPrefix(cursor, prefix)) {
-			continue
-		}
-		if _, err := tx.ExecContext(ctx, text("both", "setting_delete"), cursor); err != nil {
+	for _, prefix := range []string{cursorPrefix + name + ":", positionPrefix + name + ":"} {
+		var have []string
+		err := dbrows.Each(ctx, tx, text("both", "settings_like"), func(scan func(...any) error) error {
+			var cursor, value string
+			err := scan(&cursor, &value)
+			have = append(have, cursor)
 			return err
+		}, len(prefix), prefix)
+		if err != nil {
+			return err
+		}
+		for _, cursor := range have {
+			if slices.Contains(joining, strings.TrimPrefix(cursor, prefix)) {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, text("both", "setting_delete"), cursor); err != nil {
+				return err
+			}
 		}
 	}
 	for _, j := range joining {
-		if _, err := tx.ExecContext(ctx, text("both", "setting_init"), prefix+j, "0"); err != nil {
+		if _, err := tx.ExecContext(ctx, text("both", "setting_init"), cursorPrefix+name+":"+j, "0"); err != nil {
 			return err
 		}
 	}
