@@ -52,7 +52,7 @@ func TestHistory_RepublishAndBackfill_U14(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		write := func(external string) string {
 			file := filepath.Join(t.TempDir(), "waybill.yaml")
-			require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "domain: ordering\nproviders: {default: %s}\nbrokers: {default: {type: memory}, partner: {type: memory}}\n%s", provider, external), 0o600))
+			require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "domain: ordering\nproviders: {default: %s}\n%s", provider, external), 0o600))
 			return file
 		}
 		file := write("")
