@@ -102,7 +102,6 @@ func (k *keeping) retention(n int64) {
 // order, and as a unit of work would have written it. What is of before the history comes
 // first.
 func TestBackfill_FromHistory_A70_BeyondTheOutbox(t *testing.T) {
-	t.Parallel()
 	eachKeeping(t, func(t *testing.T, k *keeping) {
 		k.raise(3, 2, false)
 		k.begins()
@@ -157,7 +156,6 @@ func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
 		{"DELETE FROM outbox_settings", 1}, // in the last transaction
 	} {
 		t.Run(fmt.Sprint(at.words, i), func(t *testing.T) {
-			t.Parallel()
 			eachKeeping(t, func(t *testing.T, k *keeping) {
 				k.raise(600, 3, false)
 				k.begins()
@@ -244,7 +242,6 @@ func TestBackfill_FromHistory_TheLastTransactionIsSmall(t *testing.T) {
 }
 
 func TestBackfill_FromHistory_Refused(t *testing.T) {
-	t.Parallel()
 	eachKeeping(t, func(t *testing.T, k *keeping) {
 		k.raise(600, 1, true)
 		k.joins()
