@@ -212,6 +212,9 @@ func (s *Store) countKept(ctx context.Context, c *copier, cursor int64) (found o
 	if err := s.checkKept(ctx, c); err != nil {
 		return found, err
 	}
+	if c.partitions, err = Partitions(ctx, s.reader); err != nil {
+		return found, err
+	}
 	k, err := readKept(ctx, s.reader, c.position)
 	if err != nil {
 		return found, err
