@@ -62,7 +62,7 @@ func (b Backfill) Copy(own, wireName, key string, body []byte, partitions int) (
 // CopyEvent makes a kept event's row for the target, which must want it.
 func (b Backfill) CopyEvent(own string, e *Event, partitions int) (Row, error) {
 	writer := Writer{Domain: b.Domain, Internal: own, External: []Target{b.Target}}
-	rows, err := writer.Again(e, b.Published, partitions)
+	rows, err := writer.again(e, eventCalled(e.Type), partitions)
 	if err != nil {
 		return Row{}, err
 	}

@@ -54,6 +54,11 @@ func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 func (w *Writer) Again(e *Event, published []string, partitions int) ([]Row, error) {
 	t := eventCalled(e.Type)
 	t.Published = slices.Contains(published, t.ShortName())
+	return w.again(e, t, partitions)
+}
+
+// again makes the rows of an event of a type that has the name it was stored with.
+func (w *Writer) again(e *Event, t *domain.EventType, partitions int) ([]Row, error) {
 	if w.Domain != nil {
 		if known, err := w.Domain.EventNamed(e.Type); err == nil {
 			t.Name = known.Name // It may have had another one.

@@ -137,7 +137,6 @@ func TestBackfill_FromHistory_A70_BeyondTheOutbox(t *testing.T) {
 // comes twice, though the partner's rows were published and removed meanwhile, and though
 // what isn't kept is imported into the history.
 func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
-	t.Parallel()
 	for i, at := range []struct {
 		words string
 		n     int64
@@ -180,7 +179,7 @@ func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// model/backfill.pml, HISTORY HIGHEST: a position that commits late, below those that were
+// model/backfill.pml, HIGHEST with HISTORY: a position that commits late, below those that were
 // copied already, is found.
 func TestBackfill_FromHistory_HoleBehindANewerEvent(t *testing.T) {
 	t.Parallel()
