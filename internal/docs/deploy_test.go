@@ -115,6 +115,8 @@ func TestDeploy_ManifestsBelongTogether(t *testing.T) {
 			require.Equal(t, mounted, there)
 		}
 	}
+	backlog := load[object](t, manifests+"-backlog/scaling.yaml")
+	require.Equal(t, objects["HorizontalPodAutoscaler"].Metadata, backlog.Metadata, "what it patches")
 	d := objects["Deployment"]
 	require.Equal(t, d.Spec.Selector.MatchLabels, d.Spec.Template.Metadata.Labels)
 	require.Equal(t, d.Spec.Selector.MatchLabels, objects["PodDisruptionBudget"].Spec.Selector.MatchLabels)
