@@ -58,7 +58,7 @@ func TestDatabase_S2_44_AwayAtTheStartAndInTheMiddle(t *testing.T) {
 	x.cut()
 	late.open()
 	late.until("running", 1)
-	require.Contains(t, late.logged(), "the database doesn't answer")
+	require.Contains(t, late.logged(), "the database can't be used yet")
 	require.Zero(t, w.count("outbox_members"))
 	x.mend()
 	w.drain()

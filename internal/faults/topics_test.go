@@ -58,6 +58,12 @@ func (w *world) forbid(topic string) {
 		}
 	}
 	eventually(w.t, func() bool { return w.tryToTell(topic) != nil }, "nobody may write to %s", topic)
+	// Between the two rules Kafka shows the topic to nobody.
+	eventually(w.t, func() bool {
+		topics, err := admin.ListTopics(context.Background())
+		require.NoError(w.t, err)
+		return topics.Has(name)
+	}, "%s is seen", topic)
 }
 
 func (w *world) permit(topic string) {

@@ -2,7 +2,6 @@ package outboxdb
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,36 +48,33 @@ func (s *Store) CheckIdentity(ctx context.Context, on outbox.OnFailover) (promot
 	return promoted, nil
 }
 
-// Identity reads what is recorded, and what the database is. Neither is known of one that
-// doesn't tell, and the latter isn't of a standby.
-func (s *Store) Identity(ctx context.Context) (recorded, present outbox.Identity, err error) {
-	recorded, present, err = s.identity(ctx, s.reader)
-	if err != nil {
-		err = fmt.Errorf("outbox: read the identity of the database: %w", err)
-	}
-	return recorded, present, err
-}
+var identityStep = rarely("identity")
 
-func (s *Store) identity(ctx context.Context, db bun.IDB) (recorded, present outbox.Identity, err error) {
+// Identity reads what is recorded, and what the database is. Neither is known of one that
+// doesn't tell, and the latter isn't of a standby. It doesn't wait until units of work give a
+// connection back, as a renewal waits for it.
+func (s *Store) Identity(ctx context.Context) (recorded, present outbox.Identity, err error) {
 	if s.untold.Load() {
 		return recorded, present, nil
 	}
-	var was, system, timeline, database, file sql.NullString
-	err = db.QueryRowContext(ctx, s.text("identity"), identitySetting).Scan(&was, &system, &timeline, &database, &file)
-	switch {
-	case untold(err):
+	how := keeps
+	if s.sqlite() {
+		how = reads // beside whoever writes
+	}
+	err = s.do(ctx, how, identityStep, statement{values: []any{identitySetting}, row: func(r result) error {
+		if !r.null(0) && json.Unmarshal([]byte(r.text(0)), &recorded) != nil {
+			recorded = outbox.Identity{System: unreadable, File: unreadable}
+		}
+		if s.sqlite() || !r.null(2) { // otherwise a standby, on which nobody publishes
+			present = outbox.Identity{System: r.text(1), Timeline: r.text(2), Database: r.text(3), File: dbfile.Number(r.text(4))}
+		}
+		return nil
+	}})
+	if untold(err) {
 		s.untold.Store(true)
-		return recorded, present, nil
-	case err != nil:
-		return recorded, present, err
-	case was.Valid && json.Unmarshal([]byte(was.String), &recorded) != nil:
-		recorded = outbox.Identity{System: unreadable, File: unreadable}
+		return outbox.Identity{}, outbox.Identity{}, nil
 	}
-	present = outbox.Identity{System: system.String, Timeline: timeline.String, Database: database.String, File: dbfile.Number(file.String)}
-	if !s.sqlite() && !timeline.Valid {
-		return recorded, outbox.Identity{}, nil // a standby: nobody publishes there
-	}
-	return recorded, present, nil
+	return recorded, present, err
 }
 
 // untold says that the server doesn't tell who it is: a service that has no such functions,
@@ -95,15 +91,15 @@ func (s *Store) AcceptIdentity(ctx context.Context, actor string) (moved string,
 	if err := record.Check("outbox: accept the database", false); err != nil {
 		return "", err
 	}
+	recorded, present, err := s.Identity(ctx)
+	if err == nil && present == (outbox.Identity{}) {
+		err = errors.New("outbox: the server doesn't tell who it is, or is a standby: there is nothing to accept")
+	}
+	if moved = present.Moved(recorded); moved == "" || err != nil {
+		return "", err
+	}
+	record.Asked = map[string]any{"recorded": recorded, "present": present}
 	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
-		recorded, present, err := s.identity(ctx, tx)
-		if err == nil && present == (outbox.Identity{}) {
-			err = errors.New("the server doesn't tell who it is, or is a standby: there is nothing to accept")
-		}
-		if moved = present.Moved(recorded); moved == "" || err != nil {
-			return err
-		}
-		record.Asked = map[string]any{"recorded": recorded, "present": present}
 		if _, err := tx.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present)); err != nil {
 			return err
 		}

@@ -325,7 +325,7 @@ func (l *lane) rejoin(hard context.Context) {
 func (l *lane) lost(id MemberID) {
 	parts := l.member.ended(id)
 	if parts > 0 {
-		l.log.Warn("the membership is gone, as its lease had run out or the database server crashed; it joins anew", "partitions", parts)
+		l.log.Warn("leases had run out and others have taken the partitions, or the database server crashed; the lane joins anew", "partitions", parts)
 	}
 	l.wake.ring()
 	l.r.keeper.hurry()

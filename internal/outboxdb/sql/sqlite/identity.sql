@@ -1,2 +1,2 @@
-SELECT (SELECT value FROM outbox_settings WHERE name = ?0), NULL, NULL, NULL, file
+SELECT (SELECT value FROM outbox_settings WHERE name = ?1), NULL, NULL, NULL, file
 FROM pragma_database_list WHERE name = 'main'
