@@ -251,7 +251,9 @@ func (w *world) mayBeAbandoned(r *row) bool {
 	return r.moved || r.unfit || r.failures >= maxAttempts || r.poison != "" || r.losses >= 5 && w.losses >= 3
 }
 
-// finished says that nothing is left to do, but behind what is held.
+// finished says that nothing is left to do, but behind what is held. A claim that its
+// process knows nothing of goes with its membership: when the process stops, or, where it was
+// killed or its leave was refused, when another one finds that its lease has ended.
 func (w *world) finished() bool {
 	state := w.store.State()
 	if len(unheld(state)) > 0 {
@@ -261,7 +263,8 @@ func (w *world) finished() bool {
 	defer w.mu.Unlock()
 	return !slices.ContainsFunc(state.Tokens, func(t relaytest.Claims) bool {
 		of := token{t.Member, t.N}
-		return !w.ghosts[of] || w.procs[w.claimers[of]-1].killed
+		p := w.procs[w.claimers[of]-1]
+		return !w.ghosts[of] || p.killed || p.stopping
 	})
 }
 
