@@ -151,7 +151,7 @@ func (e Evidence) Judge() Report {
 	}
 
 	// Keys. Of those that wait an operator has held a row, when others behind it had been tried.
-	abandoned, held, waits := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	abandoned, held, waits, heads := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]Row{}
 	for _, row := range e.Rows {
 		if e.passed(row) {
 			abandoned[row.Key] = true
@@ -159,13 +159,13 @@ func (e Evidence) Judge() Report {
 		switch {
 		case waits[row.Key], held[row.Key] && slices.Contains(e.Moved, row.ID):
 		case held[row.Key]:
-			if row.Status != "pending" || times[row.ID] > 0 {
+			if row.Status != "pending" || times[row.ID] > 0 && !e.waitsStored(row, heads[row.Key]) {
 				violation("disorder: row %d stands behind a held one, and is %s and %d times in Kafka", row.Seq, row.Status, times[row.ID])
 			}
 		case row.Status == "abandoned":
 			r.Abandoned++
 			moved := slices.Contains(e.Moved, row.ID)
-			held[row.Key], waits[row.Key] = row.Held && !moved, row.Held && moved
+			held[row.Key], waits[row.Key], heads[row.Key] = row.Held && !moved, row.Held && moved, row
 			if !slices.Contains(e.MayBeAbandoned, row.ID) {
 				violation("abandoned: row %d, class %q, attempts %d, losses %d", row.Seq, row.Class, row.Attempts, row.Losses)
 			}
@@ -204,34 +204,21 @@ func (e Evidence) passed(r Row) bool {
 // explain finds for every delivery but the first a claim of its row that did not
 // end in published, and a fault that befell its owner while it had the row.
 func (e Evidence) explain(r *Report, times map[string]int, violation func(string, ...any)) {
-	type claim struct {
-		from Step
-		end  Step
-	}
-	type token struct{ seq, member, claim int64 }
 	open := map[token]Step{}
 	ended := map[int64][]claim{} // by Seq: the claims that did not end in published
-	// happened finds what befell a claim's owner while it had the row.
-	happened := func(c claim, kind string) int {
-		pid := pidOf(c.from.Owner)
-		return slices.IndexFunc(e.Incidents, func(i Incident) bool {
-			return (kind == "" || i.Kind == kind) && (i.PID == 0 || i.PID == pid) &&
-				!i.From.After(c.end.At.Add(slack)) && !i.Until.Before(c.from.At.Add(-slack))
-		})
-	}
 	for _, s := range e.Steps {
 		switch {
 		case s.New == "processing":
-			open[token{s.Seq, s.Member, s.Claim}] = s
+			open[s.token()] = s
 		case s.Old == "processing":
 			if s.Lost {
 				r.Taken++
 			}
-			c := claim{open[token{s.Seq, s.Member, s.Claim}], s}
+			c := claim{open[s.token()], s}
 			if s.New != "published" {
 				ended[s.Seq] = append(ended[s.Seq], c)
 			}
-			if s.Paid && happened(c, "unanswered call") < 0 {
+			if s.Paid && e.happened(c, "unanswered call") < 0 {
 				r.Paid++
 			}
 		}
@@ -247,7 +234,7 @@ func (e Evidence) explain(r *Report, times map[string]int, violation func(string
 			if extra == 0 {
 				break
 			}
-			if i := happened(c, ""); i >= 0 {
+			if i := e.happened(c, ""); i >= 0 {
 				r.Reasons[e.Incidents[i].Kind]++
 				if by[i]++; e.Incidents[i].Kind == "kill" {
 					r.Worst = max(r.Worst, by[i])

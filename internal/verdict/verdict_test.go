@@ -114,6 +114,58 @@ func TestChecker_CanFail(t *testing.T) {
 	require.Empty(t, allowed.Judge().Violations)
 }
 
+// held is the evidence of a run with one key of two rows: a member that stood still had sent
+// both, and the next one, which sent the first again, was told that it is too large.
+func held() Evidence {
+	at := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	e := Evidence{Moves: map[string]int64{"k": 2}, MayBeAbandoned: []string{"m1"}}
+	for seq := int64(1); seq <= 2; seq++ {
+		id, body := fmt.Sprintf("m%d", seq), fmt.Appendf(nil, `{"data":{"number":%d}}`, seq)
+		e.Rows = append(e.Rows, Row{Seq: seq, ID: id, Key: "k", Status: "pending", Body: body})
+		e.Deliveries = append(e.Deliveries, Delivery{Topic: "t", Offset: seq, ID: id, Key: "k", Body: body})
+	}
+	e.Rows[0].Status, e.Rows[0].Held = "abandoned", true
+	for claim, ends := range [][2]string{{"pending", "pending"}, {"abandoned", "pending"}} {
+		begin, owner := at.Add(time.Duration(claim)*time.Minute), fmt.Sprintf("some-host-4%d-aa", claim)
+		for i := range ends {
+			e.Steps = append(e.Steps, Step{Seq: int64(i + 1), At: begin, Old: "pending", New: "processing", Owner: owner, Member: int64(claim + 1), Claim: 1})
+		}
+		for i, end := range ends {
+			e.Steps = append(e.Steps, Step{Seq: int64(i + 1), At: begin.Add(30 * time.Second), Old: "processing", New: end, Owner: owner, Member: int64(claim + 1), Claim: 1, Lost: claim == 0})
+		}
+	}
+	e.Incidents = []Incident{{Kind: "stop", PID: 40, From: at.Add(time.Second), Until: at.Add(time.Minute)}}
+	return e
+}
+
+// A row that the broker has may wait behind a held one only if both were sent by a member to
+// which something happened, and it was not claimed again when the first one was held.
+func TestChecker_AStoredRowWaitsBehindAHeldOne(t *testing.T) {
+	require.Empty(t, held().Judge().Violations)
+	again := Step{Seq: 2, At: held().Steps[7].At, Old: "pending", New: "processing", Owner: "some-host-40-aa", Member: 3, Claim: 1}
+	for name, spoil := range map[string]func(e *Evidence){
+		"published": func(e *Evidence) { e.Rows[1].Status = "published" },
+		"failed":    func(e *Evidence) { e.Rows[1].Status = "failed" },
+		"it was stored first": func(e *Evidence) {
+			slices.Reverse(e.Deliveries)
+		},
+		"the held one was never stored":     func(e *Evidence) { e.Deliveries = e.Deliveries[1:] },
+		"nothing happened to its member":    func(e *Evidence) { e.Incidents = nil },
+		"it happened to the one that holds": func(e *Evidence) { e.Incidents[0].PID = 41; e.Incidents[0].Until = again.At },
+		"more copies than lost claims": func(e *Evidence) {
+			e.Deliveries = append(e.Deliveries, e.Deliveries[1])
+		},
+		"it was claimed behind the held one": func(e *Evidence) { e.Steps = append(e.Steps, again) },
+		"nobody held it":                     func(e *Evidence) { e.Steps = slices.Delete(e.Steps, 6, 7) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := held()
+			spoil(&e)
+			require.Contains(t, strings.Join(e.Judge().Violations, "\n"), "disorder: row 2 stands behind a held one")
+		})
+	}
+}
+
 func shift(e *Evidence, by time.Duration) {
 	for i := range e.Incidents {
 		e.Incidents[i].From = e.Incidents[i].From.Add(by)
