@@ -141,7 +141,9 @@ func (w *world) run(s *statement) {
 	}
 	w.running = s
 	s.do()
+	w.mu.Lock() // whoever waits for it may give up by its clock
 	s.ran = true
+	w.mu.Unlock()
 	if seen {
 		w.witness(s, before, w.store.State())
 	}
