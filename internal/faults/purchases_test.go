@@ -331,13 +331,17 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 	require.Zero(t, w.count("dead_letters WHERE status NOT IN ('replayed')"))
 	require.Positive(t, kills)
 
-	// Each end is a legal one, and what was moved is what the order says.
-	require.Empty(t, w.strings(`SELECT format('%s: order %s, charge %s, process %s, ledger %s', o.id, o.state ->> 'Status', c.state ->> 'Status', p.state ->> 'Status', l.moved)
+	// Each end becomes a legal one, and what was moved is what the order says. What is published may
+	// not be handled yet: a consumer of a process that was killed hands over in seconds.
+	illegal := func() []string {
+		return w.strings(`SELECT format('%s: order %s, charge %s, process %s, ledger %s', o.id, o.state ->> 'Status', c.state ->> 'Status', p.state ->> 'Status', l.moved)
 		FROM documents o LEFT JOIN documents c ON c.category = 'bank::charge' AND c.id = o.id JOIN processes p ON p.id = o.id
 		LEFT JOIN (SELECT order_id, string_agg(cents::text, ' ' ORDER BY cents) AS moved FROM ledger GROUP BY 1) l ON l.order_id = o.id
 		WHERE o.category = 'shop::order' AND (o.state ->> 'Status', COALESCE(c.state ->> 'Status', ''), p.state ->> 'Status', COALESCE(l.moved, '')) NOT IN (
 			VALUES ('complete', 'paid', 'charged', (100 + substr(o.id, 2)::int)::text), ('refused', '', 'refused', ''), ('late', '', 'late', ''), ('late', 'void', 'late', ''),
-				('late', 'refunded', 'late', format('-%s %s', 100 + substr(o.id, 2)::int, 100 + substr(o.id, 2)::int)))`))
+				('late', 'refunded', 'late', format('-%s %s', 100 + substr(o.id, 2)::int, 100 + substr(o.id, 2)::int)))`)
+	}
+	eventually(t, func() bool { return len(illegal()) == 0 }, "every end is a legal one: %v", says(func() string { return fmt.Sprint(illegal()) }))
 	require.Empty(t, w.strings("SELECT id FROM documents WHERE category = 'bank::charge' AND (state ->> 'Rang')::boolean"), "a timer rang after its stop had committed")
 	require.Zero(t, w.count("processes WHERE version <> 2"), "each heard what began it and what ended it")
 	for _, status := range []string{"charged", "refused", "late"} {
