@@ -121,6 +121,17 @@ func anchors(t *testing.T, document string) (all []string) {
 	return all
 }
 
+// README shows the two commands that a clone is tried with: examples/ordering's tests run the
+// first one, and CI is the second.
+func TestReadme_ShowsTheTwoCommands(t *testing.T) {
+	shown := strings.Join(blocks(t, "README.md", "sh"), "\n")
+	require.Regexp(t, `(?m)^go run \./examples/ordering +#`, shown)
+	require.Regexp(t, `(?m)^scripts/test +#`, shown)
+	ci, err := os.ReadFile(filepath.Join(root, ".ci/run"))
+	require.NoError(t, err)
+	require.Contains(t, string(ci), "scripts/test")
+}
+
 // The program of the README is the one of examples/first, whose test runs it.
 func TestReadme_ProgramIsTheFirstExample(t *testing.T) {
 	program, err := os.ReadFile(filepath.Join(root, "examples/first/main.go"))
