@@ -32,11 +32,10 @@ const (
 	lastPause  = 8 * time.Second
 )
 
-// Backfill copies earlier events for a target that is joining,
-// and then makes it live; [SetTargets] says how it came to join. It copies what
-// is still in the outbox, and with FromHistory also what the history has: from when a target joins until its events were copied,
-// nothing is removed. They get rows with new numbers, of their order in the
-// outbox, under the events' own ids.
+// Backfill copies earlier events for a target that is joining, and then makes it live;
+// [SetTargets] says how it came to join. It copies what is still in the outbox, from which
+// nothing is removed between a target's joining and its end, and with FromHistory also what
+// the history has. Events get rows with new numbers, in their order, under their own ids.
 //
 // It may run while others write and publish, and be ended and run again at any
 // time: each transaction notes how far it has come. Two at a time share the
