@@ -35,9 +35,9 @@ type Republished struct {
 
 // RepublishHistory gives kept events new rows in the outbox, in every provider: they are
 // published once more, under their own ids, to each broker that gets them. A consumer that
-// has handled one doesn't do so again, as long as its inbox knows it. They come behind what is in the outbox, also of
-// their own aggregate: a consumer that goes by order has to expect that. It may run beside
-// engines and writers. Refused while a broker is joining.
+// has handled one doesn't do so again, as long as its inbox knows it. They come behind what
+// is in the outbox, also of their own aggregate: a consumer that goes by order has to expect
+// that. It may run beside engines and writers. Refused while a broker is joining.
 func RepublishHistory(ctx context.Context, units *uow.Manager, r Republish) (all Republished, err error) {
 	targets := units.Targets()
 	for _, p := range units.Providers() {

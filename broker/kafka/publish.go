@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -131,7 +132,12 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 	defer cancel(nil)
 	p.wire.begin(cancel)
 	refused := map[*kgo.Record]error{}
+	// A record that the client refuses before it keeps it is none that Flush waits for: without
+	// waiting for its promise it would pass for stored.
+	var promised sync.WaitGroup
+	promised.Add(len(round))
 	promise := func(r *kgo.Record, err error) { // One after the other.
+		defer promised.Done()
 		if err != nil {
 			refused[r] = err
 		}
@@ -153,6 +159,7 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 		why = context.Cause(bounded)
 		p.abort(detached)
 	}
+	promised.Wait()
 	a, trouble := p.wire.end()
 	e := ending{account: a, why: why, trouble: trouble, scope: broker.ScopeTopic}
 	switch {
