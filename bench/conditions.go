@@ -118,16 +118,19 @@ func (b *beside) reached(ctx context.Context, n int) error {
 	return nil
 }
 
-// narrowConns are the connections of one of many processes or schemas: as few as they
-// can do with.
-const narrowConns = 3
+// processConns and schemaConns are the connections of one of many processes or schemas:
+// as few as they can do with. Schemas of one server share what is beside the pools.
+const (
+	processConns = 3
+	schemaConns  = 2
+)
 
-func (w *world) narrow() string {
+func (w *world) narrow(conns int) string {
 	separator := "?"
 	if strings.Contains(w.dsn, "?") {
 		separator = "&"
 	}
-	return w.dsn + separator + fmt.Sprintf("pool_max_conns=%d", narrowConns)
+	return w.dsn + separator + fmt.Sprintf("pool_max_conns=%d", conns)
 }
 
 // connects says whether the server lets as many connections be open as a condition needs.
@@ -135,7 +138,7 @@ func (w *world) connects(ctx context.Context, c condition) error {
 	const others = 30 // of the first process, of the bench, of who else is there
 	var most int
 	err := w.sql.QueryRow(ctx, "SELECT setting::int FROM pg_settings WHERE name = 'max_connections'").Scan(&most)
-	if need := others + (narrowConns+1)*max(c.schemas-1, c.engines-1, 0); err == nil && need > most {
+	if need := others + schemaConns*max(c.schemas-1, 0) + (processConns+1)*max(c.engines-1, 0); err == nil && need > most {
 		return fmt.Errorf("%d schemas and %d processes need %d connections, and PostgreSQL lets %d be open: raise max_connections, or take a smaller --scale",
 			max(c.schemas, 1), max(c.engines, 1), need, most)
 	}
@@ -153,7 +156,7 @@ func (w *world) provided(ctx context.Context, schemas int) (_ *world, end func()
 	}
 	for i := range schemas - 1 {
 		name := fmt.Sprintf("schema_%d", i)
-		p, err := postgres.Open(ctx, postgres.Config{Name: name, Schema: name, DSN: w.narrow()})
+		p, err := postgres.Open(ctx, postgres.Config{Name: name, Schema: name, DSN: w.narrow(schemaConns)})
 		if err != nil {
 			end()
 			return nil, nil, err

@@ -104,7 +104,7 @@ func (w *world) others(ctx context.Context, b broker.Broker, n int) (beside func
 	}
 	beside = func(ctx context.Context, do func(context.Context) error) error { return do(ctx) }
 	for range n {
-		other, closing, err := w.apart(ctx, w.narrow())
+		other, closing, err := w.apart(ctx, w.narrow(processConns))
 		if err != nil {
 			end()
 			return nil, nil, err

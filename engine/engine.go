@@ -124,6 +124,7 @@ type Engine struct {
 	mu       sync.Mutex // held by Start and Stop
 	unwire   []func()
 	pending  sync.WaitGroup // databases that didn't answer at the start
+	turns    chan struct{}  // of databases that are started
 	giveUp   context.CancelFunc
 	failing  sync.Once
 	failed   chan struct{} // closed when a part failed for good
@@ -159,7 +160,7 @@ func newEngine(cfg Config) *Engine {
 	if cfg.MeterProvider == nil {
 		cfg.MeterProvider = otel.GetMeterProvider()
 	}
-	return &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, lookouts: newLookouts(), failed: make(chan struct{})}
+	return &Engine{cfg: cfg, log: cfg.Logger, links: map[string]*link{}, lookouts: newLookouts(), failed: make(chan struct{}), turns: make(chan struct{}, startsAtOnce)}
 }
 
 // equip adds what looks at the parts, and the server that shows it.

@@ -18,9 +18,14 @@ import (
 const (
 	// startTimeout bounds what the start waits for one database or broker.
 	startTimeout = 10 * time.Second
-	firstWait    = time.Second
-	lastWait     = 8 * time.Second
-	listenWait   = time.Minute
+	// startsAtOnce is how many databases are started side by side. Hundreds of schemas in
+	// one server would otherwise wait for each other until none is started in time.
+	startsAtOnce = 16
+	// turnTimeout bounds what the engine's start waits until it is a database's turn.
+	turnTimeout = time.Minute
+	firstWait   = time.Second
+	lastWait    = 8 * time.Second
+	listenWait  = time.Minute
 )
 
 // Run starts the engine, unless it runs already, and runs until ctx is done.
@@ -103,15 +108,15 @@ func (e *Engine) start(ctx context.Context) error {
 		}), m.OnTimer(func(provider string, at time.Time) { byName[provider].timerSet(at) }))
 	}
 
-	// Side by side: whoever doesn't answer costs its time once.
+	// Side by side, so that a few that don't answer cost their time once.
 	errs := make([]error, len(e.databases))
 	topics := make(chan error, len(e.links))
 	var all sync.WaitGroup
 	for i, d := range e.databases {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, startTimeout)
+			turn, cancel := context.WithTimeout(ctx, turnTimeout)
 			defer cancel()
-			errs[i] = d.start(ctx)
+			errs[i] = e.inTurn(turn, ctx, d.start)
 		})
 	}
 	for _, l := range e.links {
@@ -155,6 +160,19 @@ func (e *Engine) start(ctx context.Context) error {
 		return e.app.start(ctx, e.fail)
 	}
 	return nil
+}
+
+// inTurn runs a step that starts a database, with a deadline of its own, when it is its turn.
+func (e *Engine) inTurn(turn, ctx context.Context, step func(context.Context) error) error {
+	select {
+	case e.turns <- struct{}{}:
+		defer func() { <-e.turns }()
+	case <-turn.Done():
+		return fmt.Errorf("it waited for its turn, as %d databases start at a time: %w", startsAtOnce, turn.Err())
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return step(ctx)
 }
 
 // fail ends Run.
@@ -213,16 +231,15 @@ func (e *Engine) await(ctx context.Context, d *database, started bool) {
 		case <-ctx.Done():
 			return
 		}
-		try, cancel := context.WithTimeout(ctx, startTimeout)
-		var err error
-		if !started {
-			err = d.start(try)
-			started = err == nil
-		}
-		if err == nil {
-			err = e.consume(try, d)
-		}
-		cancel()
+		err := e.inTurn(ctx, ctx, func(ctx context.Context) error {
+			if !started {
+				if err := d.start(ctx); err != nil {
+					return err
+				}
+				started = true
+			}
+			return e.consume(ctx, d)
+		})
 		if err == nil {
 			e.log.Info("the database can be used; what needs it runs now", "provider", d.provider.Name())
 			return
