@@ -77,7 +77,10 @@ func (e *Engine) Start(ctx context.Context) error {
 		return errors.Join(err, e.stop(stop))
 	}
 	e.phase.Store(running)
-	about := []any{"addr", e.Addr(), "providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams)}
+	about := []any{"providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams)}
+	if e.server != nil {
+		about = append(about, "addr", e.Addr())
+	}
 	if e.app != nil {
 		about = append(about, "app", e.AppAddr())
 	}

@@ -163,11 +163,17 @@ func Options(r *http.Request) ([]command.Option, error) {
 	return append(all, command.IfVersion(version)), nil
 }
 
-// JSON answers with v, or with the problem that err is. An aggregate's version is its ETag,
-// and a request with that in If-None-Match is answered with 304.
+// JSON answers with v, or with the problem that err is; with 204 where v is nil, as there is
+// nothing to say. An aggregate's version is its ETag, and a request with that in If-None-Match
+// is answered with 304. What an aggregate shows is its exported fields, so that its id is not
+// among them unless it has a field for it.
 func (api API) JSON(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		api.Problem(w, r, err)
+		return
+	}
+	if v == nil {
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	body, err := json.Marshal(v)

@@ -95,6 +95,7 @@ func newService(t *testing.T) *service {
 		l, err := loans.Get(r.Context(), r.PathValue("id"))
 		api.JSON(w, r, l, err)
 	})
+	mux.HandleFunc("POST /nothing", func(w http.ResponseWriter, r *http.Request) { api.JSON(w, r, nil, nil) })
 	s.serve = web.Origin{
 		Tenant: func(r *http.Request) (string, error) {
 			if r.Header.Get("User") == "nobody" {

@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -114,7 +115,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Name("waybill"),
 		kong.Description("Inspects and manages Waybill's tables: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
 		kong.Writers(stdout, stderr),
-		kong.Vars{"version": fmt.Sprintf("waybill %s (commit %s, %s)", build.Version, build.Revision, build.Go)},
+		kong.Vars{"version": version(build)},
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out{stdout}, news{stderr}),
 	)
@@ -123,12 +124,39 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
-		return complain(stderr, &usageError{err})
+		return complain(stderr, &usageError{whichCommand(err)})
 	}
 	if err := command.Run(&c); err != nil {
 		return complain(stderr, err)
 	}
 	return 0
+}
+
+// version is a line for people. A build of a published version knows no commit.
+func version(build buildinfo.Info) string {
+	commit := ""
+	if build.Revision != buildinfo.Unknown {
+		commit = "commit " + build.Revision + ", "
+	}
+	return fmt.Sprintf("waybill %s (%s%s)", build.Version, commit, build.Go)
+}
+
+// whichCommand names all commands that could stand where one is missing: the parser's own
+// message ends after five.
+func whichCommand(err error) error {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || !strings.HasPrefix(err.Error(), "expected one of ") {
+		return err
+	}
+	at := parse.Context.Selected()
+	if at == nil {
+		at = parse.Context.Model.Node
+	}
+	names := make([]string, 0, len(at.Children))
+	for _, child := range at.Children {
+		names = append(names, child.Name)
+	}
+	return fmt.Errorf("%s needs a command: %s", at.FullPath(), strings.Join(names, ", "))
 }
 
 // complain says what is wrong, and returns the exit status for it.
@@ -141,7 +169,7 @@ func complain(stderr io.Writer, err error) int {
 	return exitFailed
 }
 
-// usageError is a command line that makes no sense.
+// usageError is a command line that can't be run.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }

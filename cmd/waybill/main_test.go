@@ -310,8 +310,8 @@ func TestErrors(t *testing.T) {
 		code int
 		want []string
 	}{
-		"no command":               {nil, exitUsage, []string{`expected one of "migrate", "outbox"`, "waybill --help"}},
-		"half a command":           {[]string{"outbox"}, exitUsage, []string{`expected one of "stats", "list", "show"`}},
+		"no command":               {nil, exitUsage, []string{"waybill needs a command: migrate, outbox, ", ", completion\n", "waybill --help"}},
+		"half a command":           {[]string{"outbox"}, exitUsage, []string{"waybill outbox needs a command: stats, list, ", ", backfill\n"}},
 		"an unknown command":       {[]string{"migrat"}, exitUsage, []string{"migrat", "did you mean"}},
 		"an unknown flag":          {[]string{"--dns", "x", "migrate"}, exitUsage, []string{"unknown flag --dns", "did you mean"}},
 		"no database":              {[]string{"migrate"}, exitUsage, []string{"which database?", "--config waybill.yaml", "--dsn"}},
@@ -395,6 +395,8 @@ func TestHelp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	r := waybill(t, "--version")
 	require.Zero(t, r.code)
-	require.Regexp(t, `^waybill \S+ \(commit \S+, go1\.\S+\)\n$`, r.stdout)
+	require.Regexp(t, `^waybill \S+ \((commit \S+, )?go1\.\S+\)\n$`, r.stdout)
 	require.Empty(t, r.stderr)
+	require.Equal(t, "waybill v1.2.3 (go1.26)", version(buildinfo.Info{Version: "v1.2.3", Revision: buildinfo.Unknown, Go: "go1.26"}))
+	require.Equal(t, "waybill (devel) (commit abc+dirty, go1.26)", version(buildinfo.Info{Version: "(devel)", Revision: "abc+dirty", Go: "go1.26"}))
 }

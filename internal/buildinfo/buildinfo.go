@@ -8,7 +8,11 @@ import (
 
 const module = "github.com/waybill-go/waybill"
 
-// Info is what the Go command wrote into the program. What it didn't know is "unknown".
+// Unknown stands for what the Go command didn't write down, as the commit of a version that
+// came from a module proxy.
+const Unknown = "unknown"
+
+// Info is what the Go command wrote into the program. What it didn't know is [Unknown].
 type Info struct {
 	Version  string `json:"version"`  // of Waybill: v1.2.3, or "(devel)" out of a working tree
 	Revision string `json:"revision"` // the commit that Waybill was built at; with "+dirty" if files had been changed
@@ -26,8 +30,7 @@ func Read() Info {
 
 // of tells Waybill's own commands, which have a revision, from programs that it is a dependency of.
 func of(b *debug.BuildInfo) Info {
-	const unknown = "unknown"
-	info := Info{Go: cmp.Or(b.GoVersion, unknown)}
+	info := Info{Go: cmp.Or(b.GoVersion, Unknown)}
 	if b.Main.Path == module {
 		info.Version = b.Main.Version
 		dirty := ""
@@ -52,6 +55,6 @@ func of(b *debug.BuildInfo) Info {
 			info.Version = cmp.Or(d.Replace.Version, "(devel)")
 		}
 	}
-	info.Version, info.Revision = cmp.Or(info.Version, unknown), cmp.Or(info.Revision, unknown)
+	info.Version, info.Revision = cmp.Or(info.Version, Unknown), cmp.Or(info.Revision, Unknown)
 	return info
 }
