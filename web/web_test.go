@@ -171,6 +171,12 @@ func TestCommand_WhatIsWrongIsAProblem(t *testing.T) {
 	s.problem(s.do("PUT", "/loans/l1", `{"member":"ann"}`), http.StatusConflict, "")
 }
 
+func TestJSON_NothingIs204(t *testing.T) {
+	w := newService(t).do("POST", "/nothing", "")
+	require.Equal(t, http.StatusNoContent, w.Code)
+	require.Empty(t, w.Body.String())
+}
+
 func TestCommand_IdempotencyKeyAndIfMatch(t *testing.T) {
 	s := newService(t)
 	for range 2 {

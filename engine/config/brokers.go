@@ -1,8 +1,6 @@
 package config
 
 import (
-	"strings"
-
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/secret"
 )
@@ -26,7 +24,7 @@ func (f *File) Brokers() []Broker {
 	for _, b := range f.brokers {
 		all = append(all, Broker{
 			Name: b.name, Kind: b.kind, TopicPrefix: b.prefix, Settings: b.settings,
-			Addresses: strings.FieldsFunc(secrets[b.name]["ADDRESSES"], comma), secrets: secrets[b.name],
+			Addresses: words(secrets[b.name]["ADDRESSES"]), secrets: secrets[b.name],
 		})
 	}
 	return all

@@ -393,9 +393,15 @@ brokers:
 	require.NoError(t, err)
 	require.Empty(t, f.brokers[1].shares)
 
-	t.Setenv("WAYBILL_BROKERS_PARTNER_ADDRESSES", "h:1,h:2")
-	_, err = Parse(write(t, text))
-	require.ErrorContains(t, err, "brokers.partner is at the same place as brokers.default")
+	for _, value := range []string{"h:1,h:2", "h:3, h:2", `["h:2"]`} {
+		t.Setenv("WAYBILL_BROKERS_PARTNER_ADDRESSES", value)
+		_, err = Parse(write(t, text))
+		require.ErrorContains(t, err, "brokers.partner is at the same place as brokers.default", value)
+	}
+	t.Setenv("WAYBILL_BROKERS_PARTNER_ADDRESSES", "[h:3, h:4]")
+	f, err = Parse(write(t, text))
+	require.NoError(t, err)
+	require.Equal(t, []string{"h:3", "h:4"}, f.Brokers()[1].Addresses)
 }
 
 // One server may be two brokers, if their topics are apart.

@@ -92,11 +92,11 @@ func spread(flat map[string]string, name string, n *yaml.Node) {
 			spread(flat, name+"_"+suffix(n.Content[i].Value), n.Content[i+1])
 		}
 	case n.Kind == yaml.SequenceNode:
-		var words []string
+		var all []string
 		for _, item := range n.Content {
-			words = append(words, item.Value)
+			all = append(all, item.Value)
 		}
-		flat[name] = strings.Join(words, ",")
+		flat[name] = strings.Join(all, ",")
 	default:
 		flat[name] = n.Value
 	}
@@ -106,8 +106,8 @@ func spread(flat map[string]string, name string, n *yaml.Node) {
 // else their settings say: one address in common is enough.
 func samePlace(a, b map[string]string) bool {
 	for _, k := range []string{"ADDRESSES", "URL"} {
-		there := strings.FieldsFunc(b[k], comma)
-		if slices.ContainsFunc(strings.FieldsFunc(a[k], comma), func(address string) bool { return slices.Contains(there, address) }) {
+		there := words(b[k])
+		if slices.ContainsFunc(words(a[k]), func(address string) bool { return slices.Contains(there, address) }) {
 			return true
 		}
 	}
@@ -117,4 +117,11 @@ func samePlace(a, b map[string]string) bool {
 	return maps.Equal(a, b)
 }
 
-func comma(r rune) bool { return r == ',' || r == ' ' }
+// words are what a list says, out of a file or out of a variable, which may be words between
+// commas or YAML.
+func words(list string) (all []string) {
+	if strings.HasPrefix(list, "[") && yaml.Unmarshal([]byte(list), &all) == nil {
+		return all
+	}
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}

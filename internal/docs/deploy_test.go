@@ -16,10 +16,15 @@ import (
 
 const manifests = "deploy/kubernetes"
 
-// load reads the only document of a YAML file.
-func load[T any](t *testing.T, path string) (v T) {
+// load reads the only document of a YAML file of the repository.
+func load[T any](t *testing.T, path string) T {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, path))
+	return decode[T](t, filepath.Join(root, path))
+}
+
+func decode[T any](t *testing.T, path string) (v T) {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	require.NoError(t, d.Decode(&v), path)

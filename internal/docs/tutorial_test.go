@@ -150,11 +150,21 @@ func (r *reader) types(block string) (stdout string) {
 	return string(out)
 }
 
-const tutorial = "docs/tutorial.md"
+// writes puts a file into the reader's directory.
+func (r *reader) writes(name, content string) {
+	r.t.Helper()
+	require.NoError(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(content), 0o600))
+}
+
+const (
+	tutorial = "docs/tutorial.md"
+	second   = "docs/tutorial-servers.md"
+)
 
 // N1, T11: what the tutorial says is typed as it is printed, in an empty directory
 // with the module as it will be published, and with a clone until it is. The
-// events of a program that was killed in between are heard of once.
+// events of a program that was killed in between are heard of once. The second part continues in
+// the same directory.
 func TestTutorial_N1_T11_AsItIsPrinted(t *testing.T) {
 	commands := blocks(t, tutorial, "sh")
 	require.Len(t, commands, 4, "the module, the run, the look, the kill")
@@ -179,7 +189,13 @@ func TestTutorial_N1_T11_AsItIsPrinted(t *testing.T) {
 			return r
 		},
 	} {
-		t.Run(name, func(t *testing.T) { begin(t).follows(commands[1:]) })
+		t.Run(name, func(t *testing.T) {
+			r := begin(t)
+			r.follows(commands[1:])
+			if name == "cloned" { // that one has most of it built
+				r.deploys()
+			}
+		})
 	}
 }
 
@@ -187,9 +203,10 @@ func TestTutorial_N1_T11_AsItIsPrinted(t *testing.T) {
 func (r *reader) follows(commands []string) {
 	t := r.t
 	programs, printed := blocks(t, tutorial, "go"), blocks(t, tutorial, "text")
-	require.Len(t, programs, 1)
+	require.Len(t, programs, 2)
 	require.Len(t, printed, 1)
-	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "main.go"), []byte(programs[0]), 0o600))
+	r.writes("todo.go", programs[0])
+	r.writes("main.go", programs[1])
 	run, look, kill := commands[0], commands[1], commands[2]
 
 	require.Equal(t, printed[0], r.types(run))
