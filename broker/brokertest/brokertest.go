@@ -1,5 +1,7 @@
 // Package brokertest is the suite that every adapter of package broker passes.
-// It asserts what a broker's Capabilities declare, and only that.
+// It asserts what a broker's Capabilities and Config.Declared declare, and only that: what
+// isn't declared is named in the log of the subtest Left. The guide to writing an adapter
+// is docs/guides/writing-an-adapter.md.
 package brokertest
 
 import (
@@ -16,12 +18,14 @@ import (
 	"github.com/waybill-go/waybill/broker"
 )
 
-// Harness is what the suite has to know about an adapter.
-type Harness struct {
+// Config is what the suite has to know about an adapter.
+type Config struct {
 	// Open opens one more connection to the same server and the same messages.
 	// The suite closes it. Several may be open at once; the first opened is
 	// closed last. Required.
 	Open func(t *testing.T) broker.Broker
+	// Declared is what the adapter promises beyond its Capabilities.
+	Declared Declared
 	// Stop stops the server under open connections; start brings it back with
 	// its data and returns when it answers. Nil leaves out what needs it.
 	Stop func(t *testing.T) (start func())
@@ -32,30 +36,10 @@ type Harness struct {
 	// classes that the adapter's tests can produce at will. It is in addition
 	// to TooLarge.
 	Fail map[broker.Class]func(t *testing.T, b broker.Broker, id string)
-	// Scopes says that failures have a scope: that of a body that is too large is the
-	// row, that of a topic that doesn't exist the topic, that of a server that is
-	// down the broker.
-	Scopes bool
-	// AutoTopics says that publishing to a topic that doesn't exist creates it.
-	AutoTopics bool
-	// Standby says that one member of a group receives at a time, and the others
-	// wait to take its place.
-	Standby bool
-	// OneOut says that a consumer may have to settle a message before it gets
-	// another one.
-	OneOut bool
-	// Lag says that consumers are [broker.Lagging].
-	Lag bool
-	// State says that consumers are [broker.Stateful].
-	State bool
-	// Published says that deliveries have the time of their publication.
-	Published bool
-	// Partition says that deliveries to the only member of a group have a partition.
-	Partition bool
-	// Declare creates a group of a topic before anything is published there, for
+	// CreateGroup creates a group of a topic before anything is published there, for
 	// brokers of queues, which give a group only what comes after it. Nil: a group
 	// that joins later starts at the oldest message.
-	Declare func(t *testing.T, topic, group string)
+	CreateGroup func(t *testing.T, topic, group string)
 	// Name returns a topic or a group that was never used before. Defaults to
 	// "brokertest." and random letters.
 	Name func(t *testing.T) string
@@ -63,16 +47,48 @@ type Harness struct {
 	Wait time.Duration
 }
 
-// Run runs the suite as subtests of t.
-func Run(t *testing.T, h Harness) {
-	require.NotNil(t, h.Open, "brokertest: Harness.Open is missing: give a func that connects to the server under test")
-	if h.Name == nil {
-		h.Name = func(*testing.T) string { return "brokertest." + uuid.NewString()[:8] }
+// Declared is what an adapter promises, or needs, beyond [broker.Capabilities]. What is
+// declared is asserted; what can be told from outside has to be declared if it is there.
+type Declared struct {
+	// Outage: publishing to a server that is down fails as [broker.Unavailable], so
+	// that an outage costs no attempt. It needs Config.Stop.
+	Outage bool
+	// Scopes: failures have a scope: that of a body that is too large is the row, that
+	// of a topic that doesn't exist the topic, that of a server that is down the
+	// broker.
+	Scopes bool
+	// AutoTopics: publishing to a topic that doesn't exist creates it.
+	AutoTopics bool
+	// Standby: one member of a group receives at a time, and the others wait to take
+	// its place.
+	Standby bool
+	// OneOut: a consumer may have to settle a message before it gets another one, so
+	// that keys aren't handled side by side.
+	OneOut bool
+	// Lag: consumers are [broker.Lagging].
+	Lag bool
+	// State: consumers are [broker.Stateful].
+	State bool
+	// Published: deliveries have the time of their publication.
+	Published bool
+	// Partition: deliveries to the only member of a group have a partition.
+	Partition bool
+	// Transactions: the broker is [broker.Transactional].
+	Transactions bool
+}
+
+// Run runs the suite as subtests of t. Of each that fails the log says its contract, what
+// can't be kept without it, and what to do.
+func Run(t *testing.T, c Config) {
+	require.NotNil(t, c.Open, "brokertest: Config.Open is missing: give a func that connects to the server under test")
+	require.False(t, c.Declared.Outage && c.Stop == nil, "brokertest: Config.Declared.Outage can't be shown without Config.Stop: give a func that stops the server, or don't declare it")
+	if c.Name == nil {
+		c.Name = func(*testing.T) string { return "brokertest." + uuid.NewString()[:8] }
 	}
-	if h.Wait == 0 {
-		h.Wait = time.Minute
+	if c.Wait == 0 {
+		c.Wait = time.Minute
 	}
-	s := suite{h, map[string][]string{}}
+	s := suite{c, map[string][]string{}}
 	t.Run("Publish", s.publish)
 	t.Run("Partial", s.partial)
 	t.Run("Consume", s.consume)
@@ -82,11 +98,12 @@ func Run(t *testing.T, h Harness) {
 	t.Run("State", s.state)
 	t.Run("Transactions", s.transactions)
 	t.Run("Restart", s.restart)
+	t.Run("Left", s.left)
 }
 
 type suite struct {
-	Harness
-	declared map[string][]string // Groups by topic that nobody has joined.
+	Config
+	groupsOf map[string][]string // Groups by topic that nobody has joined.
 }
 
 // open connects, and closes when the subtest ends.
@@ -116,12 +133,12 @@ func (s suite) topic(t *testing.T, b broker.Broker) string {
 	t.Helper()
 	topic := s.Name(t)
 	require.NoError(t, b.EnsureTopics(s.ctx(t), topic))
-	if s.Declare != nil {
+	if s.CreateGroup != nil {
 		const most = 3 // of any subtest
 		for range most {
 			group := s.Name(t)
-			s.Declare(t, topic, group)
-			s.declared[topic] = append(s.declared[topic], group)
+			s.CreateGroup(t, topic, group)
+			s.groupsOf[topic] = append(s.groupsOf[topic], group)
 		}
 	}
 	return topic
@@ -130,12 +147,12 @@ func (s suite) topic(t *testing.T, b broker.Broker) string {
 // group is a new group of a topic of [suite.topic], and gets all of it.
 func (s suite) group(t *testing.T, topic string) string {
 	t.Helper()
-	if s.Declare == nil {
+	if s.CreateGroup == nil {
 		return s.Name(t)
 	}
-	groups := s.declared[topic]
+	groups := s.groupsOf[topic]
 	require.NotEmpty(t, groups, "brokertest: more groups than were declared")
-	s.declared[topic] = groups[1:]
+	s.groupsOf[topic] = groups[1:]
 	return groups[0]
 }
 
@@ -292,7 +309,7 @@ func (s suite) stored(t *testing.T, b broker.Broker, topic string, sent []broker
 // requireScope is for adapters that say it.
 func (s suite) requireScope(t *testing.T, want broker.Scope, err error) {
 	t.Helper()
-	if s.Scopes {
+	if s.Declared.Scopes {
 		require.Equal(t, want, broker.ScopeOf(err), "the scope of: %v", err)
 	}
 }
@@ -343,6 +360,9 @@ func (s suite) take(t *testing.T, c broker.Consumer, n int) []broker.Delivery {
 	return s.receive(t, c, n, func(d broker.Delivery) { require.NoError(t, c.Ack(ctx, d)) })
 }
 
+const withoutKeyOrder = "Capabilities.KeyOrder promises that they come as they were published; without it consumers get an aggregate's events in another " +
+	"order than it raised them. Keep a key with one member and one request at a time, or leave KeyOrder out and have handlers that need no order"
+
 // requireKeyOrder compares the order of arrival with that of publishing, key by
 // key.
 func requireKeyOrder(t *testing.T, sent []broker.Message, got []broker.Delivery) {
@@ -356,7 +376,7 @@ func requireKeyOrder(t *testing.T, sent []broker.Message, got []broker.Delivery)
 		at, ours := position[d.ID]
 		require.True(t, ours, "a message came that nobody sent: %s", d.ID)
 		before, known := last[d.Key]
-		require.True(t, !known || before < at, "key %s: message %d came after message %d", d.Key, at, before)
+		require.True(t, !known || before < at, "key %s: message %d came after message %d. %s", d.Key, at, before, withoutKeyOrder)
 		last[d.Key] = at
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func (s suite) consume(t *testing.T) {
-	t.Run("Limit", func(t *testing.T) {
+	s.check(t, "Limit", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		s.send(t, b, messages(topic, 20, 20)...)
@@ -27,7 +27,7 @@ func (s suite) consume(t *testing.T) {
 			require.NoError(t, c.Ack(ctx, deliveries...))
 		}
 	})
-	t.Run("NewGroupStartsAtTheOldest", func(t *testing.T) {
+	s.check(t, "NewGroupStartsAtTheOldest", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		sent := messages(topic, 30, 5)
@@ -37,7 +37,7 @@ func (s suite) consume(t *testing.T) {
 		s.send(t, b, sent[20:]...)
 		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, c, len(sent))))
 	})
-	t.Run("ContextDone", func(t *testing.T) {
+	s.check(t, "ContextDone", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		c := s.join(t, b, topic, s.group(t, topic))

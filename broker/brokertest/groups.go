@@ -18,7 +18,7 @@ func (s suite) groups(t *testing.T) {
 	if b := s.open(t); !b.Capabilities().Groups {
 		return
 	}
-	t.Run("EachGetsAll", func(t *testing.T) {
+	s.check(t, "EachGetsAll", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		one, two := s.join(t, b, topic, s.group(t, topic)), s.join(t, b, topic, s.group(t, topic))
@@ -27,7 +27,7 @@ func (s suite) groups(t *testing.T) {
 		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, one, len(sent))))
 		require.ElementsMatch(t, sentIDs(sent), ids(s.take(t, two, len(sent))))
 	})
-	t.Run("OneNameOnTwoTopics", func(t *testing.T) {
+	s.check(t, "OneNameOnTwoTopics", func(t *testing.T) {
 		b := s.open(t)
 		group := s.Name(t)
 		for range 2 {
@@ -40,9 +40,9 @@ func (s suite) groups(t *testing.T) {
 	})
 	// C-77: who reads all of a topic under a name of its own doesn't move the
 	// position of those who are at work on it.
-	t.Run("OwnPosition_C77", func(t *testing.T) {
+	s.check(t, "OwnPosition_C77", func(t *testing.T) {
 		b := s.open(t)
-		if !b.Capabilities().Redelivery || s.OneOut {
+		if !b.Capabilities().Redelivery || s.Declared.OneOut {
 			return
 		}
 		topic := s.topic(t, b)
@@ -61,9 +61,9 @@ func (s suite) groups(t *testing.T) {
 		s.leave(t, c)
 		require.ElementsMatch(t, ids(held[10:]), s.again(t, b, topic, group, ids(held[10:])))
 	})
-	t.Run("Partitions_S0_20", s.inPartitions)
-	t.Run("MembersShare", s.membersShare)
-	t.Run("MembersComeAndGo", s.membersComeAndGo)
+	s.check(t, "Partitions_S0_20", s.inPartitions)
+	s.check(t, "MembersShare", s.membersShare)
+	s.check(t, "MembersComeAndGo", s.membersComeAndGo)
 }
 
 // inPartitions is for brokers that say in which part of a topic a message is: the
@@ -71,7 +71,7 @@ func (s suite) groups(t *testing.T) {
 // comes later.
 func (s suite) inPartitions(t *testing.T) {
 	b := s.open(t)
-	if !s.Partition || !b.Capabilities().Redelivery {
+	if !s.Declared.Partition || !b.Capabilities().Redelivery {
 		return
 	}
 	topic := s.topic(t, b)
@@ -228,7 +228,7 @@ func (s suite) membersShare(t *testing.T) {
 	// Until both have had some, the group is still finding together.
 	var sent []broker.Message
 	both := w.has(0, 0, 1)
-	if s.Standby {
+	if s.Declared.Standby {
 		both = w.has(1)
 	}
 	s.until(t, "both members get messages", func() bool {
@@ -247,6 +247,7 @@ func (s suite) membersShare(t *testing.T) {
 	require.Empty(t, w.errs)
 	require.ElementsMatch(t, sentIDs(sent), ids(w.first), "the group gets all")
 	require.Empty(t, w.unfair, "a message is with one member at a time")
+	require.True(t, !s.Declared.Standby || w.by[0] == 0 || w.by[1] == 0, "Config.Declared.Standby says that one member receives at a time; deliveries by member: %v", w.by)
 	if one.Capabilities().KeyOrder {
 		requireKeyOrder(t, sent, w.first)
 	}

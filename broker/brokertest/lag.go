@@ -12,15 +12,16 @@ import (
 // lag is for consumers that are [broker.Lagging], and says that they are if one
 // is.
 func (s suite) lag(t *testing.T) {
-	b := s.open(t)
-	topic := s.topic(t, b)
-	if _, ok := s.join(t, b, topic, s.group(t, topic)).Consumer.(broker.Lagging); !ok {
-		require.False(t, s.Lag, "Harness.Lag says that consumers know their lag")
+	s.check(t, "Declared", func(t *testing.T) {
+		b := s.open(t)
+		topic := s.topic(t, b)
+		_, is := s.join(t, b, topic, s.group(t, topic)).Consumer.(broker.Lagging)
+		requireDeclared(t, "Lag", s.Declared.Lag, is, "consumers are broker.Lagging")
+	})
+	if !s.Declared.Lag || t.Failed() {
 		return
 	}
-	require.True(t, s.Lag, "consumers know their lag, and Harness.Lag doesn't say so")
-
-	t.Run("Counts", func(t *testing.T) {
+	s.check(t, "Counts", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		c := s.join(t, b, topic, s.group(t, topic))
@@ -45,7 +46,7 @@ func (s suite) lag(t *testing.T) {
 		s.take(t, idle, 30)
 		s.lags(t, 0, idle)
 	})
-	t.Run("Closed", func(t *testing.T) {
+	s.check(t, "Closed", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		c := s.join(t, b, topic, s.group(t, topic))
@@ -54,7 +55,7 @@ func (s suite) lag(t *testing.T) {
 		require.Error(t, err)
 	})
 	// Far more than a consumer takes ahead, to one that doesn't receive.
-	t.Run("Behind", func(t *testing.T) {
+	s.check(t, "Behind", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		c := s.join(t, b, topic, s.group(t, topic))
@@ -71,7 +72,7 @@ func (s suite) lag(t *testing.T) {
 		s.take(t, c, sent)
 		s.lags(t, 0, c)
 	})
-	t.Run("AfterTheOthersLeft", func(t *testing.T) {
+	s.check(t, "AfterTheOthersLeft", func(t *testing.T) {
 		one, two := s.open(t), s.open(t)
 		if !one.Capabilities().Redelivery {
 			return

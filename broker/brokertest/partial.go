@@ -13,7 +13,7 @@ import (
 // can produce, with a result for each message (S1-11).
 func (s suite) partial(t *testing.T) {
 	if s.TooLarge > 0 {
-		t.Run("TooLarge_S1_11", func(t *testing.T) {
+		s.check(t, "TooLarge_S1_11", func(t *testing.T) {
 			err := s.middle(t, broker.Permanent, func(_ broker.Broker, m *broker.Message) {
 				m.Body = []byte(strings.Repeat("x", s.TooLarge))
 			})
@@ -21,7 +21,7 @@ func (s suite) partial(t *testing.T) {
 		})
 	}
 	for class, fail := range s.Fail {
-		t.Run(class.String()+"_S1_11", func(t *testing.T) {
+		s.check(t, class.String()+"_S1_11", func(t *testing.T) {
 			require.Error(t, s.middle(t, class, func(b broker.Broker, m *broker.Message) { fail(t, b, m.ID) }))
 		})
 	}

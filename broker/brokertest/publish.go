@@ -13,11 +13,11 @@ import (
 )
 
 func (s suite) publish(t *testing.T) {
-	t.Run("RoundTrip", s.roundTrip)
-	t.Run("Nothing", func(t *testing.T) {
+	s.check(t, "RoundTrip", s.roundTrip)
+	s.check(t, "Nothing", func(t *testing.T) {
 		require.NoError(t, s.open(t).Publish(s.ctx(t), nil))
 	})
-	t.Run("ThousandOverFiftyKeys", func(t *testing.T) {
+	s.check(t, "ThousandOverFiftyKeys", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		sent := messages(topic, 1000, 50)
@@ -28,8 +28,8 @@ func (s suite) publish(t *testing.T) {
 			requireKeyOrder(t, sent, got)
 		}
 	})
-	t.Run("Concurrently", s.concurrently)
-	t.Run("Dedup", func(t *testing.T) {
+	s.check(t, "Concurrently", s.concurrently)
+	s.check(t, "Dedup", func(t *testing.T) {
 		b := s.open(t)
 		if !b.Capabilities().Dedup {
 			return
@@ -42,7 +42,7 @@ func (s suite) publish(t *testing.T) {
 		s.send(t, other, m)
 		require.Equal(t, []string{m.ID}, s.stored(t, b, topic, []broker.Message{m}))
 	})
-	t.Run("EnsureTopicsAgain", func(t *testing.T) {
+	s.check(t, "EnsureTopicsAgain", func(t *testing.T) {
 		b, other := s.open(t), s.open(t)
 		topic := s.topic(t, b)
 		m := message(topic, "key", "body")
@@ -58,8 +58,8 @@ func (s suite) publish(t *testing.T) {
 		require.Equal(t, []string{m.ID}, s.stored(t, b, topic, []broker.Message{m}), "a topic that exists keeps its messages")
 	})
 	// F-28: what no topic takes is a failure.
-	t.Run("UnknownTopic_F28", func(t *testing.T) {
-		if s.AutoTopics {
+	s.check(t, "UnknownTopic_F28", func(t *testing.T) {
+		if s.Declared.AutoTopics {
 			return
 		}
 		b := s.open(t)
@@ -73,7 +73,7 @@ func (s suite) publish(t *testing.T) {
 		s.requireScope(t, broker.ScopeTopic, each[1])
 		requireTruth(t, []broker.Message{sent[0], sent[2]}, []error{each[0], each[2]}, s.stored(t, b, known, sent))
 	})
-	t.Run("ContextDone", func(t *testing.T) {
+	s.check(t, "ContextDone", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		done, cancel := context.WithCancel(s.ctx(t))
@@ -133,9 +133,9 @@ func (s suite) roundTrip(t *testing.T) {
 		} else {
 			require.Equal(t, m.Body, d.Body)
 		}
-		require.Equal(t, s.Partition, d.Partition != "", "the partition")
-		require.Equal(t, s.Published, !d.Published.IsZero(), "the time of publication")
-		if s.Published {
+		require.Equal(t, s.Declared.Partition, d.Partition != "", "the partition")
+		require.Equal(t, s.Declared.Published, !d.Published.IsZero(), "the time of publication")
+		if s.Declared.Published {
 			// Brokers count in milliseconds, and have a clock of their own.
 			require.WithinRange(t, d.Published, before.Add(-time.Second), after.Add(time.Second))
 		}

@@ -13,11 +13,11 @@ func (s suite) redelivery(t *testing.T) {
 	if b := s.open(t); !b.Capabilities().Redelivery {
 		return
 	}
-	if s.OneOut {
-		t.Run("OneOut", s.oneOut)
+	if s.Declared.OneOut {
+		s.check(t, "OneOut", s.oneOut)
 		return
 	}
-	t.Run("AfterClose", func(t *testing.T) {
+	s.check(t, "AfterClose", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -33,7 +33,7 @@ func (s suite) redelivery(t *testing.T) {
 		again := s.again(t, b, topic, group, append(ids(got[10:]), last.ID))
 		require.Subset(t, again, ids(got[10:]), "what wasn't acknowledged comes again")
 	})
-	t.Run("AckedDoesNotComeAgain", func(t *testing.T) {
+	s.check(t, "AckedDoesNotComeAgain", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -47,7 +47,7 @@ func (s suite) redelivery(t *testing.T) {
 		s.leave(t, c)
 		require.Empty(t, s.afterwards(t, b, topic, group, sent))
 	})
-	t.Run("AckNeverRunsAhead", func(t *testing.T) {
+	s.check(t, "AckNeverRunsAhead", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -66,7 +66,7 @@ func (s suite) redelivery(t *testing.T) {
 		require.NotContains(t, again, sent[0].ID, "nothing before it was unfinished")
 	})
 	// C-76, C-79 requeue
-	t.Run("AfterRelease", func(t *testing.T) {
+	s.check(t, "AfterRelease", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -83,7 +83,7 @@ func (s suite) redelivery(t *testing.T) {
 		s.leave(t, c)
 		require.Empty(t, s.afterwards(t, b, topic, group, sent))
 	})
-	t.Run("ReleasedToo_AfterClose", func(t *testing.T) {
+	s.check(t, "ReleasedToo_AfterClose", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -97,7 +97,7 @@ func (s suite) redelivery(t *testing.T) {
 	})
 	// C-79 stop_and_restart_listeners: messages keep coming while consumers stop and
 	// start, in the middle of their work.
-	t.Run("StopAndRestart_C79", func(t *testing.T) {
+	s.check(t, "StopAndRestart_C79", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		group := s.group(t, topic)
@@ -121,7 +121,7 @@ func (s suite) redelivery(t *testing.T) {
 		}
 		require.Len(t, finished, len(sent))
 	})
-	t.Run("InKeyOrderAfterClose", func(t *testing.T) {
+	s.check(t, "InKeyOrderAfterClose", func(t *testing.T) {
 		b := s.open(t)
 		if !b.Capabilities().KeyOrder {
 			return

@@ -15,15 +15,16 @@ const shows = 10 * time.Second
 // state is for consumers that are [broker.Stateful], and says that they are if one
 // is.
 func (s suite) state(t *testing.T) {
-	b := s.open(t)
-	topic := s.topic(t, b)
-	if _, ok := s.join(t, b, topic, s.group(t, topic)).Consumer.(broker.Stateful); !ok {
-		require.False(t, s.State, "Harness.State says that consumers tell how they fare")
+	s.check(t, "Declared", func(t *testing.T) {
+		b := s.open(t)
+		topic := s.topic(t, b)
+		_, is := s.join(t, b, topic, s.group(t, topic)).Consumer.(broker.Stateful)
+		requireDeclared(t, "State", s.Declared.State, is, "consumers are broker.Stateful")
+	})
+	if !s.Declared.State || t.Failed() {
 		return
 	}
-	require.True(t, s.State, "consumers tell how they fare, and Harness.State doesn't say so")
-
-	t.Run("Joined", func(t *testing.T) {
+	s.check(t, "Joined", func(t *testing.T) {
 		one, two := s.open(t), s.open(t)
 		topic := s.topic(t, one)
 		group := s.group(t, topic)
@@ -46,7 +47,7 @@ func (s suite) state(t *testing.T) {
 	if s.Stop == nil {
 		return
 	}
-	t.Run("Outage", func(t *testing.T) {
+	s.check(t, "Outage", func(t *testing.T) {
 		b := s.open(t)
 		topic := s.topic(t, b)
 		c := s.join(t, b, topic, s.group(t, topic))

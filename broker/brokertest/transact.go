@@ -14,13 +14,17 @@ import (
 
 // transactions are of a broker that is [broker.Transactional].
 func (s suite) transactions(t *testing.T) {
-	if _, ok := s.open(t).(broker.Transactional); !ok {
+	s.check(t, "Declared", func(t *testing.T) {
+		_, is := s.open(t).(broker.Transactional)
+		requireDeclared(t, "Transactions", s.Declared.Transactions, is, "the broker is broker.Transactional")
+	})
+	if !s.Declared.Transactions || t.Failed() {
 		return
 	}
-	t.Run("StoresAllWithItsMark", s.transacts)
-	t.Run("FencesWhoHadTheID", s.fences)
+	s.check(t, "StoresAllWithItsMark", s.transacts)
+	s.check(t, "FencesWhoHadTheID", s.fences)
 	if s.TooLarge > 0 {
-		t.Run("StoresNothingIfOneFails", s.takesBack)
+		s.check(t, "StoresNothingIfOneFails", s.takesBack)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 	"github.com/waybill-go/waybill/internal/netfault"
 )
 
@@ -29,7 +30,7 @@ import (
 func TestBroker(t *testing.T) {
 	t.Parallel()
 	net := newNetwork()
-	brokertest.Run(t, brokertest.Harness{
+	adaptertest.Run(t, "broker/kafka", brokertest.Config{
 		Open: func(t *testing.T) broker.Broker {
 			b, err := kafka.Open(bounded(t), kafka.Config{Addresses: []string{server(t)}, Dial: net.Dial})
 			require.NoError(t, err)
@@ -39,12 +40,7 @@ func TestBroker(t *testing.T) {
 			net.cut()
 			return net.up
 		},
-		TooLarge:  2 << 20,
-		Scopes:    true,
-		Lag:       true,
-		Published: true,
-		Partition: true,
-		State:     true,
+		TooLarge: 2 << 20,
 	})
 }
 

@@ -15,15 +15,16 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	for name, cfg := range map[string]memory.Config{
-		"prefix":    {},
-		"no prefix": {NoPrefix: true},
-		"dedup":     {Dedup: true},
+		"broker/memory":           {},
+		"broker/memory, NoPrefix": {NoPrefix: true},
+		"broker/memory, Dedup":    {Dedup: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := memory.New(cfg)
@@ -38,14 +39,12 @@ func TestConformance(t *testing.T) {
 					})
 				}
 			}
-			brokertest.Run(t, brokertest.Harness{
-				Open:       func(*testing.T) broker.Broker { return b.Connect() },
-				AutoTopics: true,
-				Scopes:     true,
-				Lag:        true,
-				State:      true,
-				Published:  true,
-				Partition:  true,
+			adaptertest.Run(t, name, brokertest.Config{
+				Open: func(*testing.T) broker.Broker { return b.Connect() },
+				Stop: func(*testing.T) func() {
+					b.SetOutage(true)
+					return func() { b.SetOutage(false) }
+				},
 				Fail: map[broker.Class]func(*testing.T, broker.Broker, string){
 					broker.Transient:   fail(broker.Transient),
 					broker.Unavailable: fail(broker.Unavailable),

@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -93,19 +94,13 @@ func (h *host) dying(t *testing.T) *nats.Broker {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	brokertest.Run(t, brokertest.Harness{
+	adaptertest.Run(t, "broker/nats", brokertest.Config{
 		Open: h.open,
 		Stop: func(t *testing.T) (start func()) {
 			h.stop(t)
 			return func() { h.start(t) }
 		},
-		TooLarge:  9 << 20,
-		Scopes:    true,
-		Standby:   true,
-		Lag:       true,
-		State:     true,
-		Published: true,
-		Partition: true,
+		TooLarge: 9 << 20,
 	})
 }
 

@@ -182,7 +182,7 @@ func (s Set) Steps(d schema.Dialect) ([]Step, error) {
 	case dialect.SQLite:
 		dir = "sqlite"
 	default:
-		return nil, fmt.Errorf("no tables for %s", d.Name())
+		return nil, fmt.Errorf("no tables for %s: use PostgreSQL or SQLite", d.Name())
 	}
 	entries, err := fs.ReadDir(s.Files, dir) // sorted by name
 	if err != nil {

@@ -33,7 +33,7 @@ func beside(t *testing.T, p uow.Provider) uow.Provider {
 }
 
 func TestProvider(t *testing.T) {
-	uowtest.Run(t, uowtest.Harness{
+	uowtest.Run(t, uowtest.Config{
 		Open:   func(t *testing.T) uow.Provider { return open(t) },
 		Beside: beside,
 		InUse:  func(p uow.Provider) int { return int(postgres.Pool(p).Stat().AcquiredConns()) },

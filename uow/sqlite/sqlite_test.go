@@ -30,7 +30,7 @@ func open(t *testing.T, path string) uow.Provider {
 
 func TestProvider(t *testing.T) {
 	paths := map[uow.Provider]string{}
-	uowtest.Run(t, uowtest.Harness{
+	uowtest.Run(t, uowtest.Config{
 		Open: func(t *testing.T) uow.Provider {
 			path := filepath.Join(t.TempDir(), "test.db")
 			p := open(t, path)

@@ -1,4 +1,6 @@
-// Package uowtest is the suite that every provider of units of work passes.
+// Package uowtest is the suite that every provider of units of work passes. It is of use for a
+// provider that reaches PostgreSQL or SQLite in another way, such as through a driver of your
+// own; other databases can't be added from outside, as docs/guides/writing-an-adapter.md says.
 package uowtest
 
 import (
@@ -15,12 +17,13 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/suitetest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
-// Harness is what the suite needs to know of a provider.
-type Harness struct {
+// Config is what the suite needs to know of a provider. All of it is required.
+type Config struct {
 	// Open opens a provider on an empty database and closes it after the test.
 	Open func(t *testing.T) uow.Provider
 	// Beside opens the same database once more, as another process does, and closes
@@ -30,8 +33,9 @@ type Harness struct {
 	InUse func(p uow.Provider) int
 }
 
-// Run runs the suite.
-func Run(t *testing.T, h Harness) {
+// Run runs the suite as subtests of t. Of each that fails the log says its contract, what
+// can't be kept without it, and what to do.
+func Run(t *testing.T, c Config) {
 	tests := map[string]func(*testing.T, *fixture){
 		"Commit":                      testCommit,
 		"CommitOfNothing":             testCommitOfNothing,
@@ -57,17 +61,17 @@ func Run(t *testing.T, h Harness) {
 		"SignalsAreHeard":             testSignals,
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			f := &fixture{h: h, p: h.Open(t)}
+		suitetest.Check(t, name, contracts[name], func(t *testing.T) {
+			f := &fixture{h: c, p: c.Open(t)}
 			f.exec(t, "CREATE TABLE things (id text PRIMARY KEY, n integer NOT NULL)")
 			test(t, f)
-			require.Eventually(t, func() bool { return h.InUse(f.p) == 0 }, 10*time.Second, 5*time.Millisecond, "a connection was not returned")
+			require.Eventually(t, func() bool { return c.InUse(f.p) == 0 }, 10*time.Second, 5*time.Millisecond, "a connection was not returned")
 		})
 	}
 }
 
 type fixture struct {
-	h Harness
+	h Config
 	p uow.Provider
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/broker/nats/embedded"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +52,7 @@ func TestConformance(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
 	var running *embedded.Broker
-	brokertest.Run(t, brokertest.Harness{
+	adaptertest.Run(t, "broker/nats/embedded", brokertest.Config{
 		Open: func(t *testing.T) broker.Broker {
 			mu.Lock()
 			defer mu.Unlock()
@@ -69,12 +70,7 @@ func TestConformance(t *testing.T) {
 				running = nil
 			}}
 		},
-		TooLarge:  9 << 20,
-		Standby:   true,
-		Lag:       true,
-		State:     true,
-		Published: true,
-		Partition: true,
+		TooLarge: 9 << 20,
 	})
 }
 

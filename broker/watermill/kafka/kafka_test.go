@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/waybill-go/waybill/broker"
-	"github.com/waybill-go/waybill/broker/brokertest"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/broker/watermill/kafka"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 )
 
 func TestMain(m *testing.M) {
@@ -31,15 +32,13 @@ func server(t *testing.T) string {
 // The suite of all brokers, on the real Kafka. The stock subscriber hands out one message
 // of a partition at a time.
 func TestBroker(t *testing.T) {
-	brokertest.Run(t, brokertest.Harness{
+	adaptertest.Run(t, "broker/watermill/kafka", brokertest.Config{
 		Open: func(t *testing.T) broker.Broker {
 			b, err := kafka.Open(kafka.Config{Addresses: []string{server(t)}})
 			require.NoError(t, err)
 			return b
 		},
 		TooLarge: 2 << 20,
-		OneOut:   true,
-		State:    true,
 	})
 }
 

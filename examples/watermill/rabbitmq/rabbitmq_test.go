@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/broker/brokertest"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/examples/ordering/ordering"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -34,32 +35,29 @@ func open(t *testing.T, c rabbitmq.Config) *rabbitmq.Broker {
 	return b
 }
 
-func suite(t *testing.T, server *servertest.Server, c rabbitmq.Config, h brokertest.Harness) {
+func suite(t *testing.T, server *servertest.Server, name string, c rabbitmq.Config) {
 	c.URL = server.URL
-	h.Open = func(t *testing.T) broker.Broker { return open(t, c) }
-	h.Declare = func(t *testing.T, topic, group string) {
-		b := open(t, c)
-		defer func() { require.NoError(t, b.Close(context.Background())) }()
-		require.NoError(t, b.Declare(topic, group))
-	}
-	brokertest.Run(t, h)
+	adaptertest.Run(t, name, brokertest.Config{
+		Open: func(t *testing.T) broker.Broker { return open(t, c) },
+		Stop: func(t *testing.T) func() { return server.Kill(t) },
+		CreateGroup: func(t *testing.T, topic, group string) {
+			b := open(t, c)
+			defer func() { require.NoError(t, b.Close(context.Background())) }()
+			require.NoError(t, b.Declare(topic, group))
+		},
+	})
 }
 
 // The suite of all adapters, with a kill of the server under load (S1-12, F-28, F-29).
 func TestBroker_S1_12_F_28_F_29(t *testing.T) {
 	server := servertest.Start(t, "rabbitmq")
-	suite(t, server, rabbitmq.Config{Subscriptions: 100}, brokertest.Harness{
-		Stop: func(t *testing.T) func() { return server.Kill(t) },
-	})
+	suite(t, server, "examples/watermill/rabbitmq", rabbitmq.Config{Subscriptions: 100})
 }
 
 // In order, one message at a time.
 func TestOrdered_S1_12_F_28_F_29(t *testing.T) {
 	server := servertest.Start(t, "rabbitmq")
-	suite(t, server, rabbitmq.Config{Ordered: true}, brokertest.Harness{
-		Stop:   func(t *testing.T) func() { return server.Kill(t) },
-		OneOut: true, Standby: true,
-	})
+	suite(t, server, "examples/watermill/rabbitmq, Ordered", rabbitmq.Config{Ordered: true})
 	_, err := rabbitmq.Open(t.Context(), rabbitmq.Config{Ordered: true, Subscriptions: 2})
 	require.ErrorContains(t, err, "ordered goes with one subscription")
 }

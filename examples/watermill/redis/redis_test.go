@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/brokertest"
+	"github.com/waybill-go/waybill/internal/adaptertest"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/examples/watermill/internal/servertest"
@@ -20,16 +21,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // The suite of all adapters, with a kill of the server under load (S1-12, F-29).
 func TestBroker_S1_12_F_29(t *testing.T) {
 	server := servertest.Start(t, "redis")
-	brokertest.Run(t, brokertest.Harness{
+	adaptertest.Run(t, "examples/watermill/redis", brokertest.Config{
 		Open: func(t *testing.T) broker.Broker {
 			b, err := redis.Open(redis.Config{URL: server.URL, MaxIdle: 5 * time.Second})
 			require.NoError(t, err)
 			return b
 		},
-		Stop:       func(t *testing.T) func() { return server.Kill(t) },
-		AutoTopics: true,
-		// A subscription reads ahead, and what it read stays with it.
-		OneOut: true,
+		Stop: func(t *testing.T) func() { return server.Kill(t) },
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/suitetest"
 	"github.com/waybill-go/waybill/subscription/dedup"
 )
 
@@ -25,50 +28,35 @@ var names = []string{"plain", "with space", "a.b", ".", "*", ">", "a/b", "a=b", 
 
 // RunDocuments checks a store of documents, as subtests of t. Each call of open
 // gives one more client of the same store, which may hold other keys than the
-// suite's.
+// suite's. Of each subtest that fails the log says its contract, what breaks without
+// it, and what to do.
 func RunDocuments(t *testing.T, open func(t *testing.T) dedup.Documents) {
-	for name, check := range map[string]func(ctx context.Context, one, other dedup.Documents) error{
-		"Missing":                        missing,
-		"CreatedOnce":                    createdOnce,
-		"ConcurrentUpdateFails":          concurrentUpdateFails,
-		"OldRevisionFails":               oldRevisionFails,
-		"GetReturnsDeepCopy":             deepCopy,
-		"KeysAreDifferent":               keysAreDifferent,
-		"BytesAreKept":                   bytesAreKept,
-		"OfManyWritersOneWinsEachChange": manyWriters,
-		"EmptyKeyIsRefused": func(ctx context.Context, one, _ dedup.Documents) error {
-			if _, _, err := one.Get(ctx, ""); err == nil {
-				return errors.New("get: the empty key was taken")
-			}
-			if _, err := one.Swap(ctx, "", []byte("x"), ""); err == nil {
-				return errors.New("swap: the empty key was taken")
-			}
-			return nil
-		},
-		"DoneContext": func(ctx context.Context, one, _ dedup.Documents) error {
-			ctx, cancel := context.WithCancel(ctx)
-			cancel()
-			if _, _, err := one.Get(ctx, "x"); err == nil {
-				return errors.New("get: no error")
-			}
-			if _, err := one.Swap(ctx, "x", []byte("x"), ""); err == nil || errors.Is(err, dedup.ErrConflict) {
-				return errors.New("swap: no error, or a conflict")
-			}
-			return nil
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for name, check := range documents {
+		suitetest.Check(t, name, check.contract, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			defer cancel()
-			require.NoError(t, check(ctx, open(t), open(t)))
+			require.NoError(t, check.run(ctx, open(t), open(t)))
 		})
 	}
+}
+
+// CheckDocuments says what is wrong with a store of documents, of which one and other
+// are clients: each check of [RunDocuments] that fails, by its name.
+func CheckDocuments(ctx context.Context, one, other dedup.Documents) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(documents)) {
+		check := documents[name]
+		if err := check.run(ctx, one, other); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w\n%s", name, err, check.contract))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // RunProcessed checks a store of processed ids, as subtests of t. Each call of
 // open gives one more client of the same store.
 func RunProcessed(t *testing.T, open func(t *testing.T) dedup.Processed) {
-	t.Run("Contract", func(t *testing.T) {
+	suitetest.Check(t, "Contract", processed, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
 		require.NoError(t, CheckProcessed(ctx, open(t), open(t)))
@@ -131,6 +119,28 @@ func CheckProcessed(ctx context.Context, one, other dedup.Processed) error {
 	}
 	if _, err := one.Has(done, run); err == nil {
 		return errors.New("has: no error with a context that is done: nobody has said no")
+	}
+	return nil
+}
+
+func emptyKey(ctx context.Context, one, _ dedup.Documents) error {
+	if _, _, err := one.Get(ctx, ""); err == nil {
+		return errors.New("get: the empty key was taken")
+	}
+	if _, err := one.Swap(ctx, "", []byte("x"), ""); err == nil {
+		return errors.New("swap: the empty key was taken")
+	}
+	return nil
+}
+
+func doneContext(ctx context.Context, one, _ dedup.Documents) error {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, _, err := one.Get(ctx, "x"); err == nil {
+		return errors.New("get: no error")
+	}
+	if _, err := one.Swap(ctx, "x", []byte("x"), ""); err == nil || errors.Is(err, dedup.ErrConflict) {
+		return errors.New("swap: no error, or a conflict")
 	}
 	return nil
 }

@@ -2,6 +2,9 @@ package deduptest_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -112,3 +115,96 @@ func TestCheckProcessed_S0_15_C_35_RefusesCachedNegativeReads(t *testing.T) {
 	}
 	require.Error(t, deduptest.CheckProcessed(t.Context(), &deduptest.Memory{}, &deduptest.Memory{}), "two stores")
 }
+
+// overwriting takes every change for one of the latest revision.
+type overwriting struct{ *deduptest.Memory }
+
+func (o overwriting) Swap(ctx context.Context, key string, value []byte, _ string) (string, error) {
+	for {
+		_, revision, err := o.Get(ctx, key)
+		if err != nil {
+			return "", err
+		}
+		next, err := o.Memory.Swap(ctx, key, value, revision)
+		if !errors.Is(err, dedup.ErrConflict) {
+			return next, err
+		}
+	}
+}
+
+// hashing calls revisions by their content.
+type hashing struct {
+	*deduptest.Memory
+	mu sync.Mutex
+}
+
+func (h *hashing) Get(ctx context.Context, key string) ([]byte, string, error) {
+	value, revision, err := h.Memory.Get(ctx, key)
+	if revision != "" {
+		revision = fmt.Sprintf("%x", sha256.Sum256(value))
+	}
+	return value, revision, err
+}
+
+func (h *hashing) Swap(ctx context.Context, key string, value []byte, revision string) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, is, err := h.Get(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if is != revision {
+		return "", dedup.ErrConflict
+	}
+	_, own, err := h.Memory.Get(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if _, err := h.Memory.Swap(ctx, key, value, own); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(value)), nil
+}
+
+// folding has one document for keys that differ in case.
+type folding struct{ *deduptest.Memory }
+
+func (f folding) Get(ctx context.Context, key string) ([]byte, string, error) {
+	return f.Memory.Get(ctx, strings.ToLower(key))
+}
+
+func (f folding) Swap(ctx context.Context, key string, value []byte, revision string) (string, error) {
+	return f.Memory.Swap(ctx, strings.ToLower(key), value, revision)
+}
+
+// S0-16, C-36: each way of losing a change is refused by the checks that are about it, and
+// by no others; the error says the contract, what breaks and what to do.
+func TestCheckDocuments_S0_16_C_36_SaysWhatIsBroken(t *testing.T) {
+	for name, is := range map[string]struct {
+		store dedup.Documents
+		fails []string
+		says  string
+	}{
+		"as it should be":     {&deduptest.Memory{}, nil, ""},
+		"the last one wins":   {overwriting{&deduptest.Memory{}}, []string{"ConcurrentUpdateFails", "CreatedOnce", "OldRevisionFails"}, "what to do: let the store itself compare"},
+		"revisions by hash":   {&hashing{Memory: &deduptest.Memory{}}, []string{"OldRevisionFails"}, "not a hash of the content"},
+		"keys without a case": {folding{&deduptest.Memory{}}, []string{"KeysAreDifferent"}, "without it: two entities share one state."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := deduptest.CheckDocuments(t.Context(), is.store, is.store)
+			var fails []string
+			if err != nil {
+				for _, m := range failed.FindAllStringSubmatch(err.Error(), -1) {
+					if m[1] != "OfManyWritersOneWinsEachChange" { // Fails where they happen to meet.
+						fails = append(fails, m[1])
+					}
+				}
+				require.ErrorContains(t, err, is.says)
+				require.LessOrEqual(t, len(fails), strings.Count(err.Error(), "\ncontract: "))
+			}
+			require.Equal(t, is.fails, fails, "%v", err)
+		})
+	}
+}
+
+var failed = regexp.MustCompile(`(?m)^([A-Z]\w+): `)
