@@ -30,7 +30,7 @@ func TestGuarantees_ShowTheTable(t *testing.T) {
 
 var (
 	suite = regexp.MustCompile(`\bbrokertest\.Run\(`)
-	run   = regexp.MustCompile(`\badapters\.Run\(t, "?([^"]*?)"?, `)
+	run   = regexp.MustCompile(`\badaptertest\.Run\(t, "?([^"]*?)"?, `)
 )
 
 // Nobody runs the suite with anything else, and every row is run: what is declared can't be
