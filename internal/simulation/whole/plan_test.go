@@ -1,0 +1,53 @@
+package whole
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/subscription"
+)
+
+// plan is what a seed decides before anything happens.
+type plan struct {
+	seed  uint64
+	epoch time.Time
+
+	acts      int // that are chosen by chance; then everything is there and comes to an end
+	processes int // at the begin
+	keys      int
+	units     int // at most
+	kills     int // at most
+	lanes     int
+	batch     int
+	policy    subscription.Policy
+	fine      bool // statements within a transaction wait for their turn, too
+	trips     bool // handlers write in round trips of their own
+	tally     bool // and change an aggregate
+	poison    string
+	poisoned  int64
+	// In a hundred.
+	faults int // requests that don't go well
+	slow   int // acts that let time pass
+	moves  int // acts that change the group, or what is there
+}
+
+func planOf(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 5))
+	p := plan{
+		seed: seed, acts: 60 + r.IntN(160), processes: 1 + r.IntN(3), keys: 1 + r.IntN(4), units: 3 + r.IntN(10), kills: r.IntN(3),
+		lanes: 1 + r.IntN(3), batch: 1 + 2*r.IntN(2), policy: subscription.Policy(r.IntN(2)),
+		fine: r.IntN(4) == 0, trips: r.IntN(3) == 0, tally: r.IntN(3) == 0, poisoned: 1 + r.Int64N(3),
+		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 2, 6}[r.IntN(3)],
+	}
+	p.poison = []string{"", "", "", "fails", "hopeless", "later", "panics", "deadly"}[r.IntN(8)]
+	return p
+}
+
+func (p plan) outbox() outbox.Config {
+	return outbox.Config{
+		Lease: lease, PublishTimeout: time.Second, PollInterval: 500 * time.Millisecond, MaxPollInterval: time.Second, Calls: 2, BatchSize: 5,
+		Retry:     outbox.RetryPolicy{MaxAttempts: 1000, BaseDelay: 300 * time.Millisecond, MaxBackoff: time.Second},
+		Retention: outbox.Retention{Every: 5 * time.Second},
+	}
+}

@@ -1,0 +1,161 @@
+package whole
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/simulation/kit"
+)
+
+const (
+	ordinary = 60
+	longRun  = 20_000
+	cleanUp  = 5 // schedules between two collections of garbage
+	longest  = 20 * time.Second
+)
+
+// inside is set in the program in which schedules run: see patches.
+const inside = "WAYBILL_WHOLE"
+
+// outcome is what is left of a schedule.
+type outcome struct {
+	wrongs []string
+	acts   []act
+	trace  string
+	units  int
+	kills  int
+	doubly int // messages that came more than once
+}
+
+// simulate runs a schedule: that of a plan's seed, or the recorded one.
+func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) (o outcome) {
+	t.Helper()
+	db, err := openDatabase(t.TempDir(), template)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.close()) }()
+	synctest.Test(t, func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, p.seed)
+		p.epoch = time.Now()
+		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}}
+		w.group.share(0)
+		for part := range parts {
+			w.group.acked[part] = map[int]bool{}
+		}
+		if tell {
+			w.trace = &strings.Builder{}
+		}
+		d := &director{w: w, random: rand.New(rand.NewPCG(p.seed, 7)), replays: recorded != nil, recorded: recorded}
+		d.run()
+		w.judge()
+		o = outcome{wrongs: w.wrongs, acts: w.acts, units: len(w.ops)}
+		for _, proc := range w.procs {
+			if proc.killed {
+				o.kills++
+			}
+		}
+		for _, log := range w.group.log {
+			for _, s := range log {
+				if s.given > 1 {
+					o.doubly++
+				}
+			}
+		}
+		if tell {
+			o.trace = w.trace.String()
+		}
+	})
+	return o
+}
+
+// C-91, C-92, C-93, C-96: units of work, relays and subscriptions together, in whatever order
+// statements, answers, messages, kills, rebalances, outages, retries and operators come: what a
+// caller was told is so, each effect is there once, per key in order, nothing is lost, and
+// nothing stands still.
+func TestWhole_Schedules(t *testing.T) {
+	if os.Getenv(inside) == "" {
+		t.Log(run(t, program(t), "TestWhole_Schedules"))
+		return
+	}
+	n := uint64(ordinary)
+	if long() {
+		n = longRun
+	}
+	first, n := kit.Number(t, "WAYBILL_FIRST", 0), kit.Number(t, "WAYBILL_SCHEDULES", n)
+	file, begin := template(t), kit.Processor(t)
+	var sum struct{ schedules, acts, units, kills, doubly int }
+	for seed := first; seed < first+n; seed++ {
+		o := simulate(t, file, planOf(seed), nil, false)
+		if len(o.wrongs) > 0 {
+			t.Fatal(report(t, file, seed, o))
+		}
+		sum.schedules++
+		sum.acts += len(o.acts)
+		sum.units += o.units
+		sum.kills += o.kills
+		sum.doubly += o.doubly
+		if seed%cleanUp == 0 {
+			runtime.GC()
+		}
+	}
+	fmt.Printf("%+v in %v of a processor\n", sum, (kit.Processor(t) - begin).Round(time.Millisecond))
+}
+
+// run runs a test in the program.
+func run(t *testing.T, program, test string, more ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "-test.run="+test+"$", "-test.timeout=0", "-test.v")
+	cmd.Env = append(append(os.Environ(), inside+"=1"), more...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// kind is what a violation begins with.
+func kind(wrong string) string {
+	word, _, _ := strings.Cut(wrong, ":")
+	return word
+}
+
+// smaller is the smallest schedule that was found which fails in the same way.
+func smaller(t *testing.T, file []byte, seed uint64, bad outcome) []act {
+	t.Helper()
+	want := kind(bad.wrongs[0])
+	return kit.Shrink(bad.acts, longest, func(acts []act) ([]act, bool) {
+		o := simulate(t, file, planOf(seed), acts, false)
+		return o.acts, slices.ContainsFunc(o.wrongs, func(what string) bool { return kind(what) == want })
+	})
+}
+
+func report(t *testing.T, file []byte, seed uint64, bad outcome) string {
+	t.Helper()
+	acts := smaller(t, file, seed, bad)
+	return fmt.Sprintf("seed %d: %s\n%d acts of %d are enough:\n%s\nRun it with WAYBILL_SEED=%d go test ./internal/simulation/whole -run OneSeed -v",
+		seed, strings.Join(bad.wrongs, "\n"), len(acts), len(bad.acts), lines(acts), seed)
+}
+
+// WAYBILL_SEED has one schedule run, and told.
+func TestWhole_OneSeed(t *testing.T) {
+	if os.Getenv(inside) == "" {
+		t.Log(run(t, program(t), "TestWhole_OneSeed"))
+		return
+	}
+	seed, file := kit.Number(t, "WAYBILL_SEED", 17), template(t)
+	o := simulate(t, file, planOf(seed), nil, true)
+	t.Logf("%+v\n%s", planOf(seed), o.trace)
+	if len(o.wrongs) > 0 {
+		acts := smaller(t, file, seed, o)
+		small := simulate(t, file, planOf(seed), acts, true)
+		t.Fatalf("%s\n%d acts of %d are enough:\n%s\n%s", strings.Join(o.wrongs, "\n"), len(acts), len(o.acts), small.trace, strings.Join(small.wrongs, "\n"))
+	}
+}
