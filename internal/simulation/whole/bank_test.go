@@ -89,13 +89,17 @@ func (w *world) unit(p *process, n int) {
 			}
 			return nil
 		})
+		lost, isUnknown := errors.AsType[*uow.CommitUnknownError](err)
+		var answer uow.Outcome
+		if isUnknown {
+			answer, _ = lost.Resolve(ctx)
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		_, isUnknown := errors.AsType[*uow.CommitUnknownError](err)
 		switch {
-		case err == nil:
+		case err == nil || answer == uow.Committed:
 			o.fate = done
-		case !isUnknown && !p.killed:
+		case !isUnknown && !p.killed || answer == uow.NotCommitted:
 			o.fate = undone
 		}
 		w.say("unit %s of %v: %v", id, o.accounts, err)
@@ -182,7 +186,7 @@ func (p *process) mood(e Moved) error {
 	name := fmt.Sprint(e.Account, " ", e.Number)
 	w.tried[name]++
 	poisoned := !w.healed && w.plan.poison != "" && e.Account == account(0) && e.Number == w.plan.poisoned
-	kills := poisoned && w.plan.poison == "deadly" && w.deaths < 2
+	kills := poisoned && w.plan.poison == "deadly"
 	if kills {
 		w.deaths++
 	}

@@ -41,6 +41,7 @@ type member struct {
 	w    *world
 	p    *process
 	gone bool
+	lost bool // its process doesn't know that it has joined
 }
 
 // give makes a member, or nobody, the owner of a part.
@@ -142,6 +143,11 @@ func (b bus) Consume(ctx context.Context, _, _ string) (broker.Consumer, error) 
 		g.members = append(g.members, m)
 		g.share(0)
 	}})
+	if err != nil {
+		b.w.mu.Lock()
+		defer b.w.mu.Unlock()
+		m.lost = true
+	}
 	return m, err
 }
 

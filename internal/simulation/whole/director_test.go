@@ -27,6 +27,9 @@ func (d *director) run() {
 		for range w.plan.processes {
 			w.do(act{verb: start})
 		}
+		for all := w.waiting(false); w.plan.warm && len(all) > 0; all = w.waiting(false) {
+			w.do(act{answer, all[0].p.number, all[0].kind, all[0].n})
+		}
 		for range w.plan.acts {
 			d.step()
 		}
@@ -145,7 +148,7 @@ const (
 func (w *world) drain() {
 	w.say("everything is there from now on")
 	w.mu.Lock()
-	w.away, w.healed = [2]bool{}, true
+	w.away, w.healed = [2]bool{}, w.plan.poison != "deadly"
 	w.mu.Unlock()
 	for _, r := range w.waiting(true) {
 		w.answer(r, drop)
@@ -169,6 +172,10 @@ func (w *world) drain() {
 			return
 		}
 		atOnce = 0
+		w.bury()
+		if w.parked() {
+			w.heal()
+		}
 		if w.parked() && time.Since(replayed) > 3*time.Second {
 			replayed = time.Now()
 			w.operate(w.alive()[0], replay)
@@ -181,6 +188,13 @@ func (w *world) drain() {
 		time.Sleep(wait) //nolint:forbidigo // in a bubble
 	}
 	w.wrong("unfinished: %s", w.left())
+}
+
+// heal has no handler fail any more.
+func (w *world) heal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.healed = true
 }
 
 // dropGhosts: what nobody waits for, and didn't happen late, never does.

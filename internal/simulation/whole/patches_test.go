@@ -1,6 +1,7 @@
 package whole
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/waybill-go/waybill/internal/simulation/kit"
@@ -24,9 +25,51 @@ const turns = `package subscription
 
 import (
 	"context"
+	"os"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/waybill-go/waybill/uow"
 )
+
+var leftOut = os.Getenv("WAYBILL_WITHOUT")
+
+func off(rule string) bool { return leftOut == rule }
+
+type apartKey struct{}
+
+// apart says that somebody else claims the messages.
+func apart(ctx context.Context) bool { return ctx.Value(apartKey{}) != nil }
+
+// claimsApart handles messages, and claims them in a transaction before or behind that.
+func (r *Runner) claimsApart(ctx context.Context, all []work) error {
+	claim := func() error { return r.do(ctx, r.home(all[0].message).claim(messagesOf(all))...) }
+	if off("INBOXFIRST") {
+		if err := claim(); err != nil {
+			return err
+		}
+	}
+	if err := r.handle(context.WithValue(ctx, apartKey{}, true), all...); err != nil || off("INBOXFIRST") {
+		return err
+	}
+	return claim()
+}
+
+func none(statements []uow.Statement, ctx context.Context) []uow.Statement {
+	if apart(ctx) {
+		return nil
+	}
+	return statements
+}
+
+// without leaves conditions out of a statement, and keeps its arguments.
+func without(rule, condition, query string) string {
+	if !off(rule) {
+		return query
+	}
+	return strings.Replace(query, condition, "? <> ''", 1)
+}
 
 // turn is a lock, for many or for one.
 type turn struct {
@@ -71,11 +114,71 @@ func (t *turn) RUnlock() { t.leave(func() { t.readers-- }) }
 // chance is a number that depends on nothing but the bubble's time.
 func chance() float64 { return float64(time.Now().UnixNano()%9973) / 9973 }
 
-var _ context.Context
 `
+
+// offs is what patches of other packages need.
+const offs = `
+
+import "os"
+
+var leftOut = os.Getenv("WAYBILL_WITHOUT")
+
+func off(rule string) bool { return leftOut == rule }
+`
+
+// rules are the switches: each leaves a rule out.
+var rules = map[string][]kit.Patch{
+	"ACKFIRST": {{
+		File: "../../../subscription/lanes.go", Old: "\tctx, cancel := s.unlessLost(m)\n\ts.mu.Unlock()\n",
+		New: "\tctx, cancel := s.unlessLost(m)\n\tif off(\"ACKFIRST\") {\n\t\ts.settled = append(s.settled, m.deliveries...)\n\t\tsignal(s.acks)\n\t}\n\ts.mu.Unlock()\n",
+	}},
+	"INBOXFIRST": {{
+		File: "../../../subscription/handle.go", Old: "\treturn protect(func() error {\n\t\t// The metadata",
+		New: "\tif (off(\"INBOXFIRST\") || off(\"INBOXLAST\")) && !apart(ctx) {\n\t\treturn r.claimsApart(ctx, all)\n\t}\n\treturn protect(func() error {\n\t\t// The metadata",
+	}},
+	"INBOXLAST": {{
+		File: "../../../subscription/handle.go", Old: "r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...)", New: "r.guard(unit, none(r.home(all[0].message).claim(messagesOf(all)), ctx)...)",
+	}},
+	"NOHELD": {{
+		File: "../../../subscription/inbox.go", Old: "\treturn uow.Statement{\n\t\tQuery: claim{",
+		New: "\tquery = without(\"NOHELD\", \"NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND \"+holding+\")\", query)\n\treturn uow.Statement{\n\t\tQuery: claim{",
+	}},
+	"NOWAIT": {{
+		File: "../../../subscription/lanes.go", Old: "\tcase failed, delayed:\n",
+		New: "\tcase failed, delayed:\n\t\tif off(\"NOWAIT\") && len(q.messages) > 1 {\n\t\t\tq.messages = append(slices.Clone(q.messages[1:]), m)\n\t\t\ts.ready <- q\n\t\t\tbreak\n\t\t}\n",
+	}},
+	"NOACKAGAIN": {{
+		File: "../../../subscription/session.go", Old: "\t\tif err != nil {\n\t\t\t// Nobody can", New: "\t\tif off(\"NOACKAGAIN\") {\n\t\t\terr = nil\n\t\t}\n\t\tif err != nil {\n\t\t\t// Nobody can",
+	}},
+	"NOTMINE": {{
+		File: "../../../subscription/letters.go", Old: "due_at = NULL WHERE id = ? AND run = ? AND \"+goesOn+\n", New: "due_at = NULL WHERE id = ? AND \"+without(\"NOTMINE\", \"run = ? AND \"+goesOn, \"run = ? AND \"+goesOn)+\n",
+	}},
+	"NOTCAREFUL": {{
+		File: "../../../subscription/handle.go", Old: "m.parked != nil || r.presence.careful() {", New: "m.parked != nil || r.presence.careful() && !off(\"NOTCAREFUL\") {",
+	}},
+	"RETRYUNKNOWN": {{
+		File: "../../../uow/unit.go", Old: "ok && unknown != nil {\n\t\treturn false", New: "ok && unknown != nil {\n\t\treturn off(\"RETRYUNKNOWN\")",
+	}},
+	"OUTBOXAPART": {{
+		File: "../../../uow/commit.go", Old: "\tif len(rows) > 0 {\n",
+		New: "\tif off(\"OUTBOXAPART\") && !p.session.Began() {\n\t\ttext, _ := outboxdb.Insert(rows).AppendQuery(p.provider.DB().QueryGen(), nil)\n\t\tif _, err := p.provider.DB().DB.ExecContext(ctx, string(text)); err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t} else if len(rows) > 0 {\n",
+	}},
+	"NOVERSION": {{
+		File: "../../../repository/document.go", Old: "bun.SafeQuery(updateDocument,", New: "bun.SafeQuery(unversioned(updateDocument),",
+	}},
+}
 
 // program builds this package's tests with all patches.
 func program(t *testing.T) string {
 	t.Helper()
-	return kit.Build(t, always, map[string]string{"../../../subscription/simulation.go": turns})
+	all := slices.Clone(always)
+	for _, patches := range rules {
+		all = append(all, patches...)
+	}
+	return kit.Build(t, all, map[string]string{
+		"../../../subscription/simulation.go": turns,
+		"../../../uow/simulation.go":          "package uow" + offs,
+		"../../../repository/simulation.go": "package repository\n\nimport \"strings\"" + offs +
+			"\nfunc unversioned(query string) string {\n\tif off(\"NOVERSION\") {\n\t\treturn strings.Replace(query, \"version = ? AND unit\", \"version > 0 * ? AND unit\", 1)\n\t}\n\treturn query\n}\n",
+	})
 }

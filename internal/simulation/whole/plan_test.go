@@ -21,6 +21,7 @@ type plan struct {
 	lanes     int
 	batch     int
 	policy    subscription.Policy
+	warm      bool // what is started at the begin is up before anything else happens
 	fine      bool // statements within a transaction wait for their turn, too
 	trips     bool // handlers write in round trips of their own
 	tally     bool // and change an aggregate
@@ -35,10 +36,10 @@ type plan struct {
 func planOf(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 5))
 	p := plan{
-		seed: seed, acts: 60 + r.IntN(160), processes: 1 + r.IntN(3), keys: 1 + r.IntN(4), units: 3 + r.IntN(10), kills: r.IntN(3),
+		seed: seed, acts: 80 + r.IntN(240), processes: 1 + r.IntN(3), keys: 1 + r.IntN(4), units: 3 + r.IntN(10), kills: r.IntN(3),
 		lanes: 1 + r.IntN(3), batch: 1 + 2*r.IntN(2), policy: subscription.Policy(r.IntN(2)),
 		fine: r.IntN(4) == 0, trips: r.IntN(3) == 0, tally: r.IntN(3) == 0, poisoned: 1 + r.Int64N(3),
-		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 2, 6}[r.IntN(3)],
+		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 3, 10}[r.IntN(3)], warm: r.IntN(4) != 0,
 	}
 	p.poison = []string{"", "", "", "fails", "hopeless", "later", "panics", "deadly"}[r.IntN(8)]
 	return p

@@ -247,12 +247,12 @@ func (w *world) alive() (all []*process) {
 	return all
 }
 
-// bury has the group find that members are dead.
+// bury has the group find that members are dead, or never knew that they are.
 func (w *world) bury() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range slices.Clone(w.group.members) {
-		if m.p.killed {
+		if m.p.killed || m.lost {
 			w.group.expel(m)
 		}
 	}
