@@ -1,14 +1,9 @@
 package simulation
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 // patch replaces a text of the relay. Where the text isn't there any more, the rule is
@@ -33,6 +28,8 @@ var without = map[string][]patch{
 	"WANTLISTS":   {{"fetch.go", "\tif k.rest == 0 || from < k.rest {\n", "\tif !off(\"WANTLISTS\") && (k.rest == 0 || from < k.rest) {\n"}},
 	"BACKLOST":    {{"choose.go", "\t\tt.relist(k, f.back)\n", "\t\tif !off(\"BACKLOST\") {\n\t\t\tt.relist(k, f.back)\n\t\t} else if len(f.back) > 0 {\n\t\t\tt.cut(k, 0)\n\t\t\tk.rest, k.want = f.back[0].seq, false\n\t\t}\n"}},
 	"KEEPBUF":     {{"choose.go", "\t\tt.block(k, f.waits)\n", "\t\tif !off(\"KEEPBUF\") {\n\t\t\tt.block(k, f.waits)\n\t\t}\n"}},
+	"TWOREADERS":  {{"read.go", "\t\t\tl.track.fetched(", "\t\t\tif off(\"TWOREADERS\") {\n\t\t\t\tl.mu.Unlock()\n\t\t\t\ttime.Sleep(1200 * time.Millisecond)\n\t\t\t\tl.mu.Lock()\n\t\t\t\tl.track.pokeAll()\n\t\t\t\tl.mu.Unlock()\n\t\t\t\t_, _ = l.looks(hard)\n\t\t\t\tl.mu.Lock()\n\t\t\t}\n\t\t\tl.track.fetched("}},
+	"KNOWNLATE":   {{"breaker.go", "t.known != 0 && t.known < c.began && !b.lane.open()", "t.known != 0 && (t.known < c.began || off(\"KNOWNLATE\")) && !b.lane.open()"}},
 	"PAYALL":      {{"settle.go", "row.means == quiet && (h.answered || h.convicts)", "row.means == quiet && (h.answered || h.convicts || off(\"PAYALL\"))"}},
 	"PAYTOPIC":    {{"settle.go", "\tt.follow(o, was, open)\n", "\tif lane && off(\"PAYTOPIC\") {\n\t\tfor _, h := range topics {\n\t\t\th.convicts = true\n\t\t}\n\t}\n\tt.follow(o, was, open)\n"}},
 	"NOBODY":      {{"breaker.go", "return !c.probe && c.count >= mostSilent", "return !off(\"NOBODY\") && !c.probe && c.count >= mostSilent"}},
@@ -70,30 +67,11 @@ func spoilt(rows []QueueRow) []QueueRow {
 // broken builds this package's tests with a relay that can do without its rules.
 func broken(t *testing.T) (program string) {
 	t.Helper()
-	here, err := filepath.Abs("../relay")
-	require.NoError(t, err)
-	dir := t.TempDir()
-	texts := map[string]string{"off.go": spoiling}
-	for rule, patches := range without {
+	var all []simtest.Patch
+	for _, patches := range without {
 		for _, p := range patches {
-			if _, read := texts[p.file]; !read {
-				text, err := os.ReadFile(filepath.Join(here, p.file))
-				require.NoError(t, err)
-				texts[p.file] = string(text)
-			}
-			require.Equal(t, 1, strings.Count(texts[p.file], p.old), "%s: %s has not once:\n%s", rule, p.file, p.old)
-			texts[p.file] = strings.Replace(texts[p.file], p.old, p.new, 1)
+			all = append(all, simtest.Patch{File: "../relay/" + p.file, Old: p.old, New: p.new})
 		}
 	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for name, text := range texts {
-		to := filepath.Join(dir, fmt.Sprintf("x_%s", name))
-		require.NoError(t, os.WriteFile(to, []byte(text), 0o600))
-		overlay.Replace[filepath.Join(here, name)] = to
-	}
-	text, err := json.Marshal(overlay)
-	require.NoError(t, err)
-	path := filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(path, text, 0o600))
-	return build(t, "-overlay", path)
+	return simtest.Build(t, all, map[string]string{"../relay/off.go": spoiling})
 }

@@ -1,7 +1,9 @@
 package simulation
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -52,6 +54,9 @@ func (d *director) do(a act) { d.w.do(a) }
 // step chooses an act and does it.
 func (d *director) step() {
 	plan := d.w.plan
+	if plan.steer == meddling && d.chance(30) && d.meddle() {
+		return
+	}
 	switch p := d.random.IntN(100); {
 	case p < plan.slow:
 		d.pass()
@@ -111,6 +116,10 @@ func (d *director) call(c *call) {
 	switch {
 	case c.ghost:
 		v = []verb{store, store, drop}[d.random.IntN(3)]
+	case d.w.plan.steer == meddling && d.chance(40):
+		v = reject
+	case d.w.plan.steer == cutting && d.w.rows[c.seqs[0]].key == account(0):
+		v = []verb{ignore, ignore, ignore, reply}[d.random.IntN(4)]
 	case d.chance(d.w.plan.faults):
 		v = []verb{mumble, reject, reject, ignore, drop, drop, hang, reject, ignore, mumble, drop, reject, unfit}[d.random.IntN(13)]
 	case d.chance(60):
@@ -146,6 +155,37 @@ func (d *director) operator() {
 	}
 	seq := int64(1 + d.random.IntN(w.ids))
 	d.do(act{[]verb{skip, retry, hold, retry}[d.random.IntN(4)], name{n: seq}})
+}
+
+// meddle has an operator hold what is behind a row that failed, or skip what is held
+// behind one that is in hand; false if there is nothing of the kind.
+func (d *director) meddle() bool {
+	state := d.w.store.State()
+	inHand := map[int64]bool{}
+	for _, t := range state.Tokens {
+		for _, r := range t.Rows {
+			inHand[r.Seq] = true
+		}
+	}
+	for _, seq := range slices.Sorted(maps.Keys(state.Queue)) {
+		q := state.Queue[seq]
+		for _, behind := range slices.Sorted(maps.Keys(state.Queue)) {
+			next := state.Queue[behind]
+			switch {
+			case behind <= seq || next.Key != q.Key:
+			case inHand[seq] && next.Held && !inHand[behind]:
+				d.do(act{skip, name{n: behind}})
+				return true
+			case q.Failed && !inHand[seq] && !next.Held && !inHand[behind]:
+				d.do(act{hold, name{n: behind}})
+				return true
+			}
+			if behind > seq && next.Key == q.Key {
+				break // only the one that is next
+			}
+		}
+	}
+	return false
 }
 
 func (d *director) process() {

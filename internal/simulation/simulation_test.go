@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 const (
@@ -22,20 +22,10 @@ const (
 	// watched is how many schedules run under the race detector, where every step takes
 	// ten times as long and the order of goroutines is left to chance on purpose.
 	watched = 150
-	cleanUp = 25 // schedules between two collections of garbage
+	// oneSteered is beside how many schedules there is one in which something rare is likely.
+	oneSteered = 50
+	cleanUp    = 25 // schedules between two collections of garbage
 )
-
-// number is a variable of the environment.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	require.NoError(t, err, name)
-	return n
-}
 
 // total is what schedules did, together.
 type total struct{ schedules, acts, deliveries, duplicates, kills, abandoned int }
@@ -74,10 +64,15 @@ func TestSimulation_Schedules(t *testing.T) {
 	if long() {
 		n = most
 	}
-	first, n := number(t, "WAYBILL_FIRST", 0), number(t, "WAYBILL_SCHEDULES", n)
+	first, n := simtest.Number(t, "WAYBILL_FIRST", 0), simtest.Number(t, "WAYBILL_SCHEDULES", n)
 	if os.Getenv(shardVar) != "" {
 		begin := time.Now()
 		sum, seed, bad, failed := runAll(t, first, n)
+		if !failed && first+n < steered {
+			var rare total
+			rare, seed, bad, failed = runAll(t, steered+first/oneSteered, n/oneSteered)
+			sum.schedules += rare.schedules
+		}
 		if failed {
 			fmt.Println(report(t, seed, bad))
 			t.FailNow()
@@ -99,7 +94,7 @@ const shardVar = "WAYBILL_SHARD"
 // there are processors, as each uses one.
 func shards(t *testing.T, first, n uint64) {
 	t.Helper()
-	program := build(t)
+	program := simtest.Build(t, nil, nil)
 	each := (n + uint64(runtime.NumCPU()) - 1) / uint64(runtime.NumCPU())
 	var parts sync.WaitGroup
 	for at := uint64(0); at < n; at += each {
@@ -115,16 +110,6 @@ func shards(t *testing.T, first, n uint64) {
 		})
 	}
 	parts.Wait()
-}
-
-// build compiles this package's tests without the race detector.
-func build(t *testing.T, arguments ...string) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "simulation.test")
-	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"test", "-c", "-vet=off", "-o", program}, arguments...), ".")...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return program
 }
 
 // kind is what a violation begins with: an attempt to make a schedule smaller has to find
@@ -145,7 +130,7 @@ func report(t *testing.T, seed uint64, bad outcome) string {
 
 // WAYBILL_SEED has one schedule run, and told.
 func TestSimulation_OneSeed(t *testing.T) {
-	seed := number(t, "WAYBILL_SEED", 17)
+	seed := simtest.Number(t, "WAYBILL_SEED", 17)
 	var off []string
 	if text := os.Getenv("WAYBILL_WITHOUT"); text != "" {
 		off = strings.Split(text, ",")
@@ -162,7 +147,7 @@ func TestSimulation_OneSeed(t *testing.T) {
 // A seed is a schedule: run again it is the same, to the last statement and its values.
 func TestSimulation_Replays(t *testing.T) {
 	if os.Getenv(shardVar) == "" {
-		cmd := exec.CommandContext(t.Context(), build(t), "-test.run=TestSimulation_Replays$")
+		cmd := exec.CommandContext(t.Context(), simtest.Build(t, nil, nil), "-test.run=TestSimulation_Replays$")
 		cmd.Env = append(os.Environ(), shardVar+"=1")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

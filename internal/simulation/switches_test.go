@@ -10,38 +10,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 // inStore are the rules that the database keeps, see [relaytest.Store.LeaveOut].
 var inStore = []string{
-	"NOLOCK", "SWEEPEARLY", "KEEPTOKENS", "NOTOKEN", "TAKEBLIND", "NOREREAD", "MARKFIRST", "BACKFORGIVES", "NOHORIZON", "SKIPNODUE", "NODUE",
-}
-
-// kept is a row of seeds.md: a switch, its model and the seed that finds it.
-var kept = regexp.MustCompile("(?m)^\\| `([A-Z]+)` \\| `[a-z]+\\.pml` \\| (\\d+) \\|")
-
-func seeds(t *testing.T) map[string]uint64 {
-	t.Helper()
-	text, err := os.ReadFile("seeds.md")
-	require.NoError(t, err)
-	all := map[string]uint64{}
-	for _, row := range kept.FindAllStringSubmatch(string(text), -1) {
-		all[row[1]], err = strconv.ParseUint(row[2], 10, 64)
-		require.NoError(t, err)
-	}
-	return all
+	"NOLOCK", "SWEEPEARLY", "KEEPTOKENS", "NOTOKEN", "TAKEBLIND", "NOREREAD", "MARKFIRST", "BACKFORGIVES", "NOHORIZON", "SKIPNODUE", "FIRSTDUE", "NODUE",
 }
 
 // search looks from a seed on for one that a world without a rule fails with, and one with
 // it doesn't. It takes at most a minute of a processor.
 func search(t *testing.T, first uint64, without ...string) (seed uint64, bad outcome, found bool) {
 	t.Helper()
-	for begin := processor(t); processor(t)-begin < time.Minute; first++ {
+	for begin := simtest.Processor(t); simtest.Processor(t)-begin < time.Minute; first++ {
 		if bad = simulate(t, planOf(first), without, nil, false); len(bad.report.Violations) > 0 {
 			return first, bad, true
 		}
@@ -52,14 +38,6 @@ func search(t *testing.T, first uint64, without ...string) (seed uint64, bad out
 	return 0, bad, false
 }
 
-// processor is the processor's time that this process has had.
-func processor(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // A rule that is left out is found: from the kept seed on, or in a long run from the first
 // one on, within a minute.
 func TestSwitches_EachIsFoundWithinAMinute(t *testing.T) {
@@ -67,15 +45,17 @@ func TestSwitches_EachIsFoundWithinAMinute(t *testing.T) {
 		found(t, rule)
 		return
 	}
-	from := seeds(t)
+	from := simtest.Seeds(t, "seeds.md")
 	all := slices.Concat(inStore, slices.Sorted(maps.Keys(without)))
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(from)), "rules, and rows of seeds.md")
 	program := broken(t)
 	for _, rule := range all {
 		t.Run(rule, func(t *testing.T) {
 			first := from[rule]
-			if long() {
+			if long() && first < steered {
 				first = 0
+			} else if long() {
+				first = steered
 			}
 			cmd := exec.CommandContext(t.Context(), program, "-test.run=TestSwitches_EachIsFoundWithinAMinute$")
 			cmd.Env = append(os.Environ(), withoutVar+"="+rule, fmt.Sprintf("WAYBILL_FIRST=%d", first))
@@ -97,14 +77,14 @@ const withoutVar = "WAYBILL_WITHOUT"
 // found looks for a seed, in a process that leaves the rule out of its relay.
 func found(t *testing.T, rule string) {
 	t.Helper()
-	begin := processor(t)
+	begin := simtest.Processor(t)
 	var off []string
 	if slices.Contains(inStore, rule) {
 		off = []string{rule}
 	}
-	seed, bad, ok := search(t, number(t, "WAYBILL_FIRST", 0), off...)
+	seed, bad, ok := search(t, simtest.Number(t, "WAYBILL_FIRST", 0), off...)
 	require.True(t, ok, "no seed finds that %s is left out", rule)
-	took := (processor(t) - begin).Round(time.Millisecond)
+	took := (simtest.Processor(t) - begin).Round(time.Millisecond)
 	fmt.Printf("%s: seed %d in %v: %s\n", rule, seed, took, bad.report.Violations[0])
 	if long() {
 		acts, _ := shrink(t, seed, bad, off)

@@ -269,14 +269,14 @@ func (s *Store) Skip(seq int64) error {
 	return nil
 }
 
-// free makes the row behind a seq of its key due [SKIPNODUE].
+// free makes the row behind a seq of its key due [SKIPNODUE], and not the first [FIRSTDUE].
 func (s *Store) free(key, behind int64) {
 	if s.without["SKIPNODUE"] {
 		return
 	}
 	var next *queued
 	for _, q := range s.queue {
-		if q.Key == key && q.Seq > behind && (next == nil || q.Seq < next.Seq) {
+		if q.Key == key && (q.Seq > behind || s.without["FIRSTDUE"]) && (next == nil || q.Seq < next.Seq) {
 			next = q
 		}
 	}

@@ -197,6 +197,7 @@ func (m *member) own() (all []int) {
 
 func (m *member) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
 	g := &m.w.group
+	deliveries = slices.Clone(deliveries) // it may happen when the caller has its own back
 	return m.w.ask(ctx, m.p, &request{kind: "ack", changes: true, do: func() {
 		for _, d := range deliveries {
 			at := d.Token.(place)

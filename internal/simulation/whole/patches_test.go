@@ -4,13 +4,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/waybill-go/waybill/internal/simulation/kit"
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 // always are patches that change no rule: a bubble's time passes only while everybody waits
 // for something that the bubble knows of, and a lock isn't such a thing; and what is left to
 // chance has to come from the seed.
-var always = []kit.Patch{
+var always = []simtest.Patch{
 	{File: "../../../subscription/runner.go", Old: "alone    sync.RWMutex", New: "alone    turn"},
 	{File: "../../../subscription/runner.go", Old: "rand.Float64()", New: "chance()"},
 	{File: "../../../subscription/runner.go", Old: "\t\"math/rand/v2\"\n", New: ""},
@@ -127,7 +127,7 @@ func off(rule string) bool { return leftOut == rule }
 `
 
 // rules are the switches: each leaves a rule out.
-var rules = map[string][]kit.Patch{
+var rules = map[string][]simtest.Patch{
 	"ACKFIRST": {{
 		File: "../../../subscription/lanes.go", Old: "\tctx, cancel := s.unlessLost(m)\n\ts.mu.Unlock()\n",
 		New: "\tctx, cancel := s.unlessLost(m)\n\tif off(\"ACKFIRST\") {\n\t\ts.settled = append(s.settled, m.deliveries...)\n\t\tsignal(s.acks)\n\t}\n\ts.mu.Unlock()\n",
@@ -175,7 +175,7 @@ func program(t *testing.T) string {
 	for _, patches := range rules {
 		all = append(all, patches...)
 	}
-	return kit.Build(t, all, map[string]string{
+	return simtest.Build(t, all, map[string]string{
 		"../../../subscription/simulation.go": turns,
 		"../../../uow/simulation.go":          "package uow" + offs,
 		"../../../repository/simulation.go": "package repository\n\nimport \"strings\"" + offs +

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waybill-go/waybill/internal/simulation/kit"
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 // withoutVar names the rule that is left out.
@@ -26,7 +26,7 @@ func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
 		found(t, rule)
 		return
 	}
-	from := kit.Seeds(t, "seeds.md")
+	from := simtest.Seeds(t, "seeds.md")
 	require.ElementsMatch(t, slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(from)), "rules, and rows of seeds.md")
 	built := program(t)
 	for _, rule := range slices.Sorted(maps.Keys(rules)) {
@@ -49,8 +49,8 @@ func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
 // found looks for a seed that fails without a rule.
 func found(t *testing.T, rule string) {
 	t.Helper()
-	file, begin := template(t), kit.Processor(t)
-	for seed := kit.Number(t, "WAYBILL_FIRST", 0); kit.Processor(t)-begin < time.Minute; seed++ {
+	file, begin := template(t), simtest.Processor(t)
+	for seed := simtest.Number(t, "WAYBILL_FIRST", 0); simtest.Processor(t)-begin < time.Minute; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
 		if len(o.wrongs) == 0 {
 			if seed%cleanUp == 0 {
@@ -58,7 +58,7 @@ func found(t *testing.T, rule string) {
 			}
 			continue
 		}
-		fmt.Printf("%s: seed %d in %v: %s\n", rule, seed, (kit.Processor(t) - begin).Round(time.Millisecond), o.wrongs[0])
+		fmt.Printf("%s: seed %d in %v: %s\n", rule, seed, (simtest.Processor(t) - begin).Round(time.Millisecond), o.wrongs[0])
 		if long() {
 			acts := smaller(t, file, seed, o)
 			fmt.Printf("%d acts of %d are enough:\n%s", len(acts), len(o.acts), lines(acts))

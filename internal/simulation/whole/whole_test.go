@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waybill-go/waybill/internal/simulation/kit"
+	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
 
 const (
@@ -91,8 +91,8 @@ func TestWhole_Schedules(t *testing.T) {
 	if long() {
 		n = longRun
 	}
-	first, n := kit.Number(t, "WAYBILL_FIRST", 0), kit.Number(t, "WAYBILL_SCHEDULES", n)
-	file, begin := template(t), kit.Processor(t)
+	first, n := simtest.Number(t, "WAYBILL_FIRST", 0), simtest.Number(t, "WAYBILL_SCHEDULES", n)
+	file, begin := template(t), simtest.Processor(t)
 	var sum struct{ schedules, acts, units, kills, doubly int }
 	for seed := first; seed < first+n; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
@@ -108,7 +108,7 @@ func TestWhole_Schedules(t *testing.T) {
 			runtime.GC()
 		}
 	}
-	fmt.Printf("%+v in %v of a processor\n", sum, (kit.Processor(t) - begin).Round(time.Millisecond))
+	fmt.Printf("%+v in %v of a processor\n", sum, (simtest.Processor(t) - begin).Round(time.Millisecond))
 }
 
 // run runs a test in the program.
@@ -131,7 +131,7 @@ func kind(wrong string) string {
 func smaller(t *testing.T, file []byte, seed uint64, bad outcome) []act {
 	t.Helper()
 	want := kind(bad.wrongs[0])
-	return kit.Shrink(bad.acts, longest, func(acts []act) ([]act, bool) {
+	return simtest.Shrink(bad.acts, longest, func(acts []act) ([]act, bool) {
 		o := simulate(t, file, planOf(seed), acts, false)
 		return o.acts, slices.ContainsFunc(o.wrongs, func(what string) bool { return kind(what) == want })
 	})
@@ -150,7 +150,7 @@ func TestWhole_OneSeed(t *testing.T) {
 		t.Log(run(t, program(t), "TestWhole_OneSeed"))
 		return
 	}
-	seed, file := kit.Number(t, "WAYBILL_SEED", 17), template(t)
+	seed, file := simtest.Number(t, "WAYBILL_SEED", 17), template(t)
 	o := simulate(t, file, planOf(seed), nil, true)
 	t.Logf("%+v\n%s", planOf(seed), o.trace)
 	if len(o.wrongs) > 0 {

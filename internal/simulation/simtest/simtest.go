@@ -1,12 +1,13 @@
-// Package kit is what the simulations share: building their tests with parts of the
+// Package simtest is what the simulations share: building their tests with parts of the
 // code changed, making a schedule smaller, measuring a search, and reading the kept seeds.
 //
 // For this module's tests.
-package kit
+package simtest
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,9 +36,7 @@ func Build(t *testing.T, patches []Patch, files map[string]string) (program stri
 	t.Helper()
 	dir := t.TempDir()
 	texts := map[string]string{}
-	for name, text := range files {
-		texts[name] = text
-	}
+	maps.Copy(texts, files)
 	for _, p := range patches {
 		if _, read := texts[p.File]; !read {
 			text, err := os.ReadFile(filepath.FromSlash(p.File))
