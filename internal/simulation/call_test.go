@@ -84,6 +84,11 @@ func (w *world) calling(p *process, messages []broker.Message) *call {
 	}
 	c.name = name{p.number, "publish", c.seqs[0]}
 	w.sendable(c)
+	mine := map[token]bool{}
+	for t, proc := range w.claimers {
+		mine[t] = proc == p.number
+	}
+	w.takes("send", func(m *machine) error { return m.send(c.seqs, func(t token) bool { return mine[t] }) })
 	w.calls = append(w.calls, c)
 	return c
 }

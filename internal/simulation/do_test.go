@@ -140,9 +140,11 @@ func (w *world) onUnit(a act) bool {
 	pokes := u.tx.Commit()
 	state := w.store.State()
 	for _, r := range u.rows {
-		if w.machine != nil {
-			w.machine.committed(state.Queue[r.seq])
-		}
+		queued := state.Queue[r.seq]
+		w.takes("commit", func(m *machine) error {
+			m.committed(queued)
+			return nil
+		})
 		r.committed, w.numbers[r.key] = true, r.number
 	}
 	if alive := w.alive(); len(alive) > 0 && a.of.n < 2 {
@@ -220,9 +222,8 @@ func (w *world) onRow(a act) bool {
 	}
 	if done {
 		w.say("%v", a)
-		if w.machine != nil {
-			w.refused(w.machine.operator(a.verb, r.seq, w.store.State()))
-		}
+		after := w.store.State()
+		w.takes(verbs[a.verb], func(m *machine) error { return m.operator(a.verb, r.seq, after) })
 	}
 	return done
 }

@@ -41,14 +41,18 @@ type machine struct {
 	owners  []relay.MemberID
 	tokens  map[token][]int64
 	hand    map[token][]int64 // of a token, what may go: behind a row that waits nothing does
+	late    map[token][]int64 // that ended with their members: who has them in hand may not know
 	rows    map[int64]modelRow
-	steps   int
-	heard   func(token) bool // somebody has heard of this claim
+	ghosts  map[token]bool // that nobody has heard of
+	now     time.Time
 }
 
-func newMachine(heard func(token) bool) *machine {
-	return &machine{heard: heard, members: map[relay.MemberID]bool{}, owners: make([]relay.MemberID, partitions), tokens: map[token][]int64{}, hand: map[token][]int64{}, rows: map[int64]modelRow{}}
+func newMachine() *machine {
+	return &machine{late: map[token][]int64{}, members: map[relay.MemberID]bool{}, owners: make([]relay.MemberID, partitions), tokens: map[token][]int64{}, hand: map[token][]int64{}, rows: map[int64]modelRow{}}
 }
+
+// heard says that somebody has heard of a claim.
+func (m *machine) heard(t token) bool { return !m.ghosts[t] }
 
 // committed has a row appear, as it is the queue's.
 func (m *machine) committed(q relaytest.Queued) {
@@ -62,9 +66,8 @@ func (m *machine) set(seq int64, change func(r *modelRow)) {
 	m.rows[seq] = r
 }
 
-// statement takes a statement that ran, at a time.
+// statement takes a statement that ran.
 func (m *machine) statement(s *statement, before, after relaytest.State, calls map[int64]judgement) error {
-	m.steps++
 	var err error
 	switch r := s.request.(type) {
 	case relay.ClaimRequest:
@@ -146,6 +149,7 @@ func (m *machine) end(member relay.MemberID) {
 			continue
 		}
 		delete(m.tokens, t)
+		m.late[t] = seqs
 		for _, seq := range seqs {
 			if at := m.rows[seq].at; at == queued || at == held {
 				m.set(seq, func(r *modelRow) { r.losses++ })
@@ -165,8 +169,8 @@ func (m *machine) reap(member relay.MemberID, before, after relaytest.State) err
 	if _, left := after.Members[member]; left || !there {
 		return nil
 	}
-	if time.Now().Before(until) {
-		return fmt.Errorf("member %d is reaped %v before its lease has passed", member, time.Until(until))
+	if m.now.Before(until) {
+		return fmt.Errorf("member %d is reaped %v before its lease has passed", member, until.Sub(m.now))
 	}
 	m.end(member)
 	return nil
@@ -203,7 +207,7 @@ func (m *machine) claim(s *statement, r relay.ClaimRequest, before relaytest.Sta
 	for _, ref := range r.Rows {
 		seqs = append(seqs, ref.Seq)
 		q, queues := before.Queue[ref.Seq]
-		if stops[ref.Key] = stops[ref.Key] || queues && (q.Held || q.Due.After(time.Now())); stops[ref.Key] || !queues {
+		if stops[ref.Key] = stops[ref.Key] || queues && (q.Held || q.Due.After(m.now)); stops[ref.Key] || !queues {
 			continue
 		}
 		hand = append(hand, ref.Seq)
@@ -261,9 +265,25 @@ func (m *machine) settle(s relay.Settlement, calls map[int64]judgement) error {
 	return err
 }
 
+// send: a call is of rows that its process has claimed, and not settled. Whose member was
+// ended may not know it yet; its rows are copies then.
+func (m *machine) send(seqs []int64, mine func(token) bool) error {
+	for _, seq := range seqs {
+		has := false
+		for _, tokens := range []map[token][]int64{m.tokens, m.late} {
+			for t, claimed := range tokens {
+				has = has || mine(t) && slices.Contains(claimed, seq)
+			}
+		}
+		if !has {
+			return fmt.Errorf("row %d is sent, and its process hasn't claimed it, or has settled it", seq)
+		}
+	}
+	return nil
+}
+
 // operator takes a verb, which nobody has the row in hand for.
 func (m *machine) operator(v verb, seq int64, after relaytest.State) error {
-	m.steps++
 	for t, seqs := range m.tokens {
 		if slices.Contains(seqs, seq) && v != retry {
 			return fmt.Errorf("an operator decides about row %d, which claim %d has in hand", seq, t.n)

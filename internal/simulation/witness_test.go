@@ -21,13 +21,6 @@ func (w *world) theft(format string, args ...any) {
 	w.thefts = append(w.thefts, what)
 }
 
-// refused says that the model doesn't have a step.
-func (w *world) refused(err error) {
-	if err != nil {
-		w.theft("no step of the model: %v", err)
-	}
-}
-
 // tokens are those of a state, by name.
 func tokens(s relaytest.State) map[token][]relay.RowRef {
 	all := make(map[token][]relay.RowRef, len(s.Tokens))
@@ -58,9 +51,8 @@ func (w *world) witness(s *statement, before, after relaytest.State) {
 	if settled, ok := s.request.(relay.Settlement); ok {
 		w.settled(s, settled, was, before, after)
 	}
-	if w.machine != nil {
-		w.refused(w.machine.statement(s, before, after, w.procs[s.proc-1].last))
-	}
+	as, calls := *s, maps.Clone(w.procs[s.proc-1].last)
+	w.takes(s.kind, func(m *machine) error { return m.statement(&as, before, after, calls) })
 }
 
 // claimed sees a token that is there now.

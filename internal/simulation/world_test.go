@@ -83,8 +83,9 @@ type world struct {
 	statements []*statement
 	calls      []*call
 	machine    *machine // nil: a rule is left out
-	tick       int      // counts calls that begin or end
-	called     int      // counts calls
+	recorder   *recorder
+	tick       int // counts calls that begin or end
+	called     int // counts calls
 
 	rows    map[int64]*row
 	seqOf   map[string]int64
@@ -124,7 +125,7 @@ func newWorld(t *testing.T, p plan, off []string) *world {
 	w.store.LeaveOut(off...)
 	w.store.Shuffle(w.chance.Perm)
 	if p.model || len(off) == 0 && os.Getenv(withoutVar) == "" {
-		w.machine = newMachine(func(t token) bool { return !w.ghosts[t] })
+		w.machine = newMachine()
 	}
 	return w
 }

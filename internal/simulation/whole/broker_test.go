@@ -171,9 +171,11 @@ func (m *member) Receive(ctx context.Context, limit int) (got []broker.Delivery,
 			for _, part := range m.own() {
 				for ; g.next[part] < len(g.log[part]) && len(got) < min(limit, most); g.next[part]++ {
 					s := g.log[part][g.next[part]]
-					got = append(got, broker.Delivery{
-						Message: s.Message, Published: s.at, Partition: strconv.Itoa(part), Redelivered: s.given, Lost: g.lost[part], Token: place{part, g.next[part], g.turns[part]},
-					})
+					d := broker.Delivery{Message: s.Message, Published: s.at, Partition: strconv.Itoa(part), Lost: g.lost[part], Token: place{part, g.next[part], g.turns[part]}}
+					if m.w.plan.tells {
+						d.Redelivered = s.given
+					}
+					got = append(got, d)
 					s.given++
 				}
 			}

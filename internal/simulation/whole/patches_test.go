@@ -71,6 +71,14 @@ func without(rule, condition, query string) string {
 	return strings.Replace(query, condition, "? <> ''", 1)
 }
 
+// soon is when what others have in hand can be taken.
+func soon() time.Duration {
+	if off("NOTMINE") {
+		return time.Hour
+	}
+	return 0
+}
+
 // turn is a lock, for many or for one.
 type turn struct {
 	mu      sync.Mutex
@@ -150,9 +158,13 @@ var rules = map[string][]simtest.Patch{
 	"NOACKAGAIN": {{
 		File: "../../../subscription/session.go", Old: "\t\tif err != nil {\n\t\t\t// Nobody can", New: "\t\tif off(\"NOACKAGAIN\") {\n\t\t\terr = nil\n\t\t}\n\t\tif err != nil {\n\t\t\t// Nobody can",
 	}},
-	"NOTMINE": {{
-		File: "../../../subscription/letters.go", Old: "due_at = NULL WHERE id = ? AND run = ? AND \"+goesOn+\n", New: "due_at = NULL WHERE id = ? AND \"+without(\"NOTMINE\", \"run = ? AND \"+goesOn, \"run = ? AND \"+goesOn)+\n",
-	}},
+	"NOTMINE": {
+		{
+			File: "../../../subscription/letters.go", Old: "due_at = NULL WHERE id = ? AND run = ? AND \"+goesOn+\n",
+			New: "due_at = NULL WHERE id = ? AND \"+without(\"NOTMINE\", \"run = ? AND \"+goesOn, \"run = ? AND \"+goesOn)+\n",
+		},
+		{File: "../../../subscription/letters.go", Old: "{h.readable(), h.in(0), h.in(0),", New: "{h.readable(), h.in(0), h.in(soon()),"},
+	},
 	"NOTCAREFUL": {{
 		File: "../../../subscription/handle.go", Old: "m.parked != nil || r.presence.careful() {", New: "m.parked != nil || r.presence.careful() && !off(\"NOTCAREFUL\") {",
 	}},

@@ -25,6 +25,7 @@ type plan struct {
 	fine      bool // statements within a transaction wait for their turn, too
 	trips     bool // handlers write in round trips of their own
 	tally     bool // and change an aggregate
+	tells     bool // the broker says what it delivers again
 	poison    string
 	poisoned  int64
 	// In a hundred.
@@ -42,6 +43,7 @@ func planOf(seed uint64) plan {
 		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 3, 10}[r.IntN(3)], warm: r.IntN(4) != 0,
 	}
 	p.poison = []string{"", "", "", "fails", "hopeless", "later", "panics", "deadly"}[r.IntN(8)]
+	p.tells = r.IntN(2) == 0
 	return p
 }
 
