@@ -102,9 +102,10 @@ func (w *world) act(a act) bool {
 
 func (w *world) onRequest(a act) bool {
 	for _, r := range w.waiting(a.verb == late || a.verb == drop) {
-		if r.p.number == a.proc && r.kind == a.kind && r.n == a.n {
+		if r.p.number == a.proc && r.kind == a.kind && r.n == a.n && r.can(a.verb) {
 			w.say("%v: %s", a, r.what)
-			return w.answer(r, a.verb)
+			w.answer(r, a.verb)
+			return true
 		}
 	}
 	return false

@@ -147,6 +147,7 @@ const (
 // drain lets everything be there and be well, and all come to an end.
 func (w *world) drain() {
 	w.say("everything is there from now on")
+	w.begun = len(w.procs) + 1
 	w.mu.Lock()
 	w.away, w.healed = [2]bool{}, w.plan.poison != "deadly"
 	w.mu.Unlock()
@@ -165,6 +166,9 @@ func (w *world) drain() {
 				return
 			}
 			continue
+		case len(w.procs) > 30:
+			w.wrong("poison: %d processes were started", len(w.procs))
+			return
 		case len(w.alive()) == 0:
 			w.act(act{verb: start})
 			continue

@@ -21,7 +21,15 @@ func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(512 << 20)
-	goleak.VerifyTestMain(m)
+	dir, err := os.MkdirTemp("", "whole")
+	if err != nil {
+		panic(err)
+	}
+	built.dir = dir
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 func long() bool { return os.Getenv("WAYBILL_LONG") != "" }

@@ -1,8 +1,13 @@
 package whole
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/simulation/simtest"
 )
@@ -33,9 +38,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-var leftOut = os.Getenv("WAYBILL_WITHOUT")
-
-func off(rule string) bool { return leftOut == rule }
+func off(rule string) bool { return os.Getenv("WAYBILL_WITHOUT") == rule }
 
 type apartKey struct{}
 
@@ -69,14 +72,6 @@ func without(rule, condition, query string) string {
 		return query
 	}
 	return strings.Replace(query, condition, "? <> ''", 1)
-}
-
-// soon is when what others have in hand can be taken.
-func soon() time.Duration {
-	if off("NOTMINE") {
-		return time.Hour
-	}
-	return 0
 }
 
 // turn is a lock, for many or for one.
@@ -129,9 +124,7 @@ const offs = `
 
 import "os"
 
-var leftOut = os.Getenv("WAYBILL_WITHOUT")
-
-func off(rule string) bool { return leftOut == rule }
+func off(rule string) bool { return os.Getenv("WAYBILL_WITHOUT") == rule }
 `
 
 // rules are the switches: each leaves a rule out.
@@ -147,10 +140,14 @@ var rules = map[string][]simtest.Patch{
 	"INBOXLAST": {{
 		File: "../../../subscription/handle.go", Old: "r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...)", New: "r.guard(unit, none(r.home(all[0].message).claim(messagesOf(all)), ctx)...)",
 	}},
-	"NOHELD": {{
-		File: "../../../subscription/inbox.go", Old: "\treturn uow.Statement{\n\t\tQuery: claim{",
-		New: "\tquery = without(\"NOHELD\", \"NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND \"+holding+\")\", query)\n\treturn uow.Statement{\n\t\tQuery: claim{",
-	}},
+	"SKIPPARKED": {
+		{
+			File: "../../../subscription/inbox.go", Old: "\treturn uow.Statement{\n\t\tQuery: claim{",
+			New: "\tquery = without(\"SKIPPARKED\", \"NOT EXISTS (SELECT 1 FROM dead_letters WHERE subscription = ? AND key_id = v.column2 AND \"+holding+\")\", query)\n\treturn uow.Statement{\n\t\tQuery: claim{",
+		},
+		{File: "../../../subscription/inbox.go", Old: "\t\tr.behind = behind[m.keyID]\n", New: "\t\tif !off(\"SKIPPARKED\") {\n\t\t\tr.behind = behind[m.keyID]\n\t\t}\n"},
+		{File: "../../../subscription/session.go", Old: "\t\tm.behind = behind + 1\n", New: "\t\tif !off(\"SKIPPARKED\") {\n\t\t\tm.behind = behind + 1\n\t\t}\n"},
+	},
 	"NOWAIT": {{
 		File: "../../../subscription/lanes.go", Old: "\tcase failed, delayed:\n",
 		New: "\tcase failed, delayed:\n\t\tif off(\"NOWAIT\") && len(q.messages) > 1 {\n\t\t\tq.messages = append(slices.Clone(q.messages[1:]), m)\n\t\t\ts.ready <- q\n\t\t\tbreak\n\t\t}\n",
@@ -158,13 +155,6 @@ var rules = map[string][]simtest.Patch{
 	"NOACKAGAIN": {{
 		File: "../../../subscription/session.go", Old: "\t\tif err != nil {\n\t\t\t// Nobody can", New: "\t\tif off(\"NOACKAGAIN\") {\n\t\t\terr = nil\n\t\t}\n\t\tif err != nil {\n\t\t\t// Nobody can",
 	}},
-	"NOTMINE": {
-		{
-			File: "../../../subscription/letters.go", Old: "due_at = NULL WHERE id = ? AND run = ? AND \"+goesOn+\n",
-			New: "due_at = NULL WHERE id = ? AND \"+without(\"NOTMINE\", \"run = ? AND \"+goesOn, \"run = ? AND \"+goesOn)+\n",
-		},
-		{File: "../../../subscription/letters.go", Old: "{h.readable(), h.in(0), h.in(0),", New: "{h.readable(), h.in(0), h.in(soon()),"},
-	},
 	"NOTCAREFUL": {{
 		File: "../../../subscription/handle.go", Old: "m.parked != nil || r.presence.careful() {", New: "m.parked != nil || r.presence.careful() && !off(\"NOTCAREFUL\") {",
 	}},
@@ -180,17 +170,38 @@ var rules = map[string][]simtest.Patch{
 	}},
 }
 
-// program builds this package's tests with all patches.
+// program is this package's tests with all patches.
 func program(t *testing.T) string {
 	t.Helper()
-	all := slices.Clone(always)
-	for _, patches := range rules {
-		all = append(all, patches...)
-	}
-	return simtest.Build(t, all, map[string]string{
-		"../../../subscription/simulation.go": turns,
-		"../../../uow/simulation.go":          "package uow" + offs,
-		"../../../repository/simulation.go": "package repository\n\nimport \"strings\"" + offs +
-			"\nfunc unversioned(query string) string {\n\tif off(\"NOVERSION\") {\n\t\treturn strings.Replace(query, \"version = ? AND unit\", \"version > 0 * ? AND unit\", 1)\n\t}\n\treturn query\n}\n",
+	built.once.Do(func() {
+		all := slices.Clone(always)
+		for _, patches := range rules {
+			all = append(all, patches...)
+		}
+		text, err := os.ReadFile(simtest.Build(t, all, map[string]string{
+			"../../../subscription/simulation.go": turns,
+			"../../../uow/simulation.go":          "package uow" + offs,
+			"../../../repository/simulation.go":   "package repository\n\nimport \"strings\"" + offs + unversioned,
+		}))
+		require.NoError(t, err)
+		built.path = filepath.Join(built.dir, "whole.test")
+		require.NoError(t, os.WriteFile(built.path, text, 0o700))
 	})
+	require.NotEmpty(t, built.path)
+	return built.path
 }
+
+// built is the program, which is built once.
+var built struct {
+	once      sync.Once
+	dir, path string
+}
+
+const unversioned = `
+func unversioned(query string) string {
+	if off("NOVERSION") {
+		return strings.Replace(query, "version = ? AND unit", "version > 0 * ? AND unit", 1)
+	}
+	return query
+}
+`

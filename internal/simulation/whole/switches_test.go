@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,37 +19,34 @@ import (
 const withoutVar = "WAYBILL_WITHOUT"
 
 // A rule that is left out is found: from the kept seed on, or in a long run from the first
-// one on, within a minute.
+// one on, within a minute. With all rules that seed passes.
 func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
-	if rule := os.Getenv(withoutVar); rule != "" {
-		found(t, rule)
+	if os.Getenv(inside) == "" {
+		t.Log(run(t, program(t), "TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute"))
 		return
 	}
-	from := simtest.Seeds(t, "seeds.md")
-	require.ElementsMatch(t, slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(from)), "rules, and rows of seeds.md")
-	built := program(t)
-	for _, rule := range slices.Sorted(maps.Keys(rules)) {
-		t.Run(rule, func(t *testing.T) {
-			first := from[rule]
-			if long() {
-				first = 0
-			}
-			out := run(t, built, "TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute", withoutVar+"="+rule, fmt.Sprintf("WAYBILL_FIRST=%d", first))
-			at := regexp.MustCompile(`: seed (\d+) in [^\n]*`).FindStringSubmatch(out)
-			require.NotNil(t, at, out)
-			t.Log(rule + at[0])
-			seed, err := strconv.ParseUint(at[1], 10, 64)
-			require.NoError(t, err)
-			run(t, built, "TestWhole_Schedules", fmt.Sprintf("WAYBILL_FIRST=%d", seed), "WAYBILL_SCHEDULES=1")
-		})
+	from, all := simtest.Seeds(t, "seeds.md"), slices.Sorted(maps.Keys(rules))
+	require.ElementsMatch(t, all, slices.Collect(maps.Keys(from)), "rules, and rows of seeds.md")
+	if rule := os.Getenv(withoutVar); rule != "" {
+		all = strings.Split(rule, ",")
+	}
+	file := template(t)
+	for _, rule := range all {
+		first := from[rule]
+		if long() {
+			first = 0
+		}
+		t.Setenv(withoutVar, rule)
+		seed := found(t, file, rule, simtest.Number(t, "WAYBILL_FIRST", first))
+		t.Setenv(withoutVar, "")
+		require.Empty(t, simulate(t, file, planOf(seed), nil, false).wrongs, "seed %d, with all rules", seed)
 	}
 }
 
 // found looks for a seed that fails without a rule.
-func found(t *testing.T, rule string) {
+func found(t *testing.T, file []byte, rule string, seed uint64) uint64 {
 	t.Helper()
-	file, begin := template(t), simtest.Processor(t)
-	for seed := simtest.Number(t, "WAYBILL_FIRST", 0); simtest.Processor(t)-begin < time.Minute; seed++ {
+	for begin := simtest.Processor(t); simtest.Processor(t)-begin < time.Minute; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
 		if len(o.wrongs) == 0 {
 			if seed%cleanUp == 0 {
@@ -63,7 +59,8 @@ func found(t *testing.T, rule string) {
 			acts := smaller(t, file, seed, o)
 			fmt.Printf("%d acts of %d are enough:\n%s", len(acts), len(o.acts), lines(acts))
 		}
-		return
+		return seed
 	}
 	t.Fatalf("no seed finds that %s is left out", rule)
+	return 0
 }

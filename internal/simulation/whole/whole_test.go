@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ import (
 )
 
 const (
-	ordinary = 60
+	ordinary = 40
 	longRun  = 20_000
 	cleanUp  = 5 // schedules between two collections of garbage
 	longest  = 20 * time.Second
@@ -78,7 +79,7 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 	return o
 }
 
-// C-91, C-92, C-93, C-96: units of work, relays and subscriptions together, in whatever order
+// C-91, C-92, C-93, C-94, C-96: units of work, relays and subscriptions together, in whatever order
 // statements, answers, messages, kills, rebalances, outages, retries and operators come: what a
 // caller was told is so, each effect is there once, per key in order, nothing is lost, and
 // nothing stands still.
@@ -111,11 +112,31 @@ func TestWhole_Schedules(t *testing.T) {
 	fmt.Printf("%+v in %v of a processor\n", sum, (simtest.Processor(t) - begin).Round(time.Millisecond))
 }
 
+// A seed is a schedule: run again, also from its acts, it is the same to the last statement.
+func TestWhole_Replays(t *testing.T) {
+	if os.Getenv(inside) == "" {
+		t.Log(run(t, program(t), "TestWhole_Replays"))
+		return
+	}
+	seeds := uint64(10)
+	if long() {
+		seeds = 500
+	}
+	// The ids of a schedule go on behind those of the one before.
+	ids := regexp.MustCompile(`x'[0-9a-f]*'|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	file := template(t)
+	for seed := range seeds {
+		first := simulate(t, file, planOf(seed), nil, true)
+		again := simulate(t, file, planOf(seed), first.acts, true)
+		require.Equal(t, ids.ReplaceAllString(first.trace, "id"), ids.ReplaceAllString(again.trace, "id"), "seed %d", seed)
+	}
+}
+
 // run runs a test in the program.
-func run(t *testing.T, program, test string, more ...string) string {
+func run(t *testing.T, program, test string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, "-test.run="+test+"$", "-test.timeout=0", "-test.v")
-	cmd.Env = append(append(os.Environ(), inside+"=1"), more...)
+	cmd.Env = append(os.Environ(), inside+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return string(out)

@@ -61,7 +61,8 @@ type world struct {
 	tried     map[string]int // by account and number: calls of its handler
 	settled   map[string]bool
 	ops       map[string]*op
-	deaths    int
+	deaths    int // of poison
+	begun     int // processes, before all is well
 	operators sync.WaitGroup
 	wrongs    []string
 }
@@ -152,8 +153,21 @@ func (w *world) waiting(ghosts bool) (all []*request) {
 	return all
 }
 
+// can says whether a request can go on so.
+func (r *request) can(v verb) bool {
+	switch v {
+	case busy:
+		return r.kind == "begin" || r.kind == "write"
+	case half:
+		return r.half != nil
+	case linger:
+		return r.changes && r.kind != "publish"
+	}
+	return true
+}
+
 // answer has a request go on as a verb says.
-func (w *world) answer(r *request, v verb) bool {
+func (w *world) answer(r *request, v verb) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	away := w.away[1]
@@ -167,31 +181,22 @@ func (w *world) answer(r *request, v verb) bool {
 	case v == drop:
 		w.forget(r)
 		w.rollback(r.tx)
-		return true
+		return
 	case v == late:
 		r.do()
 		w.forget(r)
-		return true
+		return
 	case away, v == refuse:
 		r.err = errRefused
 	case v == busy:
-		if r.kind != "begin" && r.kind != "write" {
-			return false
-		}
 		r.err = errBusy
 	case v == lose:
 		r.do()
 		r.err = errLost
 	case v == half:
-		if r.half == nil {
-			return false
-		}
 		r.half()
 		r.err = errLost
 	case v == linger:
-		if !r.changes || r.kind == "publish" {
-			return false
-		}
 		r.err, r.ghost = errLost, true
 	default:
 		r.do()
@@ -200,7 +205,6 @@ func (w *world) answer(r *request, v verb) bool {
 	if !r.ghost {
 		w.forget(r)
 	}
-	return true
 }
 
 // crash is kill -9: of what it has sent, some may still arrive.
