@@ -139,22 +139,30 @@ func (c *call) refuse(class broker.Class, keys ...string) {
 			failed[i] = &broker.Error{Of: class, In: broker.ScopeRow, Err: errors.New("no")}
 		}
 	}
+	if len(failed) == 0 {
+		c.answer <- nil
+		return
+	}
 	c.answer <- &broker.PublishError{Failed: failed}
 }
 
 func claimTakesDue(t *testing.T, b *bench) {
 	b.Insert("a", "b", "c")
 	l := b.lane(t, 1, 10)
-	c := l.next()
-	require.Equal(t, []string{"a", "b", "c"}, c.keys())
-	c.refuse(broker.Transient, "a", "b")
+	var seen []string
+	for len(seen) < 3 { // a lane that doesn't have all of its partitions yet may take them one by one
+		c := l.next()
+		seen = append(seen, c.keys()...)
+		c.refuse(broker.Transient, "a", "b")
+	}
+	require.ElementsMatch(t, []string{"a", "b", "c"}, seen)
 	waittest.Until(t, func() bool {
 		return slices.Equal([]outbox.Status{outbox.Failed, outbox.Failed, outbox.Published}, b.statuses())
 	})
 	b.Insert("d")
 	require.Equal(t, []string{"d"}, l.publishes(1), "what isn't due isn't claimed")
 	b.Exec("UPDATE outbox_queue SET due_at = " + past(b.Bench) + " WHERE seq = 2")
-	c = l.next()
+	c := l.next()
 	require.Equal(t, []string{"b"}, c.keys(), "what is, is")
 	require.Equal(t, outbox.Processing, b.entry(2).Status)
 	c.answer <- nil
