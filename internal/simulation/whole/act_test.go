@@ -31,6 +31,8 @@ const (
 	back  // or is there again
 	share // the group divides the topic anew
 	expel // a member is taken for dead
+	hang  // nothing of a process is answered
+	thaw  // and now it is again
 	// Of units of work and operators.
 	unit
 	replay
@@ -38,7 +40,7 @@ const (
 )
 
 var verbs = [...]string{
-	"answer", "refuse", "busy", "lose", "half", "linger", "late", "drop", "start", "kill", "stop", "pass", "away", "back", "share", "expel", "unit", "replay", "discard",
+	"answer", "refuse", "busy", "lose", "half", "linger", "late", "drop", "start", "kill", "stop", "pass", "away", "back", "share", "expel", "hang", "thaw", "unit", "replay", "discard",
 }
 
 // act is one thing that happens in a schedule.
@@ -86,7 +88,7 @@ func (w *world) act(a act) bool {
 	case start:
 		w.say("%v", a)
 		w.start()
-	case kill, stop, unit, replay, discard:
+	case kill, stop, unit, replay, discard, hang, thaw:
 		return w.onProcess(a)
 	case pass:
 		w.say("%v", a)
@@ -124,6 +126,10 @@ func (w *world) onProcess(a act) bool {
 			p.stop()
 		case unit:
 			w.unit(p, a.n)
+		case hang, thaw:
+			w.mu.Lock()
+			p.hangs = a.verb == hang
+			w.mu.Unlock()
 		default:
 			w.operate(p, a.verb)
 		}

@@ -33,9 +33,34 @@ func (d *director) run() {
 		for range w.plan.acts {
 			d.step()
 		}
+		d.latecomers()
 	}
 	w.drain()
 	w.close()
+}
+
+// latecomers are requests of those who are gone, or don't wait any more: some happen after
+// all when others have gone on for longer than a lease.
+func (d *director) latecomers() {
+	w := d.w
+	if len(w.waiting(true)) == 0 || d.chance(50) {
+		return
+	}
+	for range 6 {
+		w.do(act{verb: pass, n: 1100})
+		for range 40 {
+			all := w.waiting(false)
+			if len(all) == 0 {
+				break
+			}
+			w.do(act{answer, all[0].p.number, all[0].kind, all[0].n})
+		}
+	}
+	for _, r := range w.waiting(true) {
+		if d.chance(60) {
+			w.do(act{late, r.p.number, r.kind, r.n})
+		}
+	}
 }
 
 var spans = []int{1, 5, 20, 100, 300, 1100, 4000}
@@ -75,7 +100,17 @@ func (d *director) one() *process {
 // move changes what is outside, or has an operator do something.
 func (d *director) move() {
 	w := d.w
-	switch d.random.IntN(6) {
+	switch d.random.IntN(9) {
+	case 6:
+		if p := d.one(); p != nil {
+			w.do(act{verb: hang, proc: p.number})
+		}
+	case 7:
+		for _, p := range w.alive() {
+			w.do(act{verb: thaw, proc: p.number})
+		}
+	case 8:
+		w.do(act{verb: pass, n: 35_000}) // longer than whatever is taken lasts
 	case 0:
 		if w.plan.faults > 0 {
 			w.do(act{verb: away, n: d.random.IntN(2)})
@@ -98,6 +133,18 @@ func (d *director) move() {
 	}
 }
 
+// busy is most often a process that has asked for what can't be taken back.
+func (d *director) busy(otherwise *process) *process {
+	for _, kind := range []string{"transact", "commit", "publish"} {
+		for _, r := range d.w.waiting(false) {
+			if r.kind == kind && d.chance(50) {
+				return r.p
+			}
+		}
+	}
+	return otherwise
+}
+
 // process starts or ends one.
 func (d *director) process() {
 	w := d.w
@@ -107,7 +154,7 @@ func (d *director) process() {
 		w.do(act{verb: start})
 	case d.kills < w.plan.kills && d.chance(70):
 		d.kills++
-		w.do(act{verb: kill, proc: p.number})
+		w.do(act{verb: kill, proc: d.busy(p).number})
 	case d.chance(30):
 		w.do(act{verb: stop, proc: p.number})
 	}
@@ -116,7 +163,7 @@ func (d *director) process() {
 // request has one go on; false if there is none.
 func (d *director) request() bool {
 	w := d.w
-	if ghosts := w.waiting(true); len(ghosts) > 0 && d.chance(20) {
+	if ghosts := w.waiting(true); len(ghosts) > 0 && d.chance(6) {
 		r := ghosts[d.random.IntN(len(ghosts))]
 		v := late
 		if d.chance(40) {
@@ -150,6 +197,9 @@ func (w *world) drain() {
 	w.begun = len(w.procs) + 1
 	w.mu.Lock()
 	w.away, w.healed = [2]bool{}, w.plan.poison != "deadly"
+	for _, p := range w.procs {
+		p.hangs = false
+	}
 	w.mu.Unlock()
 	for _, r := range w.waiting(true) {
 		w.answer(r, drop)

@@ -145,6 +145,8 @@ func (w *world) judgeBroker(accounts map[string]*Account) {
 			e := moved(s.Body)
 			name := fmt.Sprint(e.Account, " ", e.Number)
 			switch id, known := ids[name]; {
+			case known && id == s.ID && w.plan.exact:
+				w.wrong("double: %s reached the broker twice, in transactions", name)
 			case known && id != s.ID:
 				w.wrong("ghost: %s has two messages, %s and %s", name, id, s.ID)
 			case !known:

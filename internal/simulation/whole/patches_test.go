@@ -165,6 +165,9 @@ var rules = map[string][]simtest.Patch{
 		File: "../../../uow/commit.go", Old: "\tif len(rows) > 0 {\n",
 		New: "\tif off(\"OUTBOXAPART\") && !p.session.Began() {\n\t\ttext, _ := outboxdb.Insert(rows).AppendQuery(p.provider.DB().QueryGen(), nil)\n\t\tif _, err := p.provider.DB().DB.ExecContext(ctx, string(text)); err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t} else if len(rows) > 0 {\n",
 	}},
+	"MARKERFIRST": nil, // the broker's, see bus.Transact
+	"NOMARKER":    {{File: "../../relay/transact.go", Old: "if mark.N == token.N {", New: "if mark.N == token.N && !off(\"NOMARKER\") {"}},
+	"BELIEVE":     {{File: "../../relay/transact.go", Old: "|| errors.Is(err, broker.ErrUndecided) {", New: "|| errors.Is(err, broker.ErrUndecided) && !off(\"BELIEVE\") {"}},
 	"NOVERSION": {{
 		File: "../../../repository/document.go", Old: "bun.SafeQuery(updateDocument,", New: "bun.SafeQuery(unversioned(updateDocument),",
 	}},
@@ -181,6 +184,7 @@ func program(t *testing.T) string {
 		text, err := os.ReadFile(simtest.Build(t, all, map[string]string{
 			"../../../subscription/simulation.go": turns,
 			"../../../uow/simulation.go":          "package uow" + offs,
+			"../../relay/simulation.go":           "package relay" + offs,
 			"../../../repository/simulation.go":   "package repository\n\nimport \"strings\"" + offs + unversioned,
 		}))
 		require.NoError(t, err)

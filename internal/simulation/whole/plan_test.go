@@ -25,6 +25,7 @@ type plan struct {
 	fine      bool // statements within a transaction wait for their turn, too
 	trips     bool // handlers write in round trips of their own
 	tally     bool // and change an aggregate
+	exact     bool // relays publish in transactions
 	tells     bool // the broker says what it delivers again
 	poison    string
 	poisoned  int64
@@ -43,13 +44,17 @@ func planOf(seed uint64) plan {
 		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 3, 10}[r.IntN(3)], warm: r.IntN(4) != 0,
 	}
 	p.poison = []string{"", "", "", "fails", "hopeless", "later", "panics", "deadly"}[r.IntN(8)]
-	p.tells = r.IntN(2) == 0
+	p.tells, p.exact = r.IntN(2) == 0, r.IntN(3) == 0
 	return p
 }
 
 func (p plan) outbox() outbox.Config {
+	timeout := time.Second
+	if p.exact {
+		timeout = 2500 * time.Millisecond // nearly a lease
+	}
 	return outbox.Config{
-		Lease: lease, PublishTimeout: time.Second, PollInterval: 500 * time.Millisecond, MaxPollInterval: time.Second, Calls: 2, BatchSize: 5,
+		Lease: lease, PublishTimeout: timeout, PollInterval: 500 * time.Millisecond, MaxPollInterval: time.Second, Calls: 2, BatchSize: 5,
 		Retry:     outbox.RetryPolicy{MaxAttempts: 1000, BaseDelay: 300 * time.Millisecond, MaxBackoff: time.Second},
 		Retention: outbox.Retention{Every: 5 * time.Second},
 	}

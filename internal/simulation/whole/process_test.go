@@ -31,6 +31,7 @@ type process struct {
 
 	dead             chan struct{} // closed: it was killed
 	killed, stopping bool
+	hangs            bool          // nothing that it asks is answered
 	up, ended        chan struct{} // closed: it has started; nothing of it runs any more
 	life             context.Context
 	end              context.CancelFunc

@@ -48,7 +48,7 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 	synctest.Test(t, func(t *testing.T) {
 		cryptotest.SetGlobalRandom(t, p.seed)
 		p.epoch = time.Now()
-		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}}
+		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}, ids: map[string]*transactions{}}
 		w.group.share(0)
 		for part := range parts {
 			w.group.acked[part] = map[int]bool{}

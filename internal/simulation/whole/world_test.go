@@ -55,6 +55,7 @@ type world struct {
 	requests []*request
 	procs    []*process
 	group    group
+	ids      map[string]*transactions
 	away     [2]bool // database, broker
 
 	healed    bool           // handlers don't fail any more
@@ -143,7 +144,7 @@ func (w *world) waiting(ghosts bool) (all []*request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.requests {
-		if r.ghost == ghosts && (r.ready == nil || r.ready()) {
+		if r.ghost == ghosts && (!r.p.hangs || r.p.killed) && (r.ready == nil || r.ready()) {
 			all = append(all, r)
 		}
 	}
