@@ -134,6 +134,7 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	taken := "witness JOIN outbox_messages USING (seq) JOIN leases USING (lane, part) WHERE lost"
 	require.Equal(t, 30, w.count(taken))
 	require.Zero(t, w.count(taken+" AND at < leases.until"))
+	// The margin is a busy machine's; internal/relay's test of S2-11 measures it without one.
 	require.Zero(t, w.count(taken+" AND at > leases.until + $1::interval", (poll+15*time.Second).String()))
 	r := w.check()
 	require.Zero(t, r.Odd(), "it was killed before it sent anything")

@@ -68,7 +68,7 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 	usually, meanwhile := w.speed(before), w.speed(during)
 	t.Logf("internal messages, before: %+v", usually)
 	t.Logf("internal messages, during: %+v", meanwhile)
-	require.Less(t, meanwhile.Median, 3*usually.Median+2, "they are as fast")
+	require.Less(t, meanwhile.Median, 2*usually.Median+0.2, "they are as fast; internal/relay measures it without the machine")
 	require.Zero(t, w.count("outbox WHERE status <> 'published'"))
 
 	for name, p := range partners {
