@@ -23,8 +23,9 @@ type Evidence struct {
 	Incidents      []Incident
 	Thefts         []string
 	Endings        []Ending
-	Stale          int // rows of write-backs that engines said came too late
-	TakenOver      int // rows that engines said they took over
+	Ended          map[int]time.Time // by process: when it was gone, of those that nobody killed
+	Stale          int               // rows of write-backs that engines said came too late
+	TakenOver      int               // rows that engines said they took over
 	MayBeAbandoned []string
 	Moved          []string // ids of rows that an operator took away or brought back: their keys went on without them
 }
@@ -57,11 +58,16 @@ type Delivery struct {
 	Life      int // of the topic: how often it was deleted before
 	Partition int32
 	Offset    int64
+	At        time.Time // by the broker's clock; zero where nobody asks
 	ID, Key   string
 	Body      []byte
 }
 
-// Incident is what was done to a process, or with PID 0 to Kafka.
+// Crash is the kind of an incident in which the database lost what its last transactions
+// had not flushed: claims and settlements among them, and what their witness has seen.
+const Crash = "restart-postgres"
+
+// Incident is what was done to a process, or with PID 0 to Kafka or to the database.
 type Incident struct {
 	Kind        string
 	PID         int
@@ -112,7 +118,7 @@ func (e Evidence) Judge() Report {
 		violation("stolen: %s", theft)
 	}
 	for _, g := range e.Endings {
-		if g.stolen(e.Incidents) {
+		if g.stolen(e.Incidents) && !e.gone(g) {
 			violation("stolen: the membership of %s was ended %s before its lease by %s", g.Name, g.Early, g.By)
 		}
 	}
@@ -192,7 +198,7 @@ func (e Evidence) Judge() Report {
 			violation("lost: account %s has seen %d events and %d were published", id, n, next[id])
 		}
 	}
-	e.explain(&r, times, violation)
+	e.explain(&r, times, e.sentBeforeCrashes(), violation)
 	return r
 }
 
@@ -203,7 +209,7 @@ func (e Evidence) passed(r Row) bool {
 
 // explain finds for every delivery but the first a claim of its row that did not
 // end in published, and a fault that befell its owner while it had the row.
-func (e Evidence) explain(r *Report, times map[string]int, violation func(string, ...any)) {
+func (e Evidence) explain(r *Report, times, undone map[string]int, violation func(string, ...any)) {
 	open := map[token]Step{}
 	ended := map[int64][]claim{} // by Seq: the claims that did not end in published
 	for _, s := range e.Steps {
@@ -242,10 +248,33 @@ func (e Evidence) explain(r *Report, times map[string]int, violation func(string
 				extra--
 			}
 		}
+		if n := min(extra, undone[row.ID]); n > 0 {
+			r.Reasons[Crash] += n
+			extra -= n
+		}
 		if extra > 0 {
 			violation("unexplained: message %s of row %d is %d times in Kafka, and nothing happened to %d of its claims", row.ID, row.Seq, times[row.ID], extra)
 		}
 	}
+}
+
+// unflushed is how long before a crash of the database a transaction may have ended that the
+// crash undoes: three times wal_writer_delay, which is 200 ms by default, and what two clocks
+// and a busy machine add.
+const unflushed = 5 * time.Second
+
+// sentBeforeCrashes counts, by id, the copies that the broker got so short before the database
+// crashed that nothing there may know of their claims.
+func (e Evidence) sentBeforeCrashes() map[string]int {
+	undone := map[string]int{}
+	for _, d := range e.Deliveries {
+		if slices.ContainsFunc(e.Incidents, func(i Incident) bool {
+			return i.Kind == Crash && d.At.After(i.From.Add(-unflushed)) && d.At.Before(i.Until.Add(slack))
+		}) {
+			undone[d.ID]++
+		}
+	}
+	return undone
 }
 
 // pidOf reads a member's Name: host, process, unique part.
@@ -281,6 +310,12 @@ func (e Ending) stolen(incidents []Incident) bool {
 		}
 	}
 	return true
+}
+
+// gone says that its process had ended by itself.
+func (e Evidence) gone(g Ending) bool {
+	at, ok := e.Ended[pidOf(g.Name)]
+	return ok && !at.After(g.At.Add(slack))
 }
 
 // Session is the name of a node's sessions.
