@@ -20,7 +20,14 @@ const commandPatience = 5 * time.Minute
 
 // torment does what the plan says until ctx is done, and returns when all is mended.
 func (r *run) torment(ctx context.Context) {
-	p := newPlan(r.cfg.Seed, r.on, len(r.seats))
+	var seats, kafka []int
+	for i, s := range r.seats {
+		seats = append(seats, i)
+		if s.role != writerRole {
+			kafka = append(kafka, i)
+		}
+	}
+	p := newPlan(r.cfg.Seed, r.on, seats, kafka)
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {

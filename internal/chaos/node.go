@@ -50,7 +50,7 @@ type nodeConfig struct {
 const (
 	accounts   = 60
 	writers    = 4 // of a process
-	pause      = 250 * time.Millisecond
+	pause      = 400 * time.Millisecond
 	lease      = 5 * time.Second
 	dawdle     = 60 * time.Millisecond // before and after a call, at most, so that faults meet some that are out
 	nodeConns  = 4

@@ -50,11 +50,12 @@ type step struct {
 type plan struct {
 	random *rand.Rand
 	kinds  []string // each as often as its weight
-	seats  int
+	seats  []int
+	kafka  []int // seats whose processes talk to Kafka
 }
 
-func newPlan(seed uint64, kinds []string, seats int) *plan {
-	p := &plan{random: rand.New(rand.NewPCG(seed, 0)), seats: seats} //nolint:gosec // A plan is no secret.
+func newPlan(seed uint64, kinds []string, seats, kafka []int) *plan {
+	p := &plan{random: rand.New(rand.NewPCG(seed, 0)), seats: seats, kafka: kafka} //nolint:gosec // A plan is no secret.
 	for _, kind := range kinds {
 		p.kinds = append(p.kinds, slices.Repeat([]string{kind}, max(1, weights[kind]))...)
 	}
@@ -66,7 +67,12 @@ func (p *plan) between(from, to time.Duration) time.Duration {
 }
 
 func (p *plan) next() step {
-	s := step{after: p.between(300*time.Millisecond, 3*time.Second), kind: p.kinds[p.random.IntN(len(p.kinds))], seat: p.random.IntN(p.seats)}
+	s := step{after: p.between(300*time.Millisecond, 3*time.Second), kind: p.kinds[p.random.IntN(len(p.kinds))]}
+	seats := p.seats
+	if onKafka(s.kind) {
+		seats = p.kafka
+	}
+	s.seat = seats[p.random.IntN(len(seats))]
 	most := 12 * time.Second
 	switch s.kind {
 	case killFault:
