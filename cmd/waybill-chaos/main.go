@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -108,9 +109,7 @@ func (c *cli) run(ctx context.Context, news io.Writer) (*chaos.Result, error) {
 	if cfg.Schema == "" {
 		cfg.Schema = fmt.Sprintf("waybill_chaos_%08x", rand.Uint32()) //nolint:gosec // It only has to be new.
 	}
-	for kind, command := range c.Disturb {
-		cfg.Commands[kind] = command
-	}
+	maps.Copy(cfg.Commands, c.Disturb)
 	for kind, command := range map[string]string{"restart-postgres": c.RestartPostgres, "restart-kafka": c.RestartKafka} {
 		if command != "" {
 			cfg.Commands[kind] = command

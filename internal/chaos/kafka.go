@@ -34,7 +34,7 @@ func Delivered(ctx context.Context, client func(...kgo.Opt) (*kgo.Client, error)
 	for n > 0 {
 		fetches := reader.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("Kafka doesn't hand out what it has: %d partitions of %v: %w", n, names, ctx.Err())
+			return nil, fmt.Errorf("not all was read of Kafka: %d partitions of %v are left: %w", n, names, ctx.Err())
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			end := left[r.Topic][r.Partition]

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/kafkatest"
 	"github.com/waybill-go/waybill/internal/verdict"
 )
@@ -25,74 +25,15 @@ func (w *world) delivered() []verdict.Delivery {
 }
 
 // inKafka is what topics have, by how their names begin.
-func (w *world) inKafka(prefix string) (all []verdict.Delivery) {
+func (w *world) inKafka(prefix string) []verdict.Delivery {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	admin := w.admin()
-	topics, err := admin.ListTopics(ctx)
+	all, err := chaos.Delivered(ctx, w.connection, prefix)
 	require.NoError(w.t, err)
-	var names []string
-	for _, name := range topics.Names() {
-		if strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	ends, err := admin.ListEndOffsets(ctx, names...)
-	require.NoError(w.t, err)
-	require.NoError(w.t, ends.Error())
-	left := map[string]map[int32]int64{}
-	n := 0
-	ends.Each(func(o kadm.ListedOffset) {
-		if o.Offset == 0 {
-			return
-		}
-		if left[o.Topic] == nil {
-			left[o.Topic] = map[int32]int64{}
-		}
-		left[o.Topic][o.Partition] = o.Offset
-		n++
-	})
-	all = w.read(ctx, names, left, n)
-	slices.SortStableFunc(all, func(a, b verdict.Delivery) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
-	})
-	return all
-}
-
-// read reads n partitions up to where they end.
-func (w *world) read(ctx context.Context, topics []string, ends map[string]map[int32]int64, n int) (all []verdict.Delivery) {
-	w.t.Helper()
-	client := w.client(kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // these end a partition with transactions
-	defer client.Close()
-	for n > 0 {
-		fetches := client.PollFetches(ctx)
-		require.NoError(w.t, ctx.Err(), "Kafka doesn't hand out what it has: %d partitions of %v", n, topics)
-		fetches.EachRecord(func(r *kgo.Record) {
-			end := ends[r.Topic][r.Partition]
-			if r.Offset >= end {
-				return
-			}
-			if r.Offset == end-1 {
-				n--
-			}
-			if r.Attrs.IsControl() {
-				return
-			}
-			d := verdict.Delivery{Topic: r.Topic, Life: w.lives[r.Topic], Partition: r.Partition, Offset: r.Offset, Key: string(r.Key), Body: r.Value}
-			for _, h := range r.Headers {
-				if h.Key == "id" {
-					d.ID = string(h.Value)
-				}
-			}
-			if !w.told[d.ID] {
-				all = append(all, d)
-			}
-		})
+	all = slices.DeleteFunc(all, func(d verdict.Delivery) bool { return w.told[d.ID] })
+	for i := range all {
+		all[i].Life = w.lives[all[i].Topic]
 	}
 	return all
 }
@@ -100,9 +41,13 @@ func (w *world) read(ctx context.Context, topics []string, ends map[string]map[i
 // client waits for a busy Kafka.
 func (w *world) client(opts ...kgo.Opt) *kgo.Client {
 	w.t.Helper()
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(w.kafka, ",")...), kgo.RetryTimeout(patience)}, opts...)...)
+	client, err := w.connection(opts...)
 	require.NoError(w.t, err)
 	return client
+}
+
+func (w *world) connection(opts ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(w.kafka, ",")...), kgo.RetryTimeout(patience)}, opts...)...)
 }
 
 func (w *world) admin() *kadm.Client {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -86,7 +87,7 @@ func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, p
 	w.units, err = uow.New(uow.Config{Domain: branches, Providers: []uow.Provider{p}, External: partners, MaxRetries: 20})
 	require.NoError(t, err)
 	require.NoError(t, engine.Migrate(t.Context(), w.units))
-	_, err = w.db.Exec(witness)
+	_, err = w.db.Exec(chaos.Witness)
 	require.NoError(t, err)
 	w.repo = repository.New[*account](w.units)
 	w.createTopic(accountTopic, maxMessageBytes)
