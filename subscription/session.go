@@ -310,8 +310,9 @@ func (s *session) ack(ctx context.Context, batch []broker.Delivery) error {
 	for tries := 1; ; tries++ {
 		err := s.tellBroker(ctx, "acknowledging", s.consumer.Ack, batch...)
 		if err != nil {
-			// Nobody can acknowledge what was taken back.
-			batch = slices.DeleteFunc(batch, func(d broker.Delivery) bool { return lost(d) })
+			// Nobody can acknowledge what was taken back. A call that was given up may still
+			// read the batch that it had.
+			batch = slices.DeleteFunc(slices.Clone(batch), func(d broker.Delivery) bool { return lost(d) })
 		}
 		if err == nil || len(batch) == 0 {
 			break
