@@ -138,6 +138,19 @@ func (w *world) onUnit(a act) bool {
 		return true
 	}
 	pokes := u.tx.Commit()
+	w.committed(u)
+	if alive := w.alive(); len(alive) > 0 && a.of.n < 2 {
+		if p := alive[int(a.of.n)%len(alive)]; w.isUp(p) {
+			p.relay.Wake(pokes)
+		}
+	}
+	return true
+}
+
+// committed notes the rows of a unit that are in the store now.
+func (w *world) committed(u *unit) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	state := w.store.State()
 	for _, r := range u.rows {
 		queued := state.Queue[r.seq]
@@ -147,12 +160,6 @@ func (w *world) onUnit(a act) bool {
 		})
 		r.committed, w.numbers[r.key] = true, r.number
 	}
-	if alive := w.alive(); len(alive) > 0 && a.of.n < 2 {
-		if p := alive[int(a.of.n)%len(alive)]; w.isUp(p) {
-			p.relay.Wake(pokes)
-		}
-	}
-	return true
 }
 
 func account(at int) string { return "account-" + strconv.Itoa(at) }
@@ -198,6 +205,8 @@ func (w *world) isUp(p *process) bool {
 }
 
 func (w *world) onRow(a act) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	r := w.rows[a.of.n]
 	if r == nil || !r.committed {
 		return false
