@@ -30,6 +30,7 @@ type wire struct {
 
 	account account
 	giveUp  func(error) // Of the round that is out.
+	began   time.Time   // The round.
 	alarm   *time.Timer // Runs while connecting fails.
 }
 
@@ -83,7 +84,7 @@ func (w *wire) encrypt(ctx context.Context, raw net.Conn, addr string) (net.Conn
 
 // OnBrokerConnect is called by kgo when a connection is made and logged in, or
 // can't be.
-func (w *wire) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, made net.Conn, err error) {
+func (w *wire) OnBrokerConnect(meta kgo.BrokerMetadata, took time.Duration, made net.Conn, err error) {
 	if errors.Is(err, errCut) || errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) {
 		return
 	}
@@ -96,6 +97,9 @@ func (w *wire) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, made ne
 		w.last = nil
 		w.calm()
 		return
+	}
+	if time.Since(w.began) < took {
+		return // It was begun in the round before, and kgo may wait as long as outageIn for its next attempt.
 	}
 	w.last = fmt.Errorf("no connection to %s:%d: %w", meta.Host, meta.Port, err)
 	if w.alarm == nil && w.giveUp != nil {
@@ -131,7 +135,7 @@ func (w *wire) begin(giveUp func(error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = nil
-	w.account, w.giveUp = account{number: w.account.number + 1}, giveUp
+	w.account, w.giveUp, w.began = account{number: w.account.number + 1}, giveUp, time.Now()
 }
 
 // end is what became of the round's requests.
