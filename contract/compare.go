@@ -30,7 +30,7 @@ func (b Break) String() string {
 }
 
 // Compare says what breaks when before is replaced by after, in the order of the messages'
-// names; nothing if all goes on.
+// names; nothing if nothing breaks.
 func Compare(before, after *Contract) []Break {
 	c := comparison{old: plain(before), new: plain(after)}
 	for _, name := range slices.Sorted(maps.Keys(c.old.Messages)) {

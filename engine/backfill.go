@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-// Backfill gives an external broker that is joining the events of the time before
+// Backfill gives an external broker that is joining the earlier events
 // and lets it live, in every provider of units, as `waybill outbox backfill`
 // does. It may run beside engines and writers. See [OutboxStore].
 func Backfill(ctx context.Context, units *uow.Manager, broker string) (outbox.Backfilled, error) {

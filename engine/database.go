@@ -275,7 +275,7 @@ func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
 // letters are how many dead letters there are, by subscription.
 type letters struct {
 	open    map[string]int64                     // that need somebody
-	waiting map[string]int64                     // that go on by themselves
+	waiting map[string]int64                     // that continue by themselves
 	early   map[string]subscription.EarlyLetters // of open, those whose process has not begun
 }
 

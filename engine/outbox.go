@@ -35,7 +35,7 @@ type OutboxStore interface {
 	// an operator chooses, and records it.
 	Purge(ctx context.Context, r outbox.Retention) (outbox.Purged, error)
 	CleanUp(ctx context.Context, c outbox.CleanUp) (outbox.CleanedUp, error)
-	// Backfill gives an external target that is joining the events of the time before,
+	// Backfill gives an external target that is joining the earlier events,
 	// and then makes it live. [Backfill] knows what b has to say.
 	Backfill(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error)
 }

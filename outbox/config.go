@@ -66,7 +66,7 @@ const (
 	// got are missing, events among them that were published, and effects of messages that
 	// are acknowledged.
 	Stop OnFailover = "stop"
-	// Continue goes on by itself. It is for standbys that have every commit
+	// Continue publishes without being told to. It is for standbys that have every commit
 	// (synchronous_standby_names with synchronous_commit on).
 	Continue OnFailover = "continue"
 )

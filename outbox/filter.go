@@ -25,7 +25,7 @@ type Filter struct {
 	Statuses []Status `json:"statuses,omitempty"`
 	// Held chooses abandoned rows behind which their key waits.
 	Held bool `json:"held,omitempty"`
-	// Stale chooses rows that are in the hand of a lease that has run out.
+	// Stale chooses rows that a lease holds that has run out.
 	Stale bool `json:"stale,omitempty"`
 	// RetryReady chooses failed rows that are due.
 	RetryReady bool `json:"retry_ready,omitempty"`

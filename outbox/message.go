@@ -19,7 +19,7 @@ type Message struct {
 type MessageRow struct {
 	Entry
 	Payload []byte
-	// Stale says that it is in the hand of a lease that has run out.
+	// Stale says that a lease holds it that has run out.
 	Stale bool
 	// Before is how many rows of its key are to be published before it, and Head
 	// the first of these; nil: none.

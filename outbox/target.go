@@ -173,7 +173,7 @@ const TargetsFresh = 3 * time.Second
 type Targets struct {
 	Broker   string   `json:"broker"`   // The context's own.
 	External []string `json:"external"` // The partners', in any order.
-	// Joining are those of External that get the events of the time before from
+	// Joining are those of External that get the earlier events from
 	// engine.Backfill. Until it has ended, no unit of work writes rows for them.
 	// That is a state of the database: a program's configuration doesn't have it.
 	Joining []string `json:"joining,omitempty"`

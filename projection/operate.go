@@ -41,7 +41,7 @@ type Progress struct {
 	// Fed says that a process feeds all of it; Owners are those that feed it, or did last.
 	Fed     bool      `json:"fed"`
 	Owners  []string  `json:"owners"`
-	Failure *Failure  `json:"failure,omitempty"` // Why it stands still.
+	Failure *Failure  `json:"failure,omitempty"` // Why it is stuck.
 	Held    *Held     `json:"held,omitempty"`    // Whom it waits for.
 	BeganAt time.Time `json:"began_at"`
 }
@@ -279,7 +279,7 @@ func Switch(ctx context.Context, p uow.Provider, name string, number int, stale 
 	})
 }
 
-// SkipEvent lets a projection that stands still go on behind the event that it stands
+// SkipEvent lets a projection that is stuck continue behind the event that it stands
 // at, whose effect is missing in its tables from then on. The lease is taken away, as who
 // has it may be about to try the event once more.
 func SkipEvent(ctx context.Context, p uow.Provider, name string, number int, position int64, actor string) error {

@@ -291,7 +291,7 @@ func (r *reading) come(ctx context.Context) (position int64, stopped string, err
 type BehindError struct {
 	Name       string
 	Have, Want int64
-	Stopped    string // The error it stands still with, if it does.
+	Stopped    string // The error it is stuck with, if it is.
 	Err        error  // Why the wait ended.
 }
 

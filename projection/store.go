@@ -61,7 +61,7 @@ type shard struct {
 	heldBy             []string // Open transactions that it waits for; see historydb.Page.
 }
 
-// Failure is why a build stands still.
+// Failure is why a build is stuck.
 type Failure struct {
 	Position int64     `json:"position"` // Of the event that fails.
 	Event    string    `json:"event"`    // Its type and id.

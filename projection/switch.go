@@ -20,7 +20,7 @@ import (
 const (
 	// lockTimeout is how long a change of views waits for readers, who wait behind it.
 	lockTimeout = 2 * time.Second
-	// meet is for how long the live build stands still for the new one to come up to it.
+	// meet is for how long the live build waits for the new one to come up to it.
 	meet      = time.Second
 	meetEvery = 10 * time.Millisecond
 )

@@ -26,7 +26,7 @@ type DeadLetterStatus string
 const (
 	// DeadLetterParked waits for an operator.
 	DeadLetterParked DeadLetterStatus = "parked"
-	// DeadLetterHeld waits for the messages of its key before it, and goes on by
+	// DeadLetterHeld waits for the messages of its key before it, and continues by
 	// itself when they are replayed or discarded.
 	DeadLetterHeld DeadLetterStatus = "held"
 	// DeadLetterWaiting is handled when its time has come, by itself: its handler wants

@@ -55,14 +55,14 @@ type DeadLetterResult struct {
 	// Skipping are those of Marked that nothing waits for: their replay comes after
 	// later messages of their keys.
 	Skipping int64 `json:"skipping"`
-	// Following are held behind those, whether or not they were chosen, and go on by
+	// Following are held behind those, whether or not they were chosen, and continue by
 	// themselves.
 	Following int64 `json:"following"`
 	// Behind were left out by Replay: they are parked or held behind parked ones of
 	// their key that were not chosen. Heads are the first few of these.
 	Behind int64    `json:"behind"`
 	Heads  []string `json:"heads"`
-	// Held were chosen, but go on by themselves when it is their turn.
+	// Held were chosen, but continue by themselves when it is their turn.
 	Held int64 `json:"held"`
 	// Underway were in replay already, or wait for their time.
 	Underway int64 `json:"underway"`
@@ -81,7 +81,7 @@ type DeadLetterResult struct {
 // Replay asks the subscription's runners to handle parked messages again, each
 // once and, where the subscription holds keys, in the order of its key: one that
 // stands behind a parked message that the filter doesn't choose is left out.
-// What is held goes on by itself, and needs no replay. One that fails again is
+// What is held continues by itself, and needs no replay. One that fails again is
 // parked again. The filter must name a subscription, or ids of one.
 //
 // Many are marked in several transactions, each with its share in the record of

@@ -19,7 +19,7 @@ import (
 )
 
 // takenFor is how long a taken dead letter is left to the run that has taken it and
-// doesn't renew that: it has died, stands still, or doesn't reach the database.
+// doesn't renew that: it has died, is frozen, or doesn't reach the database.
 const takenFor = 30 * time.Second
 
 // parkedRow is a dead letter that is handled again.

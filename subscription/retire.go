@@ -189,7 +189,7 @@ func (r Retired) Total() (n int64) {
 	return n
 }
 
-// Retire removes all that a database keeps of a subscription that is no more:
+// Retire removes all that a database keeps of a subscription that was removed:
 // inbox, attempts, marks, uptime and dead letters. What operators did to these
 // stays on record, and the consumer group stays at the broker.
 //

@@ -22,7 +22,7 @@ import (
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
-// database is a context's provider. What is behind it is made anew for each process.
+// database is a context's provider. What is behind it is built again for each process.
 type database struct {
 	k       *Kit
 	context string

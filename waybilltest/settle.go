@@ -26,7 +26,7 @@ const (
 
 // Settle waits until nothing is left to do: outboxes empty, no message unhandled, no
 // timer due, no projection behind, twice in a row with nothing new between. After ten seconds it fails the
-// test and says what is left. A message that was parked, or given up by an outbox, and a projection that stands still,
+// test and says what is left. A message that was parked, or given up by an outbox, and a projection that is stuck,
 // fails it at once, unless [Kit.ExpectParked] was called. One that waits for its process
 // to begin is left to do, unless it was.
 //
@@ -233,7 +233,7 @@ func (s *sight) timers(ctx context.Context, p uow.Provider) error {
 }
 
 // projections are at the head of the history when they have nothing left to do. One that
-// stands still at an event waits for somebody.
+// is stuck at an event waits for somebody.
 func (s *sight) projections(ctx context.Context, p uow.Provider) error {
 	all, err := projection.List(ctx, p)
 	for _, b := range all {
@@ -254,7 +254,7 @@ func (s *sight) projections(ctx context.Context, p uow.Provider) error {
 
 // letters are dead letters. Those that are parked, and what waits behind them, wait for
 // somebody; those that came before the process they are for began, for that; the others
-// go on by themselves.
+// continue by themselves.
 func (s *sight) letters(ctx context.Context, p uow.Provider) error {
 	all, err := lettersOf(ctx, p)
 	for _, l := range all {

@@ -83,7 +83,7 @@ func (s suite) outage(t *testing.T) {
 }
 
 // underLoad restarts the server between publishers and a consumer, all of which
-// go on by themselves. What was acknowledged arrives.
+// continue by themselves. What was acknowledged arrives.
 func (s suite) underLoad(t *testing.T) {
 	const publishers, size = 4, 50
 	b, reader := s.open(t), s.open(t)

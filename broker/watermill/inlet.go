@@ -38,7 +38,7 @@ type Inlet struct {
 
 type feed struct{ topic, group string }
 
-// loan is a message in the hands of a consumer.
+// loan is a message that a consumer holds.
 type loan struct {
 	*message.Message
 	settled chan error // Takes one, which the handler returns.

@@ -330,7 +330,7 @@ func until(now time.Time, end *time.Time) string {
 	return fmt.Sprintf(", by a lease until %s at least (%s)", when(*end), ago(*end, now))
 }
 
-// printRemedy says what can be done about a row that stands still.
+// printRemedy says what can be done about a row that is stuck.
 func printRemedy(w io.Writer, r outbox.MessageRow) {
 	say := func(verb, what string) {
 		fmt.Fprintf(w, "  waybill outbox %s --seq %d   %s\n", verb, r.Seq, what)

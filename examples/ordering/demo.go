@@ -40,7 +40,7 @@ const (
 	// it can't be known that the process of the last one is dead.
 	lease = 5 * time.Second
 
-	// payWithin is short, so that orders that nobody pays for don't keep people waiting.
+	// payWithin is short, so that orders without a payment don't keep people waiting.
 	payWithin = 3 * time.Second
 )
 

@@ -136,7 +136,7 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	return command(p, ctx, flags.Args()[1:])
 }
 
-// usageError is a command line that makes no sense.
+// usageError is a command line that is wrong.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }

@@ -1,7 +1,8 @@
 package docs
 
 import (
-	"go/scanner"
+	"go/ast"
+	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
@@ -32,7 +33,7 @@ var avoid = map[*regexp.Regexp]string{
 	regexp.MustCompile(`(?i)\btried again and again\b`):             "is retried repeatedly",
 }
 
-// What people read is in the field's usual words: documents, what the program's strings say, and the observatory.
+// What people read is in the field's usual words: documents, what the program's strings and its comments say, and the observatory.
 // The protocol has a glossary of words of its own, and the changelog says what was.
 func TestWords_AreThoseOfTheField(t *testing.T) {
 	check := func(path, text string) {
@@ -63,7 +64,7 @@ func TestWords_AreThoseOfTheField(t *testing.T) {
 		}
 		switch filepath.Ext(path) {
 		case ".go":
-			for _, text := range literals(t, path) {
+			for _, text := range written(t, path) {
 				check(path, text)
 			}
 		case ".js", ".html":
@@ -75,20 +76,23 @@ func TestWords_AreThoseOfTheField(t *testing.T) {
 	}))
 }
 
-// literals are the strings of a source.
-func literals(t *testing.T, path string) (all []string) {
+// written is what somebody wrote in a source for people: its strings, and its comments without their marks. Lines of comments that
+// follow each other are one text, as a sentence goes over several.
+func written(t *testing.T, path string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	var s scanner.Scanner
-	s.Init(token.NewFileSet().AddFile(path, -1, len(text)), text, nil, 0)
-	for {
-		_, kind, literal := s.Scan()
-		if kind == token.EOF {
-			return all
-		}
-		if kind == token.STRING {
-			all = append(all, literal)
-		}
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, text, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	for _, group := range file.Comments {
+		all = append(all, strings.Join(strings.Fields(group.Text()), " "))
 	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			all = append(all, literal.Value)
+		}
+		return true
+	})
+	return all
 }

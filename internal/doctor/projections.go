@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/projection"
 )
 
-// projections looks for those that stand still or wait for somebody, and for those in use
+// projections looks for those that are stuck or wait for somebody, and for those in use
 // that nobody feeds.
 func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 	all, err := projection.List(ctx, e.provider)

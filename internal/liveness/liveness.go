@@ -21,7 +21,7 @@ const (
 	// Unknown: it is of another host or container, or of a system where nobody can
 	// tell.
 	Unknown State = iota
-	// Alive: it runs on this host, or stands still there.
+	// Alive: it runs on this host, or is frozen there.
 	Alive
 	// Dead: it ran on this host, and has ended.
 	Dead

@@ -11,7 +11,7 @@ const (
 	Read Role = "read"
 	// App saves and consumes: units of work, repositories, subscriptions.
 	App Role = "app"
-	// Engine does all of that, publishes, keeps house, and does what operators ask for.
+	// Engine does all of that, publishes, cleans up, and does what operators ask for.
 	Engine Role = "engine"
 )
 

@@ -40,8 +40,8 @@ const (
 // It may run while others write and publish, and be ended and run again at any
 // time: each transaction notes how far it has come. Two at a time share the
 // work. For a target that is live it does nothing. The last transaction lets no one
-// write for a moment; while somebody has been writing for long, it is tried again
-// and again.
+// write for a moment; while somebody has been writing for long, it is retried
+// repeatedly.
 func (s *Store) Backfill(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
 	// By then writers that were not stopped, and have never heard of the target,
 	// were refused.

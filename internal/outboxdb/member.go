@@ -23,7 +23,7 @@ var (
 )
 
 // Lanes makes sure that targets have a number and their partitions. What is there is
-// read without a lock: somebody may stand still with these rows locked.
+// read without a lock: a frozen process may have these rows locked.
 func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID, partitions int, err error) {
 	if partitions, err = Partitions(ctx, s.reader); err != nil {
 		return nil, 0, err

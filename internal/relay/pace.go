@@ -7,7 +7,7 @@ const (
 	paceShare  = 4                     // rows for which a rest is as long as a look waits
 	paceWorst  = 16                    // times the best look: one that takes longer says no more
 	paceWeight = 16                    // looks that the mean is about
-	paceDrift  = 1 << 14               // looks after which the best one is forgotten, about
+	paceDrift  = 1 << 14               // the best one is forgotten after about so many looks
 )
 
 // pace says for how long a lane that keeps up rests after a turn. Each turn takes about

@@ -69,7 +69,7 @@ type CurrentLoan struct {
 
 var current = projection.NewTable[CurrentLoan]("current_loans", "member_id, loan_id")
 
-// CurrentLoans is made of the history of loans, and made anew when its Version is raised.
+// CurrentLoans is made of the history of loans, and rebuilt when its Version is raised.
 var CurrentLoans = projection.Projection{
 	Name: "current-loans", Tables: []projection.Definition{current},
 	Handlers: []projection.Handler{

@@ -13,7 +13,7 @@ var lending = domain.Process[*Lending]("lending",
 	domain.OnTimer("pay-by", (*Lending).Unpaid),
 )
 
-// Placed begins it. Loans of the time before they had a limit get one from now on.
+// Placed begins it. Loans that are older than the limit get one from now on.
 func (p *Lending) Placed(e LoanPlaced) error {
 	if e.PayBy.IsZero() {
 		e.PayBy = p.Now().Add(PayWithin)

@@ -6,7 +6,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 )
 
-// Shipment is what leaves the house for an order, and has its number.
+// Shipment is what is sent for an order, and has its number.
 type Shipment struct {
 	domain.Root
 	Labels []string `json:",omitempty"`

@@ -26,7 +26,7 @@ type Row struct {
 
 var rows = projection.NewTable[Row]("order_board", "placed_at")
 
-// board is made of the history, and made anew when its Version is raised.
+// board is made of the history, and rebuilt when its Version is raised.
 var board = projection.Projection{
 	Name: "order-board", Tables: []projection.Definition{rows},
 	Handlers: []projection.Handler{
