@@ -52,6 +52,7 @@ type SchemaError struct {
 	Feature string
 	Have    int // 0: the feature was never migrated.
 	Need    int
+	Oldest  int // what builds must know at least where the tables are newer than this one needs
 }
 
 func (e *SchemaError) Error() string {
@@ -61,7 +62,7 @@ func (e *SchemaError) Error() string {
 	case e.Have < e.Need:
 		return fmt.Sprintf("tables of %s are at version %d, this build needs %d; run `waybill migrate` or engine.Migrate", e.Feature, e.Have, e.Need)
 	}
-	return fmt.Sprintf("tables of %s are at version %d, this build knows only %d; deploy a newer build", e.Feature, e.Have, e.Need)
+	return fmt.Sprintf("tables of %s are at version %d, this build knows only %d; deploy a newer build, which knows %d at least", e.Feature, e.Have, e.Need, e.Oldest)
 }
 
 // Up applies what is missing, all of it or nothing, one process at a time. db is
@@ -126,36 +127,32 @@ func (s Set) Check(ctx context.Context, db bun.IDB) error {
 	if err != nil {
 		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
 	}
-	have, err := s.reached(ctx, db, len(files))
+	have, oldest, err := s.reached(ctx, db, len(files))
 	if err != nil {
 		return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
 	}
-	if have != len(files) {
-		return &SchemaError{Feature: s.Feature, Have: have, Need: len(files)}
+	if have == len(files) || have > len(files) && oldest <= len(files) {
+		return nil
 	}
-	return nil
+	return &SchemaError{Feature: s.Feature, Have: have, Need: len(files), Oldest: oldest}
 }
 
-// reached is the version that the tables are at for a build that needs one: that one,
-// if newer ones tolerate the build.
-func (s Set) reached(ctx context.Context, db bun.IDB, need int) (have int, err error) {
+// reached is the version that the tables are at and, where a build that needs another one
+// has older files, what a build must know at least: each file since then has to tolerate it.
+func (s Set) reached(ctx context.Context, db bun.IDB, need int) (have, oldest int, err error) {
 	exists, err := bookkept(ctx, db)
 	if err != nil || !exists {
-		return 0, err
+		return 0, 0, err
 	}
 	if have, err = s.version(ctx, db); err != nil || have <= need {
-		return have, err
+		return have, 0, err
 	}
 	known, err := tolerating(ctx, db)
 	if err != nil || !known {
-		return have, err
+		return have, have, err
 	}
-	var oldest int // Each file since then has to tolerate the build.
 	err = db.NewRaw("SELECT max(coalesce(tolerates, version)) FROM waybill_migrations WHERE feature = ? AND version > ?", s.Feature, need).Scan(ctx, &oldest)
-	if err == nil && oldest <= need {
-		return need, nil
-	}
-	return have, err
+	return have, oldest, err
 }
 
 func (s Set) version(ctx context.Context, db bun.IDB) (have int, err error) {

@@ -100,9 +100,9 @@ func TestUpAppliesWhatIsMissing(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), "INSERT INTO things (id, extra) VALUES ('a', 'b')")
 		require.NoError(t, err)
 
-		newer := &migrate.SchemaError{Feature: "things", Have: 2, Need: 1}
+		newer := &migrate.SchemaError{Feature: "things", Have: 2, Need: 1, Oldest: 2}
 		require.Equal(t, newer, old.Check(t.Context(), db))
-		require.EqualError(t, newer, "tables of things are at version 2, this build knows only 1; deploy a newer build")
+		require.EqualError(t, newer, "tables of things are at version 2, this build knows only 1; deploy a newer build, which knows 2 at least")
 		require.Equal(t, newer, old.Up(t.Context(), db), "an old build leaves newer tables alone")
 
 		other := current
@@ -126,13 +126,13 @@ func TestCheck_O15_OlderBuildsThatAreTolerated(t *testing.T) {
 		steps, err := two.Missing(t.Context(), db)
 		require.NoError(t, err)
 		require.Empty(t, steps)
-		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 3, Need: 1}, one.Check(t.Context(), db), "the second file doesn't tolerate it")
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 3, Need: 1, Oldest: 2}, one.Check(t.Context(), db), "the second file doesn't tolerate it")
 		require.NoError(t, three.Up(t.Context(), db))
 
 		four := set(first, second, third, "CREATE TABLE last (id text);")
 		script(t, db, four)
 		require.NoError(t, four.Check(t.Context(), db))
-		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 4, Need: 2}, two.Check(t.Context(), db), "without the line nothing is tolerated")
+		require.Equal(t, &migrate.SchemaError{Feature: "things", Have: 4, Need: 2, Oldest: 4}, two.Check(t.Context(), db), "without the line nothing is tolerated")
 	})
 }
 
@@ -150,7 +150,7 @@ func TestCheck_O15_TablesOfEarlierBuilds(t *testing.T) {
 		require.NoError(t, err)
 		others := set(first)
 		others.Feature = "others"
-		newer := &migrate.SchemaError{Feature: "others", Have: 2, Need: 1}
+		newer := &migrate.SchemaError{Feature: "others", Have: 2, Need: 1, Oldest: 2}
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		require.Equal(t, newer, others.Check(t.Context(), tx))

@@ -104,26 +104,39 @@ func (d *deployment) run(builds ...build) {
 
 func (d *deployment) start(b build) running {
 	d.t.Helper()
-	units, err := uow.New(uow.Config{Domain: b.domain, Providers: []uow.Provider{d.db}, External: b.targets})
-	require.NoError(d.t, err)
-	if !d.migrated {
-		require.NoError(d.t, engine.Migrate(d.t.Context(), units))
-		d.migrated = true
-	}
+	units := d.migrate(b)
 	p := b.program(units)
-	e, err := engine.New(engine.Config{
-		Contexts: []engine.Context{{Units: units, Subscriptions: append(p.more, subscription.Stream{Name: "reading", Category: "library::book", Handlers: p.handlers, Backoff: time.Millisecond})}},
-		Brokers:  map[string]broker.Broker{"default": d.own.Connect(), "partner": d.partner.Connect()},
-		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
-		Logger:   slog.New(slog.DiscardHandler),
-	})
-	require.NoError(d.t, err)
+	e := d.engine(b, units, append(p.more, subscription.Stream{Name: "reading", Category: "library::book", Handlers: p.handlers, Backoff: time.Millisecond})...)
 	require.NoError(d.t, e.Start(d.t.Context()))
 	return running{p, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(d.t, e.Stop(ctx))
 	}}
+}
+
+// migrate makes the tables, once, and the build's units on them.
+func (d *deployment) migrate(b build) *uow.Manager {
+	d.t.Helper()
+	units, err := uow.New(uow.Config{Domain: b.domain, Providers: []uow.Provider{d.db}, External: b.targets})
+	require.NoError(d.t, err)
+	if !d.migrated {
+		require.NoError(d.t, engine.Migrate(d.t.Context(), units))
+		d.migrated = true
+	}
+	return units
+}
+
+func (d *deployment) engine(b build, units *uow.Manager, subscriptions ...subscription.Stream) *engine.Engine {
+	d.t.Helper()
+	e, err := engine.New(engine.Config{
+		Contexts: []engine.Context{{Units: units, Subscriptions: subscriptions}},
+		Brokers:  map[string]broker.Broker{"default": d.own.Connect(), "partner": d.partner.Connect()},
+		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
+		Logger:   slog.New(slog.DiscardHandler),
+	})
+	require.NoError(d.t, err, b.name)
+	return e
 }
 
 // lend has each build that runs lend some books, in turn.

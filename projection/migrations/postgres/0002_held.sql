@@ -1,4 +1,6 @@
 -- tolerates: 1
+-- Builds that know less leave what others noted here until one of those works on it again.
+--
 -- Whom a build waits for that has caught up but for what open transactions hold back.
 ALTER TABLE projection_positions ADD COLUMN held_since timestamptz, ADD COLUMN held_by text;
 

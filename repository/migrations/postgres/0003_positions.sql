@@ -1,3 +1,6 @@
+-- tolerates: 2
+-- What builds of before write gets its place by itself.
+--
 -- Events get a place among all that the context keeps, see the table history. Those
 -- from before are in the order of their times, and each aggregate's in the order of its
 -- versions, whatever the clocks said: by the latest time up to its own.

@@ -1,3 +1,6 @@
+-- tolerates: 4
+-- Builds that know less would change documents and leave their old values in the indexes.
+--
 -- Texts compare by their bytes, as on SQLite: what is listed in the order of its
 -- identities has one order, whatever the locale of the database is.
 ALTER TABLE documents

@@ -1,3 +1,6 @@
+-- tolerates: 4
+-- Builds that know less would change documents and leave their old values in the indexes.
+--
 -- Fingerprint of the indexes that this version is entered in; 0: none; negative: but for
 -- a unique value that another one has.
 ALTER TABLE documents ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0;

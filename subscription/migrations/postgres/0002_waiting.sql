@@ -1,3 +1,7 @@
+-- tolerates: 2
+-- Builds that know less don't see messages that wait here: they would handle those of the
+-- same key that come later.
+--
 -- Messages of keys that wait can be kept here, too; and who has a dead letter in
 -- hand is known by its run.
 ALTER TABLE dead_letters

@@ -1,3 +1,7 @@
+-- tolerates: 5
+-- Builds that know less park messages of newer ones and don't note what these wait for:
+-- nobody would take them up.
+--
 -- What a message waits for that a newer build has written: builds that read it find it
 -- here.
 ALTER TABLE dead_letters ADD COLUMN needs text COLLATE "C";

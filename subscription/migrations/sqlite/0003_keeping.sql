@@ -1,3 +1,7 @@
+-- tolerates: 3
+-- Builds that know less don't note when a dead letter was given up: it would be removed by
+-- when it was last tried.
+--
 -- Dead letters that are over go after a while, and subscriptions that are no more are
 -- retired. SQLite changes no CHECK: the record of actions is made anew.
 ALTER TABLE dead_letters ADD COLUMN discarded_at TEXT; -- when an operator gave it up; null: nobody did

@@ -1,3 +1,6 @@
+-- tolerates: 2
+-- Builds of the first design would find none of their tables.
+--
 -- The tables of the second design. Those of the first stand aside until what they
 -- have is taken over.
 ALTER TABLE outbox RENAME TO outbox_first;

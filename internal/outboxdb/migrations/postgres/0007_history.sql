@@ -1,4 +1,4 @@
--- tolerates: 3
+-- tolerates: 5
 -- What operators do to the history is on the same record.
 ALTER TABLE outbox_actions DROP CONSTRAINT outbox_actions_action_check;
 ALTER TABLE outbox_actions ADD CONSTRAINT outbox_actions_action_check

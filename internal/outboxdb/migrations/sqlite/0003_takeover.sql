@@ -1,3 +1,7 @@
+-- tolerates: 3
+-- There is no build that knows 2 and not 3, and one of the first design would find none of
+-- its tables.
+--
 -- What the first design has stored moves into the tables of the second one, under
 -- its old numbers; then the first one's tables go.
 

@@ -1,4 +1,4 @@
--- tolerates: 3
+-- tolerates: 5
 -- What operators do to projections is on the same record.
 CREATE TABLE outbox_actions_new (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,0 +1,79 @@
+package outboxdb
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+// Build is the store of an earlier build: its statements, where they were other ones, in the
+// code that ran them.
+type Build struct {
+	*Store
+
+	join, renew, reap step
+}
+
+// Earlier is the store as a build had it that knew so many versions of the tables; testdata
+// has what was different.
+func Earlier(s *Store, knew string) (*Build, error) {
+	b := &Build{s, joinStep, renewStep, reapStep}
+	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
+	files, err := filepath.Glob(filepath.Join("testdata", "builds", knew, database, "*.sql"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		sql, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "reap.sql": &b.reap}[filepath.Base(file)]
+		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
+		of.postgres, of.sqlite = all, all
+	}
+	return b, nil
+}
+
+// Join was this until build 7.
+func (b *Build) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
+	members := make([]relay.MemberID, len(lanes))
+	return members, b.do(ctx, durable, b.join, statement{values: []any{int64s(lanes), name, lease}, row: func(r result) error {
+		members[slices.Index(lanes, relay.LaneID(r.number(0)))] = relay.MemberID(r.number(1))
+		return nil
+	}})
+}
+
+// Renew was this until build 7.
+func (b *Build) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) (renewed []relay.Renewed, err error) {
+	members, healthy, troubles := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals))
+	for i, r := range renewals {
+		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, r.Trouble
+	}
+	return renewed, b.do(ctx, keeps, b.renew, statement{values: []any{members, healthy, troubles, lease}, row: func(r result) error {
+		renewed = append(renewed, relay.Renewed{Member: relay.MemberID(r.number(0))})
+		return nil
+	}}, statement{values: []any{members}, row: func(r result) error {
+		i := slices.IndexFunc(renewed, func(of relay.Renewed) bool { return of.Member == relay.MemberID(r.number(0)) })
+		renewed[i].Parts = append(renewed[i].Parts, int(r.number(1)))
+		slices.Sort(renewed[i].Parts)
+		return nil
+	}})
+}
+
+// ReapBlindly is the reap of build 3, which knew nothing of transactions.
+func (b *Build) ReapBlindly(ctx context.Context, m relay.MemberID) (parts int, err error) {
+	member := []any{int64(m)}
+	mark, plain := statement{values: []any{int64(m), false}, must: true}, statement{values: member}
+	freed := statement{values: member, row: func(result) error { parts++; return nil }}
+	runs := []statement{{values: mark.values}, mark, plain, freed}
+	if b.sqlite() {
+		runs = []statement{mark, plain, plain, freed, plain}
+	}
+	return parts, b.do(ctx, durable, b.reap, runs...)
+}
