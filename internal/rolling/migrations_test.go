@@ -3,8 +3,6 @@ package rolling_test
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -206,20 +204,4 @@ func TestMigrations_O15_TheLossesAreSeen(t *testing.T) {
 		exec("DROP TABLE things; CREATE TABLE things (id text NOT NULL PRIMARY KEY, n bigint NOT NULL DEFAULT 1, note text, more text NOT NULL)")
 		require.Len(t, was.lost(shapeOf(t, p.DB())), 2)
 	}
-}
-
-// oldStatements are those of earlier builds that are kept, by feature and by the newest
-// version that the build knew.
-func oldStatements(t *testing.T, feature string, version int) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	folder := filepath.Join("testdata", "builds", fmt.Sprintf("%s-%d", feature, version))
-	entries, err := os.ReadDir(folder)
-	require.NoError(t, err)
-	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(folder, e.Name()))
-		require.NoError(t, err)
-		all[strings.TrimSuffix(e.Name(), ".sql")] = string(text)
-	}
-	return all
 }
