@@ -64,9 +64,20 @@ type request struct {
 
 const (
 	produceKey = 0
+	joinKey    = 11
+	syncKey    = 14
 	initKey    = 22
 	flexible   = 9 // From this version on, produce has tagged fields.
 )
+
+// waitsForOthers says of a request that it is answered when other members have asked too.
+func waitsForOthers(b []byte) bool {
+	if len(b) < 6 {
+		return false
+	}
+	key := binary.BigEndian.Uint16(b[4:])
+	return key == joinKey || key == syncKey
+}
 
 // asked takes in a request as it is written, from its length on. It is nil for
 // all but produce.

@@ -21,6 +21,9 @@ const (
 	lagIn = 5 * time.Second
 	// refusedFor is how long a partition counts as refused after Kafka said so.
 	refusedFor = 5 * time.Second
+	// silentAfter is how long Kafka answers nothing before that shows. A member asks at
+	// least once a heartbeat; kgo itself gives up the group after 10 s and more.
+	silentAfter = 5 * heartbeat / 2
 )
 
 var errNoShare = broker.Classify(broker.Unavailable, errors.New("kafka: lag: the consumer doesn't have its partitions yet, or lost them; it keeps trying"))
@@ -60,7 +63,8 @@ func (h *health) leave() {
 }
 
 // State implements [broker.Stateful]. A partition that it may not read, or whose next
-// batch is larger than MaxBatchBytes, is an error of one that has joined.
+// batch is larger than MaxBatchBytes, is an error of one that has joined, and so is a
+// Kafka that answers nothing.
 func (c *consumer) State() broker.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,6 +75,9 @@ func (c *consumer) State() broker.State {
 		return s
 	}
 	var errs []error
+	if silent := c.wire.silent(); silent >= silentAfter {
+		errs = append(errs, fmt.Errorf("kafka: no server has answered for %v", silent.Round(time.Second)))
+	}
 	for _, st := range h.stuck {
 		if st.forever || time.Since(st.at) < refusedFor {
 			errs = append(errs, st.err)

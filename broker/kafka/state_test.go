@@ -104,6 +104,23 @@ func TestState_B3_AnOutageShows(t *testing.T) {
 	state(t, member, well)
 }
 
+// B3: Kafka takes what is sent and answers nothing. kgo gives the group up after 10 s at
+// the earliest; that it hears nothing shows before, and while it is in its group.
+func TestState_B3_SilenceShows(t *testing.T) {
+	t.Parallel()
+	c := fake(t)
+	network := newNetwork()
+	b := openFake(t, c, func(c *kafka.Config) { c.Dial = network.Dial })
+	member := join(t, b, "topic")
+	state(t, member, well)
+	network.on(func([]byte) (bool, error) { return false, nil }, nil)
+	silent := state(t, member, ill)
+	require.True(t, silent.Joined)
+	require.ErrorContains(t, silent.LastError, "no server has answered for")
+	network.on(nil, nil)
+	state(t, member, well)
+}
+
 // One that stands by, as others have all partitions, has joined.
 func TestState_StandingByIsJoined(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,8 @@ type wire struct {
 	shut  bool // Nothing connects until it is opened.
 	cuts  int
 	conns map[*conn]struct{}
-	last  error // Of connecting; nil after a success.
+	last  error     // Of connecting; nil after a success.
+	asked time.Time // The first request since anybody answered; zero: none.
 
 	account account
 	giveUp  func(error) // Of the round that is out.
@@ -164,6 +165,16 @@ func (w *wire) trouble() error {
 	return w.last
 }
 
+// silent is for how long nobody has answered, although somebody was asked.
+func (w *wire) silent() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asked.IsZero() {
+		return 0
+	}
+	return time.Since(w.asked)
+}
+
 // cut ends every connection; new ones may be made. Afterwards nothing that was
 // handed to them is sent any more.
 func (w *wire) cut() {
@@ -215,6 +226,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	request := w.account.asked(b) // Before, as cut may be waited for.
 	c.expect(request)
+	if w.asked.IsZero() && !waitsForOthers(b) {
+		w.asked = time.Now()
+	}
 	w.mu.Unlock()
 	n, err := c.Conn.Write(b)
 	if n == 0 && err != nil {
@@ -230,6 +244,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	if n > 0 {
 		c.wire.mu.Lock()
 		c.wire.account.heard = c.wire.account.heard || c.ready
+		c.wire.asked = time.Time{}
 		c.feed(b[:n], &c.wire.account)
 		c.wire.mu.Unlock()
 	}

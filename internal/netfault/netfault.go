@@ -68,10 +68,11 @@ func New(ctx context.Context, server string) (*Relay, error) {
 }
 
 // Close waits for the end of all connections: whoever has them closes them
-// before.
+// before. What is stalled goes on, lest a test that failed meanwhile never ends.
 func (r *Relay) Close() {
 	_ = r.listener.Close()
 	close(r.closed)
+	r.Mend()
 	r.wg.Wait()
 }
 
