@@ -229,7 +229,7 @@ func (e Evidence) explain(r *Report, times, undone map[string]int, violation fun
 			}
 		}
 	}
-	by := map[int]int{} // incident
+	by := map[int]int{} // kill
 	for _, row := range e.Rows {
 		extra := times[row.ID] - 1
 		if extra <= 0 {
@@ -242,7 +242,9 @@ func (e Evidence) explain(r *Report, times, undone map[string]int, violation fun
 			}
 			if i := e.happened(c, ""); i >= 0 {
 				r.Reasons[e.Incidents[i].Kind]++
-				if by[i]++; e.Incidents[i].Kind == "kill" {
+				// Not of what was in hand no more: a call that had gone unanswered may be as near.
+				if e.Incidents[i].Kind == "kill" && !c.end.At.Before(e.Incidents[i].From) {
+					by[i]++
 					r.Worst = max(r.Worst, by[i])
 				}
 				extra--

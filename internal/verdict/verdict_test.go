@@ -52,6 +52,14 @@ func TestChecker_CanFail(t *testing.T) {
 	require.Equal(t, 1, r.Worst)
 	require.Equal(t, 1, r.Taken)
 
+	// What was in hand no more when the kill came isn't of the kill alone.
+	near := sound()
+	near.Incidents[0].From = near.Steps[11].At.Add(slack / 2)
+	near.Incidents[0].Until = near.Incidents[0].From
+	r = near.Judge()
+	require.Equal(t, map[string]int{"kill": 1}, r.Reasons)
+	require.Zero(t, r.Worst)
+
 	for name, c := range map[string]struct {
 		spoil func(e *Evidence)
 		finds string
