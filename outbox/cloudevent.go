@@ -69,7 +69,9 @@ func appendAttributes(b []byte, e *Event, names []string, allowed func(string) b
 	add("source", "urn:waybill:"+e.Context)
 	add("type", e.Type)
 	add("time", e.Time.UTC().Format(timeLayout))
-	add("subject", e.AggregateID)
+	if strings.TrimSpace(e.AggregateID) != "" { // the SDK for Go reads no event with a blank one
+		add("subject", e.AggregateID)
+	}
 	for _, own := range [...]struct{ attribute, value string }{
 		{"correlationid", e.CorrelationID},
 		{"causationid", e.CausationID},
