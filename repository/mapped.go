@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/feature"
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
@@ -227,7 +228,11 @@ func (m mapped[A, R]) sum(row R, id string) []byte {
 func (m mapped[A, R]) addChildren(w *rowWriter, row *R, id string) {
 	for i, ch := range m.children {
 		if rows := m.mapping.Children[i](row); ch.adopt(rows, id) > 0 {
-			w.add(w.db.NewInsert().Model(rows).Returning("NULL"), -1, nil)
+			insert := w.db.NewInsert().Model(rows).Returning("NULL")
+			if left := ch.left(w.db, rows); len(left) > 0 {
+				insert.ExcludeColumn(left...)
+			}
+			w.add(insert, -1, nil)
 		}
 	}
 }
@@ -347,6 +352,25 @@ func (c child) adopt(rows any, id string) int {
 		c.parent.Value(reflect.Indirect(slice.Index(i))).SetString(id)
 	}
 	return slice.Len()
+}
+
+// left are the columns that the database fills in of every row, such as an identity.
+// PostgreSQL before 14 takes no DEFAULT in their place where there are several rows.
+func (c child) left(db *bun.DB, rows any) (columns []string) {
+	if !db.HasFeature(feature.DefaultPlaceholder) {
+		return nil
+	}
+	slice := reflect.ValueOf(rows).Elem()
+	for _, f := range c.relation.JoinTable.Fields {
+		filled := f.NullZero
+		for i := 0; filled && i < slice.Len(); i++ {
+			filled = f.HasZeroValue(reflect.Indirect(slice.Index(i)))
+		}
+		if filled {
+			columns = append(columns, f.Name)
+		}
+	}
+	return columns
 }
 
 // rowWriter collects statements. It turns each into SQL at once: rows may share
