@@ -59,7 +59,7 @@ func Build(t *testing.T, patches []Patch, files map[string]string) (program stri
 	path := filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(path, text, 0o600))
 	program = filepath.Join(dir, "simulation.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", program, "-overlay", path, ".")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", program, "-overlay", path, ".")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program

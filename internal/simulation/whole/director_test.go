@@ -207,7 +207,7 @@ func (w *world) drain() {
 	w.dropGhosts()
 	w.bury()
 	var replayed time.Time
-	for begun, atOnce := time.Now(), 0; time.Since(begun) < patience; {
+	for begun, atOnce := time.Now(), 0; time.Since(begun) < w.plan.patience; {
 		w.quiet()
 		switch {
 		case w.next():

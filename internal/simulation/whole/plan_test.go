@@ -12,6 +12,8 @@ import (
 type plan struct {
 	seed  uint64
 	epoch time.Time
+	// patience is how long all may take to come to an end, once all is well again.
+	patience time.Duration
 
 	acts      int // that are chosen by chance; then everything is there and comes to an end
 	processes int // at the begin
@@ -38,7 +40,7 @@ type plan struct {
 func planOf(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 5))
 	p := plan{
-		seed: seed, acts: 80 + r.IntN(240), processes: 1 + r.IntN(3), keys: 1 + r.IntN(4), units: 3 + r.IntN(10), kills: r.IntN(3),
+		seed: seed, patience: patience, acts: 80 + r.IntN(240), processes: 1 + r.IntN(3), keys: 1 + r.IntN(4), units: 3 + r.IntN(10), kills: r.IntN(3),
 		lanes: 1 + r.IntN(3), batch: 1 + 2*r.IntN(2), policy: subscription.Policy(r.IntN(2)),
 		fine: r.IntN(4) == 0, trips: r.IntN(3) == 0, tally: r.IntN(3) == 0, poisoned: 1 + r.Int64N(3),
 		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], moves: []int{0, 3, 10}[r.IntN(3)], warm: r.IntN(4) != 0,

@@ -39,15 +39,25 @@ func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
 		t.Setenv(withoutVar, rule)
 		seed := found(t, file, rule, simtest.Number(t, "WAYBILL_FIRST", first))
 		t.Setenv(withoutVar, "")
-		require.Empty(t, simulate(t, file, planOf(seed), nil, false).wrongs, "seed %d, with all rules", seed)
+		require.Empty(t, simulate(t, file, searched(seed), nil, false).wrongs, "seed %d, with all rules", seed)
 	}
+}
+
+// searched is a seed's plan with less patience: what the kept seeds begin is over soon, and
+// what never ends costs the more the longer it is watched.
+func searched(seed uint64) plan {
+	p := planOf(seed)
+	if !long() {
+		p.patience = 2 * time.Minute
+	}
+	return p
 }
 
 // found looks for a seed that fails without a rule.
 func found(t *testing.T, file []byte, rule string, seed uint64) uint64 {
 	t.Helper()
 	for begin := simtest.Processor(t); simtest.Processor(t)-begin < time.Minute; seed++ {
-		o := simulate(t, file, planOf(seed), nil, false)
+		o := simulate(t, file, searched(seed), nil, false)
 		if len(o.wrongs) == 0 {
 			if seed%cleanUp == 0 {
 				runtime.GC()
