@@ -57,11 +57,11 @@ func do(ctx context.Context, o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	woven, err := weave(o.root, dir, all)
+	chosen := choose(all, o)
+	woven, err := weave(o.root, dir, chosen) // only these: a package without one comes from the build cache
 	if err != nil {
 		return err
 	}
-	chosen := choose(all, o)
 	begin := time.Now()
 	r := &runner{root: o.root, dir: dir, woven: woven, timeout: o.timeout, parallel: o.parallel}
 	results, err := r.run(ctx, chosen)
