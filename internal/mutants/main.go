@@ -2,7 +2,7 @@
 // the test that has to fall. What to break, and by which test it is found, is in mutants.txt, by rule.
 //
 //	go run ./internal/mutants                     all; a survivor fails the command
-//	go run ./internal/mutants -only relay/track   those whose file has this in its path
+//	go run ./internal/mutants -only relay/track   those whose file or rule matches
 //	go run ./internal/mutants -sample 6 -seed 7   some, whose tests are in one package
 //	go run ./internal/mutants -page               makes mutants.md of the list, and breaks nothing
 //
@@ -17,8 +17,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -27,26 +27,36 @@ import (
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
-	flag.StringVar(&o.only, "only", "", "take mutants whose file has this in its path")
+	only := flag.String("only", "", "take mutants whose file or rule matches this regular expression")
 	flag.IntVar(&o.sample, "sample", 0, "take so many at most, chosen by -seed, whose tests are in one package; 0: all")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().Unix()/86400), "of the choice; without it that of the day")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests at once")
 	flag.DurationVar(&o.timeout, "timeout", time.Minute, "after which a mutant counts as killed, as its test doesn't end")
 	flag.BoolVar(&o.page, "page", false, "make mutants.md of the list, and break nothing")
 	flag.Parse()
-	if err := do(context.Background(), o); err != nil {
+	err := o.take(*only)
+	if err == nil {
+		err = do(context.Background(), o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	root, only string
-	sample     int
-	seed       uint64
-	parallel   int
-	timeout    time.Duration
-	page       bool
+	root     string
+	only     *regexp.Regexp // nil: all
+	sample   int
+	seed     uint64
+	parallel int
+	timeout  time.Duration
+	page     bool
+}
+
+func (o *options) take(only string) (err error) {
+	o.only, err = regexp.Compile(only)
+	return err
 }
 
 func do(ctx context.Context, o options) error {
@@ -89,7 +99,7 @@ func do(ctx context.Context, o options) error {
 func choose(all []mutant, o options) []mutant {
 	var chosen []mutant
 	for _, m := range all {
-		if strings.Contains(m.file, o.only) {
+		if o.only == nil || o.only.MatchString(m.file) || o.only.MatchString(m.rule) {
 			chosen = append(chosen, m)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -101,7 +102,7 @@ func first[T any](all []T) T { return all[0] }
 func TestChoose_ASampleIsOfItsSeed(t *testing.T) {
 	all := []mutant{{number: 1, file: "a"}, {number: 2, file: "b"}, {number: 3, file: "b"}, {number: 4, file: "b"}}
 	require.Len(t, choose(all, options{}), 4)
-	require.Equal(t, all[:1], choose(all, options{only: "a", sample: 3}))
+	require.Equal(t, all[:1], choose(all, options{only: regexp.MustCompile("a"), sample: 3}))
 	sampled := choose(all, options{sample: 2, seed: 7})
 	require.Len(t, sampled, 2)
 	require.Equal(t, sampled, choose(all, options{sample: 2, seed: 7}))
