@@ -107,7 +107,6 @@ func TestHold_A78_KeyWaitsAndFollowsInOrder(t *testing.T) {
 	})
 }
 
-// C-89: what is behind a message goes on when that is discarded.
 // Another member parks a message of the key behind the look-up and before the commit.
 func TestHold_AKeyThatIsHeldMeanwhile(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
@@ -126,6 +125,7 @@ func TestHold_AKeyThatIsHeldMeanwhile(t *testing.T) {
 	})
 }
 
+// C-89: what is behind a message goes on when that is discarded.
 func TestHold_DiscardFreesTheKey(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		var mended atomic.Bool
