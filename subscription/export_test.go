@@ -60,6 +60,9 @@ func (e *evictor) Report(ctx context.Context) error { return e.report(ctx) }
 // Room makes room for so many marks.
 func (e *evictor) Room(n int) { e.marks.room = n }
 
+// Noted is how many marks wait to be written down.
+func (e *evictor) Noted() int { return len(e.marks.seen) }
+
 // Report writes down what senders have promised.
 func (r *Runner) Report(ctx context.Context) error { return r.evictor.report(ctx) }
 

@@ -107,6 +107,24 @@ func TestHold_A78_KeyWaitsAndFollowsInOrder(t *testing.T) {
 	})
 }
 
+// Another member parks a message of the key behind the look-up and before the commit.
+func TestHold_AKeyThatIsHeldMeanwhile(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		var once sync.Once
+		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			once.Do(func() { keep(w, keptRow{status: "parked", key: e.OrderID}) })
+			return effect(ctx, e)
+		}))
+		s.OnParked = subscription.Hold
+		w.publish(placed("o", ""))
+		_, stop := w.start(s, w.broker)
+		w.until(w.acknowledged("shipping"), "it stands behind the other")
+		stop()
+		require.Empty(t, w.effects("o"))
+		require.Equal(t, map[string]int{"parked": 1, "held": 1}, w.statuses("o"))
+	})
+}
+
 // C-89: what is behind a message goes on when that is discarded.
 func TestHold_DiscardFreesTheKey(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {

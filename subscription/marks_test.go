@@ -277,6 +277,7 @@ func TestMarks_S4_ManySources(t *testing.T) {
 		for n := range sources {
 			p.Promised("0", "forged-"+strconv.Itoa(n), p.begin, p.begin)
 		}
+		require.LessOrEqual(t, p.Noted(), room+1)
 		require.NoError(t, p.Report(t.Context()))
 		require.LessOrEqual(t, w.count("SELECT count(*) FROM inbox_marks"), room+1)
 		require.Equal(t, 1, w.count("SELECT count(*) FROM inbox_marks WHERE source = 'outbox:default' AND settled IS NOT NULL"), "the one that was there")

@@ -293,6 +293,17 @@ func TestAfterCommit_A15_A16(t *testing.T) {
 			u.AfterCommit(func(context.Context) { t.Error("there was no commit") })
 			return errGiveUp
 		}), errGiveUp)
+		_, unsaved := errors.AsType[*uow.UnsavedError](w.units.Do(t.Context(), func(ctx context.Context) error {
+			u, err := uow.From(ctx)
+			if err != nil {
+				return err
+			}
+			u.AfterCommit(func(context.Context) { t.Error("the commit failed") })
+			err = w.save(ctx, a)
+			a.Deposit(1)
+			return err
+		}))
+		require.True(t, unsaved)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -276,6 +277,14 @@ func TestCommit_Unsaved(t *testing.T) {
 			require.Equal(t, []string{"account-a@1"}, w.things(t))
 			require.Empty(t, rows(t, w.db))
 		}
+		err := w.units.Do(t.Context(), func(ctx context.Context) error {
+			a, err := get(ctx, w.store, newAccount("a"))
+			if err == nil {
+				domain.SetTimer(a, "due", time.Now(), struct{}{})
+			}
+			return err
+		})
+		require.Equal(t, &uow.UnsavedError{Type: "account", ID: "a", Timer: "due"}, err)
 	})
 }
 

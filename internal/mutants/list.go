@@ -9,6 +9,7 @@ import (
 // mutant is one way to break a rule.
 type mutant struct {
 	number        int
+	section       string // of the list
 	rule          string // that it breaks
 	file          string
 	line          int // of the snippet, once it is found
@@ -41,7 +42,9 @@ func parse(text string) ([]mutant, error) {
 			if rest == "" {
 				end()
 			}
-		case "#", "##":
+		case "#":
+		case "##":
+			now.section = rest
 		case "rule:":
 			now.rule, now.at = rest, i+1
 		case "file:":

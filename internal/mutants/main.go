@@ -2,8 +2,9 @@
 // the test that has to fall. What to break, and by which test it is found, is in mutants.txt, by rule.
 //
 //	go run ./internal/mutants                     all; a survivor fails the command
-//	go run ./internal/mutants -only relay/track   those whose file has this in its path
-//	go run ./internal/mutants -sample 6 -seed 7   some
+//	go run ./internal/mutants -only relay/track   those whose file or rule matches
+//	go run ./internal/mutants -sample 6 -seed 7   some, whose tests are in one package
+//	go run ./internal/mutants -page               makes mutants.md of the list, and breaks nothing
 //
 // The sources aren't touched: mutants are woven into copies, and compiled in their place. Tests that need servers find
 // them as ever, by WAYBILL_POSTGRES and WAYBILL_KAFKA.
@@ -16,31 +17,46 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
+	"regexp"
+	"slices"
 	"time"
 )
+
+//go:generate go run . -root ../.. -page
 
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
-	flag.StringVar(&o.only, "only", "", "take mutants whose file has this in its path")
-	flag.IntVar(&o.sample, "sample", 0, "take so many, chosen by -seed; 0: all")
+	only := flag.String("only", "", "take mutants whose file or rule matches this regular expression")
+	flag.IntVar(&o.sample, "sample", 0, "take so many at most, chosen by -seed, whose tests are in one package; 0: all")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().Unix()/86400), "of the choice; without it that of the day")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests at once")
 	flag.DurationVar(&o.timeout, "timeout", time.Minute, "after which a mutant counts as killed, as its test doesn't end")
+	flag.BoolVar(&o.page, "page", false, "make mutants.md of the list, and break nothing")
 	flag.Parse()
-	if err := do(context.Background(), o); err != nil {
+	err := o.take(*only)
+	if err == nil {
+		err = do(context.Background(), o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	root, only string
-	sample     int
-	seed       uint64
-	parallel   int
-	timeout    time.Duration
+	root     string
+	only     *regexp.Regexp // nil: all
+	sample   int
+	seed     uint64
+	parallel int
+	timeout  time.Duration
+	page     bool
+}
+
+func (o *options) take(only string) (err error) {
+	o.only, err = regexp.Compile(only)
+	return err
 }
 
 func do(ctx context.Context, o options) error {
@@ -52,16 +68,19 @@ func do(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if o.page {
+		return write(o.root, all)
+	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	woven, err := weave(o.root, dir, all)
+	chosen := choose(all, o)
+	woven, err := weave(o.root, dir, chosen) // only these: a package without one comes from the build cache
 	if err != nil {
 		return err
 	}
-	chosen := choose(all, o)
 	begin := time.Now()
 	r := &runner{root: o.root, dir: dir, woven: woven, timeout: o.timeout, parallel: o.parallel}
 	results, err := r.run(ctx, chosen)
@@ -76,18 +95,20 @@ func do(ctx context.Context, o options) error {
 	return nil
 }
 
-// choose are those that the options name.
+// choose are those that the options name. A sample is of one package, as each is a build of its own.
 func choose(all []mutant, o options) []mutant {
 	var chosen []mutant
 	for _, m := range all {
-		if strings.Contains(m.file, o.only) {
+		if o.only == nil || o.only.MatchString(m.file) || o.only.MatchString(m.rule) {
 			chosen = append(chosen, m)
 		}
 	}
 	if o.sample > 0 && o.sample < len(chosen) {
 		random := rand.New(rand.NewPCG(o.seed, 0)) //nolint:gosec // Which mutants are tried is no secret.
 		random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
-		chosen = chosen[:o.sample]
+		of := chosen[0].pkg
+		chosen = slices.DeleteFunc(chosen, func(m mutant) bool { return m.pkg != of })
+		chosen = chosen[:min(o.sample, len(chosen))]
 	}
 	return chosen
 }
@@ -100,6 +121,9 @@ func report(results []result) int {
 			survivors++
 			fmt.Printf("\nsurvivor %d, %s:%d: %s\n%s\nbecame\n%s\n", r.number, r.file, r.line, r.rule, r.before, r.after)
 		}
+	}
+	if survivors == 0 {
+		fmt.Println("\nsurvivors: none")
 	}
 	return survivors
 }

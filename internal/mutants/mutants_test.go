@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -35,13 +36,27 @@ func TestList_NamesWhatIsThere(t *testing.T) {
 	}
 }
 
+// The page has the list's rules, and the long run's are enough.
+func TestPage_IsMadeOfTheList(t *testing.T) {
+	text, err := os.ReadFile("mutants.txt")
+	require.NoError(t, err)
+	all, err := parse(string(text))
+	require.NoError(t, err)
+	made, err := os.ReadFile("mutants.md")
+	require.NoError(t, err)
+	if string(made) != page(all) {
+		t.Fatal("mutants.md is not what mutants.txt gives: run go generate ./internal/mutants")
+	}
+	require.GreaterOrEqual(t, len(all), 150)
+}
+
 func TestParse_SaysWhatIsWrong(t *testing.T) {
 	_, err := parse("rule: a\nfile: b.go\n- x\n+ x\ntest: ./b ^T$\n\n- y\n+ z\nwhat\n")
 	require.EqualError(t, err, "mutants.txt:1: a mutant has a rule, a file, a line that changes, and a test\nmutants.txt:9: what is \"what\"?\n"+
 		"mutants.txt:1: a mutant has a rule, a file, a line that changes, and a test")
-	all, err := parse("rule: a\nfile: b.go\n- x\n- y\n+\ntest: ./b ^T$\n")
+	all, err := parse("## s\n\nrule: a\nfile: b.go\n- x\n- y\n+\ntest: ./b ^T$\n")
 	require.NoError(t, err)
-	require.Equal(t, []mutant{{number: 1, rule: "a", file: "b.go", before: "x\ny", pkg: "./b", test: "^T$", at: 1}}, all)
+	require.Equal(t, []mutant{{number: 1, section: "s", rule: "a", file: "b.go", before: "x\ny", pkg: "./b", test: "^T$", at: 3}}, all)
 }
 
 // Functions of every form can be chosen between, and what is no part of one is apart.
@@ -89,10 +104,17 @@ func first[T any](all []T) T { return all[0] }
 func TestChoose_ASampleIsOfItsSeed(t *testing.T) {
 	all := []mutant{{number: 1, file: "a"}, {number: 2, file: "b"}, {number: 3, file: "b"}, {number: 4, file: "b"}}
 	require.Len(t, choose(all, options{}), 4)
-	require.Equal(t, all[:1], choose(all, options{only: "a", sample: 3}))
+	require.Equal(t, all[:1], choose(all, options{only: regexp.MustCompile("a"), sample: 3}))
 	sampled := choose(all, options{sample: 2, seed: 7})
 	require.Len(t, sampled, 2)
 	require.Equal(t, sampled, choose(all, options{sample: 2, seed: 7}))
+	all[0].pkg, all[1].pkg = "x", "y"
+	for seed := range uint64(10) {
+		sampled := choose(all, options{sample: 3, seed: seed})
+		for _, m := range sampled {
+			require.Equal(t, sampled[0].pkg, m.pkg)
+		}
+	}
 }
 
 func TestFallen_IsTheInnermost(t *testing.T) {

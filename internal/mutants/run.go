@@ -30,6 +30,12 @@ func (r result) String() string {
 	return fmt.Sprintf("%3d  %-34s %-70.70s  %-60s %5.1fs", r.number, r.file+":"+strconv.Itoa(r.line), r.rule, by, r.took.Seconds())
 }
 
+// passed is what became of a test that no mutant disturbs.
+type passed struct {
+	err  error
+	took time.Duration
+}
+
 // runner builds the tests of each package once, and runs them with one mutant at a time.
 type runner struct {
 	root, dir string
@@ -38,11 +44,11 @@ type runner struct {
 	parallel  int
 
 	mu    sync.Mutex
-	sound map[string]error // tests without a mutant
+	sound map[string]passed // tests without a mutant
 }
 
 func (r *runner) run(ctx context.Context, mutants []mutant) ([]result, error) {
-	r.sound = map[string]error{}
+	r.sound = map[string]passed{}
 	binaries := map[string]string{}
 	for _, m := range mutants {
 		if _, apart := r.woven.apart[m.number]; apart || binaries[m.pkg] != "" {
@@ -83,6 +89,7 @@ func (r *runner) build(ctx context.Context, pkg, binary, overlay string) error {
 // one runs the test of a mutant: without it, when it has to pass, and with it.
 func (r *runner) one(ctx context.Context, m mutant, binary string) (result, error) {
 	res := result{mutant: m}
+	patience := r.timeout
 	if text, ok := r.woven.apart[m.number]; ok {
 		own := filepath.Join(r.dir, fmt.Sprintf("apart%d", m.number))
 		source, err := filepath.Abs(filepath.Join(r.root, m.file))
@@ -99,11 +106,13 @@ func (r *runner) one(ctx context.Context, m mutant, binary string) (result, erro
 			return res, err
 		}
 		defer func() { _ = os.Remove(binary) }()
-	} else if err := r.passes(ctx, m, binary); err != nil {
-		return res, err
+	} else if sound := r.passes(ctx, m, binary); sound.err != nil {
+		return res, sound.err
+	} else { // what takes so much longer hangs
+		patience = min(patience, 10*time.Second+3*sound.took)
 	}
 	begin := time.Now()
-	out, err := r.test(ctx, m, binary, strconv.Itoa(m.number))
+	out, err := r.test(ctx, m, binary, strconv.Itoa(m.number), patience)
 	res.took = time.Since(begin)
 	if err != nil {
 		res.by = fallen(out)
@@ -112,26 +121,27 @@ func (r *runner) one(ctx context.Context, m mutant, binary string) (result, erro
 }
 
 // passes says what is wrong with a test that no mutant disturbs.
-func (r *runner) passes(ctx context.Context, m mutant, binary string) error {
+func (r *runner) passes(ctx context.Context, m mutant, binary string) passed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := m.pkg + " " + m.test
-	if err, ok := r.sound[key]; ok {
-		return err
+	if known, ok := r.sound[key]; ok {
+		return known
 	}
-	out, err := r.test(ctx, m, binary, "")
+	begin := time.Now()
+	out, err := r.test(ctx, m, binary, "", r.timeout)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s %s fails without a mutant: %w\n%s", m.pkg, m.test, err, out)
 	case strings.Contains(out, "no tests to run"):
 		err = fmt.Errorf("mutants.txt:%d: there is no test %s in %s", m.at, m.test, m.pkg)
 	}
-	r.sound[key] = err
-	return err
+	r.sound[key] = passed{err, time.Since(begin)}
+	return r.sound[key]
 }
 
-func (r *runner) test(ctx context.Context, m mutant, binary, alive string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+func (r *runner) test(ctx context.Context, m mutant, binary, alive string, patience time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run", m.test, "-test.failfast") //nolint:gosec // It was built just now.
 	cmd.Dir = filepath.Join(r.root, m.pkg)

@@ -19,6 +19,7 @@ import (
 type woven struct {
 	overlay string // a file for go test -overlay
 	replace map[string]string
+	copies  int
 	apart   map[int]string // mutants that are a build of their own: the text of their file
 }
 
@@ -67,7 +68,8 @@ func weave(root, dir string, all []mutant) (woven, error) {
 
 // put has a file compiled in place of another.
 func (w *woven) put(dir, path, text string) error {
-	copied := filepath.Join(dir, strconv.Itoa(len(w.replace))+filepath.Ext(path))
+	copied := filepath.Join(dir, strconv.Itoa(w.copies)+filepath.Ext(path))
+	w.copies++
 	w.replace[path] = copied
 	return os.WriteFile(copied, []byte(text), 0o600)
 }

@@ -178,6 +178,27 @@ func TestBreakers_WhatAnOutageCutDoesNotPay(t *testing.T) {
 	require.Equal(t, map[int64]int{1: 1}, p.paid)
 }
 
+// However many rows the key has that is probed, one is sent.
+func TestBreakers_T2_AnOutageIsProbedWithOneRow(t *testing.T) {
+	rows := queue(1, 20, 1)
+	for i := range rows {
+		rows[i].Key = rows[0].Key
+	}
+	p := newPump(1, rows...)
+	p.answer = func(QueueRow, []QueueRow) error { return errSilent }
+	probes := 0
+	p.until(200, func() bool {
+		if c := p.choose(); c != nil {
+			if c.probe {
+				probes++
+				require.Len(t, c.rows, 1)
+			}
+			p.end(c)
+		}
+		return probes == 3
+	})
+}
+
 // T2, SAMEPROBE, NOTOPIC: an open lane probes one row at a time: of the topic, and in it of
 // the key, whose last silent call is longest ago.
 func TestBreakers_ProbesGoByTheLongestSilence(t *testing.T) {
