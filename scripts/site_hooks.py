@@ -1,12 +1,27 @@
 """What makes pages that are written for a code host ones of the site: links that leave docs/ go to the repository, and
-lists are written as Python-Markdown wants them."""
+lists are written as Python-Markdown wants them. And nothing is loaded from elsewhere: neither the library that draws
+diagrams nor the number of stars."""
 
 import os
 import posixpath
 import re
 
+from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
+
 LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+
+
+def on_files(files, config):
+    files.append(File.generated(config, "assets/mermaid.js", abs_src_path=os.environ["SITE_MERMAID"]))
+    return files
+
+
+def on_post_page(output, page, config):
+    if 'class="mermaid"' in output:  # it is large, and few pages have diagrams
+        output = output.replace("</head>", f'<script src="{get_relative_url("assets/mermaid.js", page.url)}"></script></head>', 1)
+    return output.replace(' data-md-component="source"', "")
 
 
 def on_page_markdown(markdown, page, config, files):

@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/buildinfo"
+	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -105,6 +106,9 @@ func server(t *testing.T) string {
 	return u.String()
 }
 
+// features have tables in each database, in the order in which they are made.
+const features = "outbox, timers, history, repository, subscription, command, process, projection"
+
 type answer struct {
 	Providers map[string]map[string]lane `json:"providers"`
 }
@@ -118,8 +122,8 @@ func TestStats_S3_27(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dsn := dsn(t)
 			r := waybill(t, "--dsn", dsn, "migrate")
-			require.Equal(t, result{0, "Provider default is up to date: 64 partitions.\n", ""}, r)
-			require.Equal(t, r, waybill(t, "--dsn", dsn, "migrate"), "safe to repeat")
+			require.Equal(t, result{0, "Provider default was migrated: 64 partitions.\n  New tables: " + features + ".\n", ""}, r)
+			require.Equal(t, result{0, "Provider default is up to date: 64 partitions.\n", ""}, waybill(t, "--dsn", dsn, "migrate"), "safe to repeat")
 
 			r = waybill(t, "--dsn", dsn, "outbox", "stats")
 			require.Zero(t, r.code, r.stderr)
@@ -197,7 +201,15 @@ outbox: {external_brokers: [partner], partitions: 8}
 
 	r := waybill(t, "--config", file, "migrate", "--json")
 	require.Zero(t, r.code, r.stderr)
-	const migrated = `{"partitions": 8, "targets": {"ordering": {"broker": "default", "external": ["partner"]}}}`
+	const migrated = `{"migrations": [], "partitions": 8, "targets": {"ordering": {"broker": "default", "external": ["partner"]}}}`
+	var first struct {
+		Providers map[string]struct {
+			Migrations []migrate.Step `json:"migrations"`
+		} `json:"providers"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &first))
+	require.Equal(t, "0001_outbox.sql", first.Providers["archive"].Migrations[0].Name)
+	r = waybill(t, "--config", file, "migrate", "--json")
 	require.JSONEq(t, `{"providers": {"default": `+migrated+`, "archive": `+migrated+`}}`, r.stdout)
 
 	r = waybill(t, "--config", file, "--json", "outbox", "stats")
@@ -243,7 +255,7 @@ func TestMigrate_F_59_NodesRace(t *testing.T) {
 			all.Wait()
 			for _, r := range results {
 				require.Zero(t, r.code, r.stderr)
-				require.Equal(t, "Provider default is up to date: 64 partitions.\n  ordering sends to default,partner.\n", r.stdout)
+				require.Regexp(t, `^Provider default (was migrated|is up to date): 64 partitions\.\n(  New tables: .*\n)?  ordering sends to default,partner\.\n$`, r.stdout)
 			}
 		})
 	}
@@ -258,7 +270,7 @@ func TestMigrate_AnotherListOfTargets(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	r := waybill(t, "--config", file, "migrate")
 	require.Zero(t, r.code, r.stderr)
-	require.Equal(t, "Provider default is up to date: 64 partitions.\n  ordering sends to default.\n", r.stdout)
+	require.Equal(t, "Provider default was migrated: 64 partitions.\n  New tables: "+features+".\n  ordering sends to default.\n", r.stdout)
 
 	t.Setenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS", "partner")
 	r = waybill(t, "--config", file, "migrate")

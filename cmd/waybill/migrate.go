@@ -33,8 +33,9 @@ const (
 	noHistory   = "none"
 )
 
-// migrated is what is told of one provider.
+// migrated is what is told of one provider. What ran is what wasn't there before: another process may have run it meanwhile.
 type migrated struct {
+	Ran        []migrate.Step            `json:"migrations"`
 	Partitions int                       `json:"partitions"`
 	Targets    map[string]outbox.Targets `json:"targets"` // by context
 }
@@ -87,22 +88,41 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		}
 		done[p.Name()] = now
 		if !c.JSON {
-			fmt.Fprintf(stdout, "Provider %s is up to date: %d partitions.\n", p.Name(), now.Partitions)
-			for _, g := range to {
-				fmt.Fprintf(stdout, "  Role %s has what %s needs.\n", g.Name, g.Role)
-			}
-			for _, context := range slices.Sorted(maps.Keys(now.Targets)) {
-				fmt.Fprintf(stdout, "  %s sends to %v.\n", context, now.Targets[context])
-				for _, j := range now.Targets[context].Joining {
-					fmt.Fprintf(stdout, "  %s is joining: `waybill outbox backfill` copies earlier events and makes it live.\n", j)
-				}
-			}
+			now.tell(p.Name(), to, stdout)
 		}
 	}
 	if c.JSON {
 		errs = append(errs, writeJSON(stdout, map[string]any{"providers": done}))
 	}
 	return errors.Join(errs...)
+}
+
+// tell names the features that had no tables, and each file that ran on those that had.
+func (m migrated) tell(provider string, to []rights.Grantee, stdout out) {
+	how, made := "is up to date", []string{}
+	for _, s := range m.Ran {
+		if how = "was migrated"; s.Version == 1 {
+			made = append(made, s.Feature)
+		}
+	}
+	fmt.Fprintf(stdout, "Provider %s %s: %d partitions.\n", provider, how, m.Partitions)
+	if len(made) > 0 {
+		fmt.Fprintf(stdout, "  New tables: %s.\n", strings.Join(made, ", "))
+	}
+	for _, s := range m.Ran {
+		if !slices.Contains(made, s.Feature) {
+			fmt.Fprintf(stdout, "  Changed tables: %s %s.\n", s.Feature, s.Name)
+		}
+	}
+	for _, g := range to {
+		fmt.Fprintf(stdout, "  Role %s has what %s needs.\n", g.Name, g.Role)
+	}
+	for _, context := range slices.Sorted(maps.Keys(m.Targets)) {
+		fmt.Fprintf(stdout, "  %s sends to %v.\n", context, m.Targets[context])
+		for _, j := range m.Targets[context].Joining {
+			fmt.Fprintf(stdout, "  %s is joining: `waybill outbox backfill` copies earlier events and makes it live.\n", j)
+		}
+	}
 }
 
 // plan says what a migration would do, or how to do it by hand.
@@ -214,6 +234,11 @@ func granteesOf(roles []string) (to []rights.Grantee, err error) {
 }
 
 func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, targets map[string]outbox.Targets, to []rights.Grantee) (now migrated, err error) {
+	plan, err := engine.PlanMigration(ctx, p, d.partitions, nil)
+	if err != nil {
+		return now, err
+	}
+	now.Ran = append([]migrate.Step{}, plan.Steps...)
 	if err := engine.MigrateProvider(ctx, p, d.partitions); err != nil {
 		return now, err
 	}

@@ -88,7 +88,15 @@ func TestMigrate_PrintedAndRunByHand(t *testing.T) {
 		said, err := byHand(t, hand, r.stdout)
 		require.NoError(t, err, said)
 
-		require.Zero(t, waybill(t, "--dsn", machine, "migrate").code)
+		steps, err := outboxdb.Migrations().Missing(t.Context(), openFor(t, machine).Reader())
+		require.NoError(t, err)
+		old, err := migrate.Plan{Steps: steps[:1]}.Script(t.Context(), openFor(t, machine).Reader())
+		require.NoError(t, err)
+		said, err = byHand(t, machine, old)
+		require.NoError(t, err, said)
+		r = waybill(t, "--dsn", machine, "migrate")
+		require.Zero(t, r.code, r.stderr)
+		require.Regexp(t, `(?s)^Provider default was migrated: 64 partitions\.\n  New tables: timers, .*projection\.\n  Changed tables: outbox 0002_\w+\.sql\.\n`, r.stdout)
 		require.Equal(t, tables(t, machine), tables(t, hand))
 		require.Equal(t, versions(t, machine), versions(t, hand))
 
@@ -272,7 +280,7 @@ func TestMigrate_S1_GivesRights(t *testing.T) {
 	dsn := server(t)
 	user := rightstest.Login(t, openFor(t, dsn).DB(), migrate.App)
 	r := waybill(t, "--dsn", dsn, "migrate", "--role", "app="+user)
-	require.Equal(t, result{0, "Provider default is up to date: 64 partitions.\n  Role " + user + " has what app needs.\n", ""}, r)
+	require.Equal(t, result{0, "Provider default was migrated: 64 partitions.\n  New tables: " + features + ".\n  Role " + user + " has what app needs.\n", ""}, r)
 	place(t, openFor(t, rightstest.DSN(t, dsn, user)), 1)
 
 	r = waybill(t, "--dsn", dsn, "migrate", "--role", "app=nobody of that name")

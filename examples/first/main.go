@@ -25,8 +25,7 @@ type TaskAdded struct{ Title string }
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	todo := domain.MustNew("todo", domain.Aggregate[*Task]("task", domain.Event[TaskAdded]()))
-	db := must(sqlite.Open(ctx, sqlite.Config{Path: "todo.db"}))
-	units := must(uow.New(uow.Config{Domain: todo, Providers: []uow.Provider{db}}))
+	units := must(uow.New(uow.Config{Domain: todo, Providers: []uow.Provider{must(sqlite.Open(ctx, sqlite.Config{Path: "todo.db"}))}}))
 	must(0, engine.Migrate(ctx, units))
 
 	task := &Task{Root: domain.NewRoot(), Title: "read the guarantees"}
@@ -38,9 +37,10 @@ func main() {
 		stop()
 		return nil
 	})
+	stream := subscription.Stream{Name: "printer", Category: "todo::task", Handlers: []subscription.Handler{printer}}
 	eng := must(engine.New(engine.Config{
 		Brokers:  map[string]broker.Broker{"default": memory.New(memory.Config{})}, // or kafka.Open, nats.Open
-		Contexts: []engine.Context{{Units: units, Subscriptions: []subscription.Stream{{Name: "printer", Category: "todo::task", Handlers: []subscription.Handler{printer}}}}},
+		Contexts: []engine.Context{{Units: units, Subscriptions: []subscription.Stream{stream}}},
 	}))
 	must(0, eng.Run(ctx)) // publishes and consumes until ctx is done
 }

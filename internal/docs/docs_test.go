@@ -132,11 +132,24 @@ func TestReadme_ShowsTheTwoCommands(t *testing.T) {
 	require.Contains(t, string(ci), "scripts/test")
 }
 
-// The program of the README is the one of examples/first, whose test runs it.
+// The program of the README is the one of examples/first, whose test runs it. From its first type to the end of main it has
+// 25 lines that fit a page; what stands around that is its package clause, imports and a helper that ends it on an error.
 func TestReadme_ProgramIsTheFirstExample(t *testing.T) {
 	program, err := os.ReadFile(filepath.Join(root, "examples/first/main.go"))
 	require.NoError(t, err)
 	require.Equal(t, []string{string(program)}, blocks(t, "README.md", "go"))
+	_, own, found := strings.Cut(string(program), "\n)\n")
+	require.True(t, found, "it has imports")
+	own, _, found = strings.Cut(own, "\n}\n\nfunc must[")
+	require.True(t, found, "what follows main is the helper alone")
+	lines := 1 // the end of main
+	for line := range strings.SplitSeq(own, "\n") {
+		if strings.TrimSpace(line) != "" {
+			lines++
+		}
+		require.LessOrEqual(t, len(line), 140, line)
+	}
+	require.LessOrEqual(t, lines, 25)
 }
 
 // The site's navigation has every page: scripts/site fails otherwise, but isn't run with every change.

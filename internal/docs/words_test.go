@@ -33,7 +33,8 @@ var avoid = map[*regexp.Regexp]string{
 	regexp.MustCompile(`(?i)\btried again and again\b`):             "is retried repeatedly",
 }
 
-// What people read is in the field's usual words: documents, what the program's strings and its comments say, and the observatory.
+// What people read is in the field's usual words: documents, what the program's strings and its comments say, the observatory,
+// dashboards, alerts and manifests.
 // The protocol has a glossary of words of its own, and the changelog says what was.
 func TestWords_AreThoseOfTheField(t *testing.T) {
 	check := func(path, text string) {
@@ -67,7 +68,7 @@ func TestWords_AreThoseOfTheField(t *testing.T) {
 			for _, text := range written(t, path) {
 				check(path, text)
 			}
-		case ".js", ".html":
+		case ".js", ".html", ".json", ".yaml", ".yml":
 			text, err := os.ReadFile(path)
 			check(path, string(text))
 			return err

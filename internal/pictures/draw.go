@@ -69,6 +69,13 @@ func write(b *strings.Builder, lines []string, x, y int, class string) {
 	}
 }
 
+// begun is a picture without what it shows.
+func begun(b *strings.Builder, title, about string, width, height int) {
+	fmt.Fprintf(b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"12\" role=\"img\" aria-labelledby=\"title about\">\n", width, height)
+	fmt.Fprintf(b, "  <title id=\"title\">%s</title>\n  <desc id=\"about\">%s</desc>\n%s", html.EscapeString(title), html.EscapeString(about), style)
+	b.WriteString("  <defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path class=\"head\" d=\"M0 0 8 4 0 8z\"/></marker></defs>\n")
+}
+
 // svg draws what stands behind first.
 func (p *picture) svg() string {
 	var steps, frames strings.Builder
@@ -90,9 +97,7 @@ func (p *picture) svg() string {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"12\" role=\"img\" aria-labelledby=\"title about\">\n", width, y+10)
-	fmt.Fprintf(&b, "  <title id=\"title\">%s</title>\n  <desc id=\"about\">%s</desc>\n%s", html.EscapeString(p.title), html.EscapeString(p.about), style)
-	b.WriteString("  <defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path class=\"head\" d=\"M0 0 8 4 0 8z\"/></marker></defs>\n")
+	begun(&b, p.title, p.about, width, y+10)
 	b.WriteString(frames.String())
 	for i, l := range p.lanes {
 		x := p.x(i)
