@@ -218,9 +218,7 @@ func (b slow) Publish(ctx context.Context, messages []broker.Message) error {
 	<-time.After(rand.N(dawdle))
 	since := time.Now()
 	err := b.Broker.Publish(ctx, messages)
-	if Unanswered(err) {
-		b.log.Warn(NoAnswer, "since", since, "error", err)
-	}
+	Tell(b.log, since, err)
 	<-time.After(rand.N(dawdle))
 	return err
 }
