@@ -36,7 +36,7 @@ type Config struct {
 	News         io.Writer // how it goes on
 }
 
-// drainPatience is how long all may take to be done once nothing is disturbed any more.
+// drainPatience is how long nothing may move of what waits once nothing is disturbed any more.
 const drainPatience = 5 * time.Minute
 
 // every is how often there is a line of progress.
@@ -192,9 +192,13 @@ func (r *run) clear() {
 
 // drain waits until all is published and has taken effect; left says what isn't.
 func (r *run) drain(ctx context.Context) (done bool, left string) {
+	var before counts
 	deadline := time.After(drainPatience)
 	for {
 		c, err := r.count(ctx)
+		if err == nil && c != before {
+			before, deadline = c, time.After(drainPatience)
+		}
 		left = fmt.Sprintf("%d rows are not published, and %d of %d events have had no effect", c.waiting, c.events-c.effects, c.events)
 		if err != nil {
 			left = err.Error()
