@@ -100,7 +100,7 @@ func (d *database) start(ctx context.Context) error {
 	if err := d.tellOfTargets(ctx); err != nil {
 		return err
 	}
-	if err := d.here(ctx); err != nil {
+	if _, err := d.here(ctx); err != nil {
 		return err
 	}
 	if err := d.processor.Start(ctx); err != nil {
@@ -117,18 +117,18 @@ func (d *database) start(ctx context.Context) error {
 	return nil
 }
 
-// here returns an [*outbox.MovedError] unless the database is the one that its outbox was
-// written in.
-func (d *database) here(ctx context.Context) error {
-	promoted, err := d.store.CheckIdentity(ctx, d.onFailover)
+// here says which database it is, and returns an [*outbox.MovedError] unless that is the one
+// that its outbox was written in.
+func (d *database) here(ctx context.Context) (is string, err error) {
+	is, promoted, err := d.store.CheckIdentity(ctx, d.onFailover)
 	if promoted {
 		d.log.Warn("a standby was promoted, or the database was restored to a point in time; publishing continues, as outbox.on_failover says", "provider", d.provider.Name())
 	}
-	moved, is := errors.AsType[*outbox.MovedError](err)
-	if err == nil || is {
+	moved, has := errors.AsType[*outbox.MovedError](err)
+	if err == nil || has {
 		d.moved.Store(moved)
 	}
-	return err
+	return is, err
 }
 
 // tellOfTargets says which rows of other contexts this engine leaves to theirs,

@@ -43,6 +43,7 @@ type cli struct {
 	RestartPostgres string            `placeholder:"COMMAND" help:"A shell command that kills PostgreSQL and starts it again. It returns when PostgreSQL answers."`
 	RestartKafka    string            `placeholder:"COMMAND" help:"The same for Kafka, or for one of its servers."`
 	Disturb         map[string]string `placeholder:"NAME=COMMAND" mapsep:"none" help:"A further fault: a shell command that breaks something and mends it. May be given several times."`
+	Asynchronous    bool              `help:"A failover of --disturb may lose what was committed last, as that to an asynchronous standby does: engines wait until they are told to go on, which this program does, and what PostgreSQL had confirmed and lacks is counted apart."`
 	Dir             string            `type:"path" placeholder:"DIR" help:"Where the history and the logs of the processes go. Defaults to a new directory for temporary files."`
 	Keep            bool              `help:"Keep schemas, topics and files."`
 	JSON            bool              `name:"json" help:"Write the result as JSON."`
@@ -101,7 +102,7 @@ func (c *cli) run(ctx context.Context, news io.Writer) (*chaos.Result, error) {
 	}
 	cfg := chaos.Config{
 		Postgres: c.Postgres, Kafka: c.Kafka, Duration: c.Duration, Schema: c.Schema, Faults: c.Faults,
-		Commands: map[string]string{}, Dir: c.Dir, Keep: c.Keep, Program: program, News: news,
+		Commands: map[string]string{}, Dir: c.Dir, Keep: c.Keep, Asynchronous: c.Asynchronous, Program: program, News: news,
 	}
 	if cfg.Seed = rand.Uint64(); c.Seed != nil { //nolint:gosec // Anybody may know it.
 		cfg.Seed = *c.Seed

@@ -38,6 +38,24 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), news.String()
 }
 
+// remove takes away what a run has left that has found something.
+func remove(t *testing.T, postgres, kafka, schema string) {
+	t.Helper()
+	db, err := pgx.Connect(t.Context(), postgres)
+	require.NoError(t, err)
+	defer func() { _ = db.Close(t.Context()) }()
+	_, err = db.Exec(t.Context(), "DROP SCHEMA "+schema+" CASCADE; DROP SCHEMA "+schema+"_consumers CASCADE")
+	require.NoError(t, err)
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(kafka, ",")...))
+	require.NoError(t, err)
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	topics, err := chaos.Topics(t.Context(), admin, schema+".")
+	require.NoError(t, err)
+	_, err = admin.DeleteTopics(t.Context(), topics...)
+	require.NoError(t, err)
+}
+
 // A short run on sound code finds nothing, and leaves nothing on the servers; a long one,
 // with a clock that is off, too.
 func TestRun_FindsNothingAndLeavesNothing(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -31,11 +32,17 @@ func ReadLog(text []byte) (lines []LogLine) {
 	return lines
 }
 
-// NoAnswer is what a node logs of a call that was not answered, with its begin as "since".
-const NoAnswer = "a call was not answered in time"
+const noAnswer = "a call was not answered in time"
 
-// Unanswered says that some of a call may be stored.
-func Unanswered(err error) bool {
+// Tell logs that a call was not answered, unless it was.
+func Tell(log *slog.Logger, since time.Time, err error) {
+	if unanswered(err) {
+		log.Warn(noAnswer, "since", since, "error", err)
+	}
+}
+
+// unanswered says that some of a call may be stored.
+func unanswered(err error) bool {
 	partial, ok := errors.AsType[*broker.PublishError](err)
 	if !ok {
 		return err != nil && broker.ClassOf(err) == broker.Unknown
@@ -57,7 +64,7 @@ func Heed(e *verdict.Evidence, pid int, log []byte, ahead time.Duration) {
 			e.Stale += l.Rows
 		case strings.HasPrefix(l.Msg, "rows were taken over"):
 			e.TakenOver += l.Rows
-		case l.Msg == NoAnswer:
+		case l.Msg == noAnswer:
 			e.Incidents = append(e.Incidents, verdict.Incident{Kind: "unanswered call", PID: pid, From: since, Until: at})
 		case strings.HasPrefix(l.Msg, "the result of a call can't be recorded"):
 			e.Incidents = append(e.Incidents, verdict.Incident{Kind: "settle given up", PID: pid, From: at, Until: at})

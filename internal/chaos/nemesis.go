@@ -156,7 +156,10 @@ func (r *run) command(ctx context.Context, kind string) error {
 		return fmt.Errorf("the command of %s failed: %w\n%s", kind, err, out)
 	}
 	r.happened(kind, nil, 0, begin, r.clock(), true)
-	return nil
+	if !r.cfg.Asynchronous {
+		return nil
+	}
+	return r.accept(ctx)
 }
 
 // happened notes a fault that is over; harms says that it may explain a repetition.
@@ -176,7 +179,9 @@ func (r *run) happened(kind string, seat *seat, pid int, from, until time.Time, 
 	if kind != killFault {
 		until = until.Add(late)
 	}
-	r.incident(verdict.Incident{Kind: kind, PID: pid, From: from, Until: until})
+	// Who knows what the user's commands break, but for those of Kafka.
+	undoes := r.cfg.Commands[kind] != "" && kind != restartKafkaFault
+	r.incident(verdict.Incident{Kind: kind, PID: pid, From: from, Until: until, Undoes: undoes})
 }
 
 func (r *run) incident(i verdict.Incident) {

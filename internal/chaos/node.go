@@ -45,6 +45,8 @@ type nodeConfig struct {
 	Kafka  []string
 	Detour map[string]string // where each of Kafka's servers is reached
 	Prefix string            // of topics and groups
+
+	OnFailover outbox.OnFailover
 }
 
 const (
@@ -161,7 +163,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		Outbox: outbox.Config{
 			BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond,
 			Lease: lease, PublishTimeout: lease * 4 / 5, Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
-			Retention: outbox.Retention{Published: -1},
+			Retention: outbox.Retention{Published: -1}, OnFailover: n.cfg.OnFailover,
 		},
 		Logger: n.log,
 	}
@@ -203,7 +205,7 @@ var effects = subscription.Stream{
 		if err != nil {
 			return err
 		}
-		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number) VALUES (?, ?)", of.AggregateID, e.Number)
+		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number, message) VALUES (?, ?, ?)", of.AggregateID, e.Number, of.ID)
 		return err
 	})},
 }
@@ -218,9 +220,7 @@ func (b slow) Publish(ctx context.Context, messages []broker.Message) error {
 	<-time.After(rand.N(dawdle))
 	since := time.Now()
 	err := b.Broker.Publish(ctx, messages)
-	if Unanswered(err) {
-		b.log.Warn(NoAnswer, "since", since, "error", err)
-	}
+	Tell(b.log, since, err)
 	<-time.After(rand.N(dawdle))
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql's driver
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/repository"
@@ -188,7 +189,7 @@ func (r *run) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := r.db.ExecContext(ctx, Witness)
+	_, err := r.db.ExecContext(ctx, Witness+beatsTable)
 	if err != nil {
 		return fmt.Errorf("the triggers that watch the outbox: %w", err)
 	}
@@ -251,7 +252,10 @@ func (r *run) remove(ctx context.Context) error {
 	}
 	_, err = admin.DeleteTopics(ctx, topics...)
 	deleted, failed := admin.DeleteGroups(ctx, r.prefix+effects.Name)
-	return errors.Join(err, failed, deleted.Error())
+	if gone := deleted.Error(); !errors.Is(gone, kerr.GroupIDNotFound) { // a try that was not answered
+		failed = errors.Join(failed, gone)
+	}
+	return errors.Join(err, failed)
 }
 
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }

@@ -24,6 +24,8 @@ type Result struct {
 	Effects    int            `json:"effects"`
 	Deliveries int            `json:"deliveries"`
 	Duplicates map[string]int `json:"duplicates"` // by what they are explained by
+	Failovers  int            `json:"failovers"`  // and other ends of PostgreSQL after which it lacked what it had confirmed
+	Forgotten  map[string]int `json:"forgotten"`  // by PostgreSQL, though confirmed: by what it is
 	TakenOver  int            `json:"taken_over"` // rows, from the dead
 	Late       int            `json:"late"`       // rows that were written back too late, and so not at all
 	Drained    float64        `json:"drained_seconds"`
@@ -64,16 +66,22 @@ const shown = 10
 
 // judge has all of it judged.
 func (r *run) judge(f *found, drained time.Duration) *Result {
+	r.pardon(f)
 	report := f.Judge()
-	all := slices.Concat(report.Violations, verdict.JudgeEffects(f.Moves, f.effects), r.crashes, f.violations)
-	for _, key := range slices.Sorted(maps.Keys(r.acked)) {
-		if r.acked[key] > f.Moves[key] {
-			all = append(all, fmt.Sprintf("lost: a writer was told that event %d of %s is committed, and the database has %d", r.acked[key], key, f.Moves[key]))
+	var effects []verdict.Effect
+	for _, e := range f.effects {
+		effects = append(effects, e.Effect)
+	}
+	all := slices.Concat(report.Violations, verdict.JudgeEffects(f.Moves, effects), r.crashes, f.violations)
+	acked := r.answered(f)
+	for _, key := range slices.Sorted(maps.Keys(acked)) {
+		if acked[key] > f.Moves[key] {
+			all = append(all, fmt.Sprintf("lost: a writer was told that event %d of %s is committed, and the database has %d", acked[key], key, f.Moves[key]))
 		}
 	}
 	result := &Result{
 		Seed: r.cfg.Seed, Duration: r.cfg.Duration.String(), Faults: r.faults, Events: report.Events, Effects: len(f.effects), Deliveries: report.Deliveries,
-		Duplicates: report.Reasons, TakenOver: report.Taken, Late: report.Stale, Drained: drained.Seconds(),
+		Duplicates: report.Reasons, Failovers: len(f.losses), Forgotten: f.gone, TakenOver: report.Taken, Late: report.Stale, Drained: drained.Seconds(),
 		History: filepath.Join(r.cfg.Dir, "history.jsonl"), counts: map[string]int{},
 	}
 	for i, what := range all {
@@ -102,6 +110,9 @@ func (r *Result) Print(to io.Writer) error {
 	fmt.Fprintf(t, "Duplicates, by cause\t%d\n", sum(r.Duplicates))
 	list(t, r.Duplicates)
 	fmt.Fprintf(t, "Effects\t%d\n", r.Effects)
+	fmt.Fprintf(t, "Failovers of PostgreSQL\t%d\n", r.Failovers)
+	fmt.Fprintf(t, "Forgotten by PostgreSQL\t%d\n", sum(r.Forgotten))
+	list(t, r.Forgotten)
 	fmt.Fprintf(t, "Rows taken over\t%d\n", r.TakenOver)
 	fmt.Fprintf(t, "Rows written back too late\t%d\n", r.Late)
 	fmt.Fprintf(t, "Time to drain\t%.1f s\n", r.Drained)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/internal/verdict"
@@ -28,11 +29,14 @@ type Config struct {
 	Commands map[string]string // by the kind of fault: what breaks something and mends it
 	Dir      string            // for the history and logs; it exists
 	Keep     bool              // tables and topics
-	Program  string            // that calls [RunNode] if [NodeVar] is set
-	News     io.Writer         // how it goes on
+	// Asynchronous says that a failover may forget what was committed last. Engines then wait
+	// for an operator, whom the run stands for; otherwise they go on with a promoted standby.
+	Asynchronous bool
+	Program      string    // that calls [RunNode] if [NodeVar] is set
+	News         io.Writer // how it goes on
 }
 
-// drainPatience is how long all may take to be done once nothing is disturbed any more.
+// drainPatience is how long nothing may move of what waits once nothing is disturbed any more.
 const drainPatience = 5 * time.Minute
 
 // every is how often there is a line of progress.
@@ -53,6 +57,7 @@ type run struct {
 	seats []*seat
 
 	history  history
+	heart    heart
 	watching sync.WaitGroup
 	over     chan struct{} // nobody gets a successor any more
 	commands sync.Mutex
@@ -63,7 +68,6 @@ type run struct {
 	incidents []verdict.Incident
 	gone      map[int]time.Time
 	crashes   []string // of processes that ended as they never should
-	acked     map[string]int64
 	faults    map[string]int
 	last      string
 	begin     time.Time
@@ -72,7 +76,7 @@ type run struct {
 // Run runs it. An error says that it couldn't be run, or not to its end; a [RefusedError]
 // that it didn't begin. When ctx ends there are no further faults, and the verdict comes.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
-	r := &run{cfg: cfg, schema: cfg.Schema, consumers: cfg.Schema + "_consumers", prefix: cfg.Schema + ".", over: make(chan struct{}), gone: map[int]time.Time{}, acked: map[string]int64{}, faults: map[string]int{}}
+	r := &run{cfg: cfg, schema: cfg.Schema, consumers: cfg.Schema + "_consumers", prefix: cfg.Schema + ".", over: make(chan struct{}), gone: map[int]time.Time{}, faults: map[string]int{}}
 	// What is begun is ended however ctx ends.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -105,12 +109,12 @@ func (r *run) play(ctx, work context.Context) (*Result, error) {
 	faults, cancel := context.WithTimeout(work, r.cfg.Duration)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
+	beating, rest := context.WithCancel(work)
+	defer rest()
 	progress := make(chan struct{})
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		r.report(work, progress)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { r.report(work, progress) })
+	beside.Go(func() { r.heart.run(beating, r) })
 	r.torment(faults)
 	calm := time.Now()
 	for _, s := range r.seats {
@@ -121,7 +125,8 @@ func (r *run) play(ctx, work context.Context) (*Result, error) {
 	drained, left := r.drain(work)
 	took := time.Since(calm)
 	close(progress)
-	<-reported
+	rest()
+	beside.Wait()
 	if err := context.Cause(work); err != nil {
 		return nil, err
 	}
@@ -187,14 +192,18 @@ func (r *run) clear() {
 
 // drain waits until all is published and has taken effect; left says what isn't.
 func (r *run) drain(ctx context.Context) (done bool, left string) {
+	var before counts
 	deadline := time.After(drainPatience)
 	for {
 		c, err := r.count(ctx)
+		if err == nil && c != before {
+			before, deadline = c, time.After(drainPatience)
+		}
 		left = fmt.Sprintf("%d rows are not published, and %d of %d events have had no effect", c.waiting, c.events-c.effects, c.events)
 		if err != nil {
 			left = err.Error()
 		}
-		if err == nil && c.waiting == 0 && c.effects >= c.events {
+		if err == nil && c.waiting == 0 && (c.effects >= c.events || r.cfg.Asynchronous && r.consumed(ctx)) {
 			return true, ""
 		}
 		select {
@@ -216,6 +225,22 @@ func (r *run) count(ctx context.Context) (c counts, err error) {
 	err = r.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM outbox_messages), (SELECT count(*) FROM outbox_queue), (SELECT count(*) FROM "+quoted(r.consumers)+".effects)").
 		Scan(&c.events, &c.waiting, &c.effects)
 	return c, err
+}
+
+// consumed says that consumers have nothing left in Kafka: what they did may be forgotten.
+func (r *run) consumed(ctx context.Context) bool {
+	client, err := r.client()
+	if err != nil {
+		return false
+	}
+	defer client.Close()
+	group := r.prefix + effects.Name
+	lags, err := kadm.NewClient(client).Lag(ctx, group)
+	if err != nil || lags.Error() != nil {
+		return false
+	}
+	lag := lags[group].Lag
+	return len(lag) > 0 && lag.Total() == 0
 }
 
 // report says now and then how it goes on.
@@ -281,9 +306,6 @@ func (r *run) saved(process, text string) {
 	at := r.clock()
 	for key, n := range moves {
 		r.history.note(entry{At: at, What: "saved", Process: process, Key: key, Number: n})
-		r.mu.Lock()
-		r.acked[key] = max(r.acked[key], n)
-		r.mu.Unlock()
 	}
 }
 
@@ -296,8 +318,17 @@ func (r *run) client(opts ...kgo.Opt) (*kgo.Client, error) {
 type found struct {
 	verdict.Evidence
 
-	effects    []verdict.Effect
+	effects    []effect
 	violations []string
+	losses     []loss
+	gone       map[string]int // what PostgreSQL has forgotten
+}
+
+// effect is one of a message.
+type effect struct {
+	verdict.Effect
+
+	message string
 }
 
 // collect reads everything that was left.
@@ -310,9 +341,9 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 	if f.Deliveries, err = Delivered(ctx, r.client, r.prefix+AccountTopic); err != nil {
 		return nil, err
 	}
-	err = Each(ctx, r.db, "SELECT at, account, number FROM "+quoted(r.consumers)+".effects ORDER BY n", func(scan func(...any) error) error {
-		var e verdict.Effect
-		err := scan(&e.At, &e.Key, &e.Number)
+	err = Each(ctx, r.db, "SELECT at, account, number, message FROM "+quoted(r.consumers)+".effects ORDER BY n", func(scan func(...any) error) error {
+		var e effect
+		err := scan(&e.At, &e.Key, &e.Number, &e.message)
 		f.effects = append(f.effects, e)
 		return err
 	})
@@ -328,6 +359,17 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
+	left := map[int64]bool{}
+	err = Each(ctx, r.db, "SELECT n FROM beats", func(scan func(...any) error) error {
+		var n int64
+		err := scan(&n)
+		left[n] = true
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.losses = r.heart.losses(left, r.clock())
 	f.Incidents, f.Ended = r.incidents, r.gone
 	for _, i := range r.instances {
 		log, err := os.ReadFile(filepath.Clean(i.process.log))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // seat is where a process runs, one after the other: who is killed has a successor, on the
@@ -75,7 +76,10 @@ func (s *seat) disconnect() {
 
 func (s *seat) config() nodeConfig {
 	r := s.r
-	cfg := nodeConfig{Role: s.role, DSN: r.cfg.Postgres, Schema: r.schema, Kafka: r.cfg.Kafka, Prefix: r.prefix, Detour: map[string]string{}}
+	cfg := nodeConfig{Role: s.role, DSN: r.cfg.Postgres, Schema: r.schema, Kafka: r.cfg.Kafka, Prefix: r.prefix, Detour: map[string]string{}, OnFailover: outbox.Continue}
+	if r.cfg.Asynchronous {
+		cfg.OnFailover = outbox.Stop
+	}
 	if s.role == consumerRole {
 		cfg.Schema = r.consumers
 	}

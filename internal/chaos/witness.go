@@ -71,4 +71,4 @@ CREATE TRIGGER see_member AFTER UPDATE OF until ON outbox_members FOR EACH ROW E
 `
 
 // EffectsTable is where a subscription notes the events that it has handled.
-const EffectsTable = "CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(), account text, number bigint)"
+const EffectsTable = "CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(), account text, number bigint, message text)"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -244,4 +245,56 @@ func TestCrash_OfTheServerBringsRowsBackOnce(t *testing.T) {
 		repeated = copies(note) - 1
 	}
 	waittest.Until(t, func() bool { return len(s.reasons()) == 0 }, "all is well")
+}
+
+// F-54: a standby that lacks the last commits gives their numbers to others. An engine that
+// lives through the failover publishes these, too, though it has seen higher numbers: when
+// somebody has accepted the database, or at once if the configuration says so.
+func TestFailover_F_54_NumbersThatAreGivenAgain(t *testing.T) {
+	t.Parallel()
+	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
+		t.Run(string(on), func(t *testing.T) {
+			t.Parallel()
+			primary := newCluster(t)
+			standby := primary.copied("-R")
+			standby.start()
+			s := newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
+			s.run(on)
+			s.save("before")
+			s.publishes("before")
+			settled(t, s)
+			caughtUp(t, s)
+			standby.kill() // what comes now it never gets
+			const lost = 100
+			for i := range lost {
+				s.save(fmt.Sprintf("lost %d", i))
+			}
+			s.publishes(fmt.Sprintf("lost %d", lost-1))
+			settled(t, s)
+			highest := s.number()
+			// An engine learns once a second up to where nothing appears any more.
+			for i := range 3 {
+				<-time.After(1100 * time.Millisecond)
+				s.save(fmt.Sprintf("lost later %d", i))
+				s.publishes(fmt.Sprintf("lost later %d", i))
+			}
+			primary.kill()
+			standby.start()
+			standby.promote()
+			if on == outbox.Stop {
+				s.refuses()
+				s.accept()
+			}
+			waittest.Until(t, func() bool {
+				_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
+				return err == nil
+			}, "the new primary answers")
+			for i := range 5 {
+				s.save(fmt.Sprintf("after %d", i))
+			}
+			require.Less(t, s.number(), highest)
+			s.publishes("after 4")
+			settled(t, s)
+		})
+	}
 }

@@ -146,6 +146,13 @@ func (s *service) silent(notes ...string) {
 	}
 }
 
+// number is the highest that a row has.
+func (s *service) number() (seq int64) {
+	s.t.Helper()
+	require.NoError(s.t, s.db.DB().NewRaw("SELECT max(seq) FROM outbox_messages").Scan(s.t.Context(), &seq))
+	return seq
+}
+
 func (s *service) accept() string {
 	s.t.Helper()
 	moved, err := outboxdb.New(s.db.DB(), s.db.Reader()).AcceptIdentity(s.t.Context(), "test")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -118,7 +119,7 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 				noise := make([]byte, size)
 				_, _ = rand.Read(noise) // never fails, says its documentation
 				require.NoError(t, w.update(t.Context(), i, base64.StdEncoding.EncodeToString(noise)))
-				large[accountID(i)] = w.strings("SELECT message_id::text FROM outbox ORDER BY seq DESC LIMIT 1")[0]
+				large[chaos.AccountID(i)] = w.strings("SELECT message_id::text FROM outbox ORDER BY seq DESC LIMIT 1")[0]
 			}
 			w.move(10, 49)
 			for i := range 10 {
@@ -134,11 +135,11 @@ func TestTooLarge_F_07_C_62_F_30(t *testing.T) {
 			eventually(t, func() bool {
 				return w.published() == 998-waiting && w.count("outbox WHERE status = 'abandoned'") == 2
 			}, "the others are published")
-			r := w.check(large[accountID(3)], large[accountID(7)])
+			r := w.check(large[chaos.AccountID(3)], large[chaos.AccountID(7)])
 			require.Zero(t, r.Odd())
 			require.Equal(t, 998-waiting, r.Deliveries-r.Duplicates)
 			why := func(i int) string {
-				return strings.Join(w.strings("SELECT failure_class || ', ' || attempts || ': ' || last_error FROM outbox WHERE message_id = $1", large[accountID(i)]), "")
+				return strings.Join(w.strings("SELECT failure_class || ', ' || attempts || ': ' || last_error FROM outbox WHERE message_id = $1", large[chaos.AccountID(i)]), "")
 			}
 			require.Regexp(t, "^permanent, 1: kafka: topic .* larger than", why(3))
 			require.Regexp(t, "^permanent, 1: kafka: message .* the limit is 60000", why(7))

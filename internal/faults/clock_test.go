@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
@@ -136,38 +134,11 @@ func (w *world) claimedByTheDead() {
 	require.Len(w.t, claim.Rows, 3)
 }
 
-// shiftVar is by how many seconds the clock of a shifted node is off.
-const shiftVar = "WAYBILL_FAULTS_SHIFT"
-
-// shifted is a node with a wall clock that is off: it is built with a package
-// time that adds to what the system says. The monotonic clock goes as always.
+// shifted is a node with a wall clock that is off.
 func shifted(t *testing.T) string {
 	t.Helper()
-	root, err := exec.Command("go", "env", "GOROOT").Output()
+	overlay, err := chaos.ClockOverlay(t.Context(), scratch)
 	require.NoError(t, err)
-	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	text, err := os.ReadFile(original)
-	require.NoError(t, err)
-	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
-	require.Equal(t, 1, strings.Count(string(text), now), "time.Now is not what it was")
-	changed := strings.Replace(string(text), now, now+"\tsec += shift\n", 1) + `
-var shift = shiftFromEnvironment()
-
-func shiftFromEnvironment() int64 {
-	text, _ := syscall.Getenv("` + shiftVar + `")
-	sign := int64(1)
-	if text != "" && text[0] == '-' {
-		sign, text = -1, text[1:]
-	}
-	n, _ := atoi(text)
-	return sign * int64(n)
-}
-`
-	changed = strings.Replace(changed, "import (\n", "import (\n\t\"syscall\"\n", 1)
-	replacement := filepath.Join(scratch, "time.go")
-	require.NoError(t, os.WriteFile(replacement, []byte(changed), 0o600))
-	overlay := filepath.Join(scratch, "overlay.json")
-	require.NoError(t, os.WriteFile(overlay, fmt.Appendf(nil, `{"Replace": {%q: %q}}`, original, replacement), 0o600))
 	path, err := build("shifted", "-overlay", overlay)
 	require.NoError(t, err)
 	return path
@@ -180,7 +151,7 @@ func clocks(t *testing.T) {
 	path := shifted(t)
 	w := newWorld(t, 40)
 	run := func(name, seconds string, cfg nodeConfig) *process {
-		p := start(t, path, name, cfg, shiftVar+"="+seconds)
+		p := start(t, path, name, cfg, chaos.ShiftVar+"="+seconds)
 		w.nodes = append(w.nodes, p)
 		p.until("running", 1)
 		return p
@@ -188,7 +159,7 @@ func clocks(t *testing.T) {
 	engine := w.config(lease(6*time.Second), func(c *nodeConfig) { c.Trap.Delay = 30 * time.Millisecond })
 	fast, slow, right := run("fast", "600", engine), run("slow", "-600", engine), run("right", "0", engine)
 	for p, off := range map[*process]time.Duration{fast: 10 * time.Minute, slow: -10 * time.Minute, right: 0} {
-		require.WithinDuration(t, time.Now().Add(off), readLog([]byte(p.logged()))[0].Time, time.Minute, p.name)
+		require.WithinDuration(t, time.Now().Add(off), chaos.ReadLog([]byte(p.logged()))[0].Time, time.Minute, p.Name)
 	}
 	writer := nodeConfig{Role: "writer", DSN: w.dsn, Accounts: 40, Writers: 2, Pause: 20 * time.Millisecond}
 	writers := []*process{run("fast-writer", "600", writer), run("slow-writer", "-600", writer)}
@@ -196,7 +167,7 @@ func clocks(t *testing.T) {
 	require.Zero(t, w.count("witness WHERE lost"))
 	for _, p := range []*process{fast, slow, right} {
 		share := w.count("outbox_partitions") / 3
-		eventually(t, func() bool { n := w.held(p); return share-10 <= n && n <= share+10 }, "%s has its share", p.name)
+		eventually(t, func() bool { n := w.held(p); return share-10 <= n && n <= share+10 }, "%s has its share", p.Name)
 	}
 	w.kill(right)
 	w.publishes(500)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/kafkatest"
 	"github.com/waybill-go/waybill/internal/verdict"
 )
@@ -40,7 +41,7 @@ func comeAndGo(t *testing.T, apart bool) {
 	first.until("running", 1)
 	second.until("running", 1)
 	writer := w.writer(40, 2, 60*time.Millisecond)
-	topic := w.prefix + accountTopic
+	topic := w.prefix + chaos.AccountTopic
 	w.publishes(200)
 
 	for id := 1; id <= 3; id++ {
@@ -64,7 +65,7 @@ func comeAndGo(t *testing.T, apart bool) {
 		w.kill(second)
 		second = engine()
 		if apart {
-			w.report("topics_down", accountTopic, first, second)
+			w.report("topics_down", chaos.AccountTopic, first, second)
 		} else { // Nobody can say any more that replicas are missing.
 			w.report("breaker_open", "default", first, second)
 		}
@@ -107,7 +108,7 @@ func TestCluster_O1_S1_12_TransactionsWhileServersComeAndGo(t *testing.T) {
 	}
 	first, second := engine(), engine()
 	writer := w.writer(40, 2, 60*time.Millisecond)
-	topics := []string{w.prefix + accountTopic, "__transaction_state", "__consumer_offsets"}
+	topics := []string{w.prefix + chaos.AccountTopic, "__transaction_state", "__consumer_offsets"}
 	w.publishes(200)
 	lead := func(id int) {
 		for _, topic := range topics {
@@ -173,7 +174,7 @@ func (w *world) report(code, name string, nodes ...*process) {
 		for _, p := range nodes {
 			for _, r := range p.health() {
 				if r.Code == code && strings.Contains(r.Text, name) {
-					w.t.Logf("%s says %s: %s", p.name, code, r.Text)
+					w.t.Logf("%s says %s: %s", p.Name, code, r.Text)
 					return true
 				}
 			}
@@ -189,7 +190,7 @@ type reason struct{ Code, Text string }
 func (p *process) health() []reason {
 	p.t.Helper()
 	var address string
-	for _, line := range p.output() {
+	for _, line := range p.Output() {
 		if a, ok := strings.CutPrefix(line, serves); ok {
 			address = a
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/netfault"
 )
 
@@ -82,9 +83,9 @@ func TestConsumers_S2_18_A74_EachEffectOnceInOrder(t *testing.T) {
 	w.drain()
 	events := w.count("outbox WHERE target_broker = 'default'")
 	eventually(t, func() bool {
-		return w.count("effects WHERE account <> $1", accountID(poisoned))+w.count("inbox WHERE message_id IN (SELECT message_id::text FROM outbox WHERE partition_key = $1)", accountID(poisoned)) == events
+		return w.count("effects WHERE account <> $1", chaos.AccountID(poisoned))+w.count("inbox WHERE message_id IN (SELECT message_id::text FROM outbox WHERE partition_key = $1)", chaos.AccountID(poisoned)) == events
 	}, "all keys but one are done")
-	before := w.count("effects WHERE account = $1", accountID(poisoned))
+	before := w.count("effects WHERE account = $1", chaos.AccountID(poisoned))
 	require.Less(t, before, rounds)
 	require.Equal(t, []string{"failed 1", fmt.Sprintf("held %d", rounds+2-before-1)}, w.strings("SELECT format('%s %s', reason, count(*)) FROM dead_letters GROUP BY reason ORDER BY reason"))
 	require.Equal(t, []string{"4"}, w.strings("SELECT attempts::text FROM dead_letters WHERE reason = 'failed'"))
@@ -97,10 +98,10 @@ func TestConsumers_S2_18_A74_EachEffectOnceInOrder(t *testing.T) {
 	require.Zero(t, w.count("inbox_attempts"))
 	duplicates := 0
 	for _, p := range w.nodes {
-		if p.cmd.ProcessState == nil {
+		if p.State() == nil {
 			p.terminate()
 		}
-		for _, line := range p.output() {
+		for _, line := range p.Output() {
 			var handled, n int
 			if _, err := fmt.Sscanf(line, "effects: %d handled, %d duplicates", &handled, &n); err == nil {
 				duplicates += n
@@ -125,7 +126,7 @@ func TestConsumers_F_72_WhatKillsTheProcessIsParked(t *testing.T) {
 	for deaths := 0; w.count("dead_letters WHERE status = 'parked'") == 0; {
 		require.Less(t, deaths, 6)
 		select {
-		case <-e.ended:
+		case <-e.Ended():
 			deaths++
 			w.died(e)
 			e = w.node(consuming)
@@ -135,7 +136,7 @@ func TestConsumers_F_72_WhatKillsTheProcessIsParked(t *testing.T) {
 	events := w.count("outbox") - w.count("dead_letters")
 	w.drain()
 	eventually(t, func() bool {
-		return w.count("effects")+w.count("dead_letters") >= events && w.count("effects WHERE account <> $1", accountID(3)) == 29*11
+		return w.count("effects")+w.count("dead_letters") >= events && w.count("effects WHERE account <> $1", chaos.AccountID(3)) == 29*11
 	}, "the others are done")
 	require.Equal(t, []string{"crashed"}, w.strings("SELECT reason FROM dead_letters WHERE status = 'parked'"))
 	w.mend()
@@ -156,11 +157,11 @@ func TestConsumers_B12_AStoppedReplayIsTakenOverAndNotBlamed(t *testing.T) {
 	w.drain()
 	eventually(t, func() bool { return w.count("dead_letters WHERE status = 'held'") == 1 }, "one is parked, with the slow one behind it")
 	w.mend()
-	slow := "slow " + accountID(0)
-	eventually(t, func() bool { return first.said(slow) == 1 }, "the slow one is handled")
+	slow := "slow " + chaos.AccountID(0)
+	eventually(t, func() bool { return first.Said(slow) == 1 }, "the slow one is handled")
 	w.pause(first)
 	second := w.engine(consuming)
-	eventually(t, func() bool { return second.said(slow) == 1 }, "another takes it over")
+	eventually(t, func() bool { return second.Said(slow) == 1 }, "another takes it over")
 	w.resume(first)
 	eventually(t, func() bool { return w.count("dead_letters WHERE status <> 'replayed'") == 0 }, "it is handled")
 	w.inOrder()
@@ -181,14 +182,14 @@ func TestConsumers_F_73_SlowHandlerKeepsItsPartition(t *testing.T) {
 	w.createEffects()
 	e := w.engine(consuming)
 	w.say(5, takes+slow.String())
-	e.until("slow "+accountID(5), 1)
+	e.until("slow "+chaos.AccountID(5), 1)
 	begin := time.Now()
 	w.move(30, 10)
-	eventually(t, func() bool { return w.count("effects WHERE account <> $1", accountID(5)) == 29*11 }, "the others are done")
+	eventually(t, func() bool { return w.count("effects WHERE account <> $1", chaos.AccountID(5)) == 29*11 }, "the others are done")
 	require.Less(t, time.Since(begin), slow-5*time.Second, "long before it")
-	require.Zero(t, w.count("effects WHERE account = $1 AND number > 1", accountID(5)))
+	require.Zero(t, w.count("effects WHERE account = $1 AND number > 1", chaos.AccountID(5)))
 	eventually(t, func() bool { return w.count("effects") == 30*11+1 }, "it is done, and its key goes on")
-	require.Equal(t, 1, strings.Count(strings.Join(e.output(), "\n"), "slow "), "it was handled once")
+	require.Equal(t, 1, strings.Count(strings.Join(e.Output(), "\n"), "slow "), "it was handled once")
 	w.inOrder()
 }
 

@@ -21,7 +21,7 @@ func TestCrash_D2_A30_APoisonRowEndsAfterFiveCrashes(t *testing.T) {
 	p := start()
 	eventually(t, func() bool {
 		select {
-		case <-p.ended:
+		case <-p.Ended():
 			w.died(p)
 			crashes++
 			require.LessOrEqual(t, crashes, 5)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/verdict"
 )
 
@@ -55,9 +56,7 @@ func (x trappedTransactor) Publish(ctx context.Context, mark broker.Mark, messag
 	t.dawdle()
 	since := time.Now()
 	err := x.Transactor.Publish(ctx, mark, messages)
-	if unanswered(err) {
-		x.node.log.Warn(noAnswer, "since", since, "error", err)
-	}
+	chaos.Tell(x.node.log, since, err)
 	if err == nil {
 		x.node.dies("after", 20)
 	}

@@ -62,7 +62,7 @@ func (w *world) admin() *kadm.Client {
 // tell publishes what no outbox has, of a type that nobody knows.
 func (w *world) tell() {
 	w.t.Helper()
-	require.NoError(w.t, w.tryToTell(accountTopic))
+	require.NoError(w.t, w.tryToTell(chaos.AccountTopic))
 }
 
 func (w *world) tryToTell(topic string) error {

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/verdict"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -111,7 +111,7 @@ func runNode(text string) error {
 	case "sales":
 		return n.sales(ctx, p)
 	}
-	of := accounts
+	of := chaos.Accounts
 	if cfg.Branches {
 		of = branches
 	}
@@ -267,7 +267,7 @@ func through(address string) func(ctx context.Context, network, addr string) (ne
 // says.
 var effects = subscription.Stream{
 	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond, MaxAttempts: 4, Timeout: 5 * time.Minute,
-	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
+	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e chaos.Moved) error {
 		of, _ := domain.MetadataFrom(ctx)
 		if d, ok := strings.CutPrefix(e.Note, takes); ok {
 			d, err := time.ParseDuration(d)
@@ -338,9 +338,7 @@ func (b *trapped) Publish(ctx context.Context, messages []broker.Message) error 
 	}
 	since := time.Now()
 	err := b.Broker.Publish(ctx, messages)
-	if unanswered(err) {
-		b.node.log.Warn(noAnswer, "since", since, "error", err)
-	}
+	chaos.Tell(b.node.log, since, err)
 	if err == nil && t.KillFrom > 0 && b.published.Add(int64(len(messages))) >= t.KillFrom {
 		die()
 	}
@@ -357,22 +355,6 @@ func (b *trapped) Publish(ctx context.Context, messages []broker.Message) error 
 	return err
 }
 
-const noAnswer = "a call was not answered in time"
-
-// unanswered says that some of a call may be stored.
-func unanswered(err error) bool {
-	partial, ok := errors.AsType[*broker.PublishError](err)
-	if !ok {
-		return err != nil && broker.ClassOf(err) == broker.Unknown
-	}
-	for _, err := range partial.Failed {
-		if broker.ClassOf(err) == broker.Unknown {
-			return true
-		}
-	}
-	return false
-}
-
 func (t trap) dawdle() {
 	if t.Delay > 0 {
 		<-time.After(rand.N(t.Delay))
@@ -383,24 +365,4 @@ func (t trap) dawdle() {
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
-}
-
-// logLine is a line of a node's log, as far as tests read it.
-type logLine struct {
-	Time  time.Time `json:"time"`
-	Msg   string    `json:"msg"`
-	Rows  int       `json:"rows"`
-	Since time.Time `json:"since"`
-}
-
-// readLog reads what is whole of a log: the last line of a killed process may
-// not be.
-func readLog(text []byte) (lines []logLine) {
-	for line := range bytes.Lines(text) {
-		var l logLine
-		if json.Unmarshal(line, &l) == nil {
-			lines = append(lines, l)
-		}
-	}
-	return lines
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/chaos"
 )
 
 // gated makes an engine of one worker wait in its calls.
@@ -26,11 +28,11 @@ func (w *world) table() []string {
 }
 
 // owned is the pattern of the names of a process's members.
-func owned(p *process) string { return fmt.Sprintf("%%-%d-%%", p.pid()) }
+func owned(p *process) string { return fmt.Sprintf("%%-%d-%%", p.PID()) }
 
 // stale is how many rows a process could not write back, by its log.
 func stale(p *process) (rows int) {
-	for _, l := range readLog([]byte(p.logged())) {
+	for _, l := range chaos.ReadLog([]byte(p.logged())) {
 		if strings.HasPrefix(l.Msg, "rows were not written back") {
 			rows += l.Rows
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -35,7 +36,7 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 		n.Partners, n.Outbox.Lease, n.Outbox.PublishTimeout = relay.Address, 30*time.Second, 10*time.Second
 	})
 	partners := map[string]*process{
-		"structured": inPython(t, "--kafka", kafka, "--topic", w.prefix+"structured."+accountTopic),
+		"structured": inPython(t, "--kafka", kafka, "--topic", w.prefix+"structured."+chaos.AccountTopic),
 		"binary":     inPython(t, "--kafka", kafka, "--topic", w.prefix+"binary.told"),
 	}
 	w.drain()
@@ -77,11 +78,11 @@ func TestPartner_S3_11_F_32_A56_AnOutageConcernsNobodyElse(t *testing.T) {
 		read := 0
 		next := map[string]int64{} // by account: the number of its last event
 		eventually(t, func() bool {
-			lines := p.output()
+			lines := p.Output()
 			for _, line := range lines[read:] {
 				var e struct {
 					Attributes struct{ ID, Subject string }
-					Data       Moved
+					Data       chaos.Moved
 				}
 				require.NoError(t, json.Unmarshal([]byte(line), &e), line)
 				if a := e.Attributes; !seen[a.ID] {

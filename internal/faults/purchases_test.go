@@ -297,7 +297,7 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 			return
 		}
 		i := rand.IntN(len(engines))
-		engines[i].kill()
+		engines[i].Kill()
 		engines[i] = w.purchases()
 		kills++
 		next = next.Add(between)

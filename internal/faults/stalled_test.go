@@ -65,9 +65,7 @@ func (d durations) String() string {
 
 // units are those that a timed writer began in a time.
 func (p *process) units(from, to time.Time) (took durations) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, line := range p.lines {
+	for _, line := range p.Output() {
 		var begin, d int64
 		if n, _ := fmt.Sscanf(line, unitTook, &begin, &d); n == 2 && begin >= from.UnixNano() && begin < to.UnixNano() {
 			took = append(took, time.Duration(d))

@@ -12,10 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/waybill-go/waybill/internal/chaos"
 )
 
 // kinds are the topics of branches.
-var kinds = []string{accountTopic, "faults.vault", "faults.ledger"}
+var kinds = []string{chaos.AccountTopic, "faults.vault", "faults.ledger"}
 
 // newBranches is a world on the Kafka of this package, with n branches, whose kinds
 // have a topic each.

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -26,7 +27,7 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, open func() uow.Provider, deafen func()) {
 		db := open()
-		reading, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{db}})
+		reading, err := uow.New(uow.Config{Domain: chaos.Accounts, Providers: []uow.Provider{db}})
 		require.NoError(t, err)
 		require.NoError(t, engine.Migrate(t.Context(), reading))
 		m := memory.New(memory.Config{})
@@ -39,16 +40,16 @@ func TestWakeUp_AcrossProcesses(t *testing.T) {
 		require.NoError(t, e.Start(t.Context()))
 		t.Cleanup(func() { require.NoError(t, e.Stop(context.Background())) })
 
-		writing, err := uow.New(uow.Config{Domain: accounts, Providers: []uow.Provider{open()}})
+		writing, err := uow.New(uow.Config{Domain: chaos.Accounts, Providers: []uow.Provider{open()}})
 		require.NoError(t, err)
-		repo := repository.New[*account](writing)
+		repo := repository.New[*chaos.Account](writing)
 		published := 0
 		save := func(id string) {
-			a := newAccount(id)
-			a.move(1, "")
+			a := chaos.NewAccount(id)
+			a.Move(1, "")
 			require.NoError(t, repo.Save(t.Context(), a))
 			published++
-			waittest.Until(t, func() bool { return len(m.Messages(accountTopic)) == published })
+			waittest.Until(t, func() bool { return len(m.Messages(chaos.AccountTopic)) == published })
 		}
 		for _, id := range []string{"a", "b", "c"} {
 			save(id)

@@ -35,7 +35,7 @@ type world struct {
 	prefix   string
 	partners []outbox.Target
 	units    *uow.Manager
-	repo     *repository.Repository[*account]
+	repo     *repository.Repository[*chaos.Account]
 	told     map[string]bool    // ids of what tell published
 	gone     []verdict.Delivery // what topics had that were deleted
 	lives    map[string]int     // by topic: how often it was deleted
@@ -89,8 +89,8 @@ func newWorldThrough(t *testing.T, door, kafka string, n, maxMessageBytes int, p
 	require.NoError(t, engine.Migrate(t.Context(), w.units))
 	_, err = w.db.Exec(chaos.Witness)
 	require.NoError(t, err)
-	w.repo = repository.New[*account](w.units)
-	w.createTopic(accountTopic, maxMessageBytes)
+	w.repo = repository.New[*chaos.Account](w.units)
+	w.createTopic(chaos.AccountTopic, maxMessageBytes)
 	t.Cleanup(w.deleteTopics)
 	w.save(n, 1)
 	return w
@@ -115,8 +115,8 @@ func (w *world) save(n, events int) {
 	w.t.Helper()
 	require.NoError(w.t, w.units.Do(w.t.Context(), func(ctx context.Context) error {
 		for i := range n {
-			a := newAccount(accountID(i))
-			a.move(events, "")
+			a := chaos.NewAccount(chaos.AccountID(i))
+			a.Move(events, "")
 			if err := w.repo.Save(ctx, a); err != nil {
 				return err
 			}
@@ -142,8 +142,8 @@ func (w *world) move(n, rounds int) {
 }
 
 func (w *world) update(ctx context.Context, i int, note string) error {
-	return w.repo.Update(ctx, accountID(i), func(a *account) error {
-		a.move(1, note)
+	return w.repo.Update(ctx, chaos.AccountID(i), func(a *chaos.Account) error {
+		a.Move(1, note)
 		return nil
 	})
 }
@@ -197,13 +197,13 @@ func (w *world) writer(accounts, writers int, pause time.Duration) *process {
 
 func (w *world) kill(p *process) {
 	at := time.Now()
-	p.kill()
-	w.note(verdict.Incident{Kind: "kill", PID: p.pid(), From: at, Until: time.Now()})
+	p.Kill()
+	w.note(verdict.Incident{Kind: "kill", PID: p.PID(), From: at, Until: time.Now()})
 }
 
 func (w *world) pause(p *process) {
 	w.t.Helper()
-	w.note(verdict.Incident{Kind: "stop", PID: p.pid(), From: time.Now()})
+	w.note(verdict.Incident{Kind: "stop", PID: p.PID(), From: time.Now()})
 	p.pause()
 }
 
@@ -211,7 +211,7 @@ func (w *world) resume(p *process) {
 	w.t.Helper()
 	p.resume()
 	for i := range w.incidents {
-		if in := &w.incidents[i]; in.PID == p.pid() && in.Until.IsZero() {
+		if in := &w.incidents[i]; in.PID == p.PID() && in.Until.IsZero() {
 			in.Until = time.Now()
 		}
 	}
@@ -223,8 +223,8 @@ func (w *world) note(i verdict.Incident) { w.incidents = append(w.incidents, i) 
 func (w *world) died(p *process) {
 	w.t.Helper()
 	p.wait()
-	require.Equal(w.t, "signal: killed", p.cmd.ProcessState.String(), p.logged())
-	w.note(verdict.Incident{Kind: "kill", PID: p.pid(), From: time.Now().Add(-patience), Until: time.Now()})
+	require.Equal(w.t, "signal: killed", p.State().String(), p.logged())
+	w.note(verdict.Incident{Kind: "kill", PID: p.PID(), From: time.Now().Add(-patience), Until: time.Now()})
 }
 
 // count is the answer to SELECT count(*) FROM ….
@@ -275,60 +275,17 @@ func (w *world) check(mayBeAbandoned ...string) verdict.Report {
 
 func (w *world) evidence() verdict.Evidence {
 	w.t.Helper()
-	e := verdict.Evidence{Moves: map[string]int64{}, Incidents: w.incidents, Thefts: w.strings("SELECT what FROM thefts")}
-	w.each("SELECT seq, message_id::text, partition_key, status, attempts, losses, COALESCE(failure_class, ''), held, payload FROM outbox ORDER BY seq", func(scan func(...any) error) error {
-		var r verdict.Row
-		err := scan(&r.Seq, &r.ID, &r.Key, &r.Status, &r.Attempts, &r.Losses, &r.Class, &r.Held, &r.Body)
-		e.Rows = append(e.Rows, r)
-		return err
-	})
-	w.each("SELECT at, name, by, early::text FROM endings ORDER BY at", func(scan func(...any) error) error {
-		var g verdict.Ending
-		err := scan(&g.At, &g.Name, &g.By, &g.Early)
-		e.Endings = append(e.Endings, g)
-		return err
-	})
-	w.each("SELECT seq, at, old, new, owner, member, claim, lost, paid FROM witness ORDER BY n", func(scan func(...any) error) error {
-		var s verdict.Step
-		err := scan(&s.Seq, &s.At, &s.Old, &s.New, &s.Owner, &s.Member, &s.Claim, &s.Lost, &s.Paid)
-		e.Steps = append(e.Steps, s)
-		return err
-	})
-	w.each("SELECT id, (state ->> 'Moves')::bigint FROM documents", func(scan func(...any) error) error {
-		var id string
-		var moves int64
-		err := scan(&id, &moves)
-		e.Moves[id] = moves
-		return err
-	})
+	e, err := chaos.Collect(context.Background(), w.db)
+	require.NoError(w.t, err)
+	e.Incidents = w.incidents
 	e.Deliveries = w.delivered()
 	for _, p := range w.nodes {
-		for _, l := range readLog([]byte(p.logged())) {
-			switch {
-			case strings.HasPrefix(l.Msg, "rows were not written back"):
-				e.Stale += l.Rows
-			case strings.HasPrefix(l.Msg, "rows were taken over"):
-				e.TakenOver += l.Rows
-			case l.Msg == noAnswer:
-				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "unanswered call", PID: p.pid(), From: l.Since, Until: l.Time})
-			case strings.HasPrefix(l.Msg, "the result of a call can't be recorded"):
-				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "settle given up", PID: p.pid(), From: l.Time, Until: l.Time})
-			case strings.HasPrefix(l.Msg, "leases had run out"):
-				// It was too slow to renew, and notices when it has tried again.
-				e.Incidents = append(e.Incidents, verdict.Incident{Kind: "late renewal", PID: p.pid(), From: l.Time.Add(-10 * time.Second), Until: l.Time})
-			}
-		}
+		chaos.Heed(&e, p.PID(), []byte(p.logged()), 0)
 	}
 	return e
 }
 
 func (w *world) each(query string, row func(scan func(...any) error) error) {
 	w.t.Helper()
-	rows, err := w.db.Query(query)
-	require.NoError(w.t, err)
-	defer rows.Close()
-	for rows.Next() {
-		require.NoError(w.t, row(rows.Scan))
-	}
-	require.NoError(w.t, rows.Err())
+	require.NoError(w.t, chaos.Each(context.Background(), w.db, query, row))
 }

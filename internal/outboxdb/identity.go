@@ -26,12 +26,13 @@ const (
 // isn't compared.
 //
 // Under [outbox.Continue] a promoted standby is the same database: that is noted, and
-// promoted says so.
-func (s *Store) CheckIdentity(ctx context.Context, on outbox.OnFailover) (promoted bool, err error) {
+// promoted says so. is tells databases apart; "": it isn't known.
+func (s *Store) CheckIdentity(ctx context.Context, on outbox.OnFailover) (is string, promoted bool, err error) {
 	recorded, present, err := s.Identity(ctx)
 	if err != nil || present == (outbox.Identity{}) {
-		return false, err
+		return "", false, err
 	}
+	is = asText(present)
 	switch {
 	case recorded == (outbox.Identity{}):
 		_, err = s.db.ExecContext(ctx, s.text("setting_init"), identitySetting, asText(present))
@@ -40,12 +41,12 @@ func (s *Store) CheckIdentity(ctx context.Context, on outbox.OnFailover) (promot
 		promoted = true
 		_, err = s.db.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present))
 	default:
-		return false, &outbox.MovedError{Recorded: recorded, Present: present}
+		return is, false, &outbox.MovedError{Recorded: recorded, Present: present}
 	}
 	if err != nil {
-		return false, fmt.Errorf("outbox: note the identity of the database: %w", err)
+		return is, false, fmt.Errorf("outbox: note the identity of the database: %w", err)
 	}
-	return promoted, nil
+	return is, promoted, nil
 }
 
 var identityStep = rarely("identity")

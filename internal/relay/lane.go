@@ -271,6 +271,7 @@ func (l *lane) adopt(hard context.Context) *membership {
 	if l.life != life {
 		// What is still out is of the one before: its settles will match nothing.
 		l.life, l.track, l.looked, l.forget = life, newTrack(l.breakers), time.Time{}, nil
+		l.reached.Store(0)
 		if l.exact {
 			l.newSlots(life)
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -164,6 +165,7 @@ func (m *member) renewed(a asking, until time.Time, parts []int) (changed bool) 
 type keeper struct {
 	r    *Relay
 	soon chan struct{} // holds one: don't wait for the next third of the lease
+	is   string        // which database it is
 
 	mu      sync.Mutex
 	begun   time.Time     // when the last renewal of all that succeeded began
@@ -230,18 +232,27 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 	return err == nil
 }
 
-// here ends the memberships if the database is not the one that its outbox was written in.
+// here ends the memberships if the database is not the one that its outbox was written in, or
+// has become another one: a standby that was promoted, say, and accepted before this process
+// has looked.
 func (k *keeper) here(ctx context.Context) error {
 	if k.r.cfg.Here == nil {
 		return nil
 	}
-	err := k.r.cfg.Here(ctx)
-	if _, moved := errors.AsType[*outbox.MovedError](err); moved {
+	is, err := k.r.cfg.Here(ctx)
+	_, moved := errors.AsType[*outbox.MovedError](err)
+	other := is != "" && k.is != "" && is != k.is
+	k.is = cmp.Or(is, k.is)
+	if moved || other {
 		for _, l := range k.r.lanes {
 			if life := l.member.life(); life != nil {
 				l.member.ended(life.id)
 			}
 		}
+	}
+	if other {
+		k.r.horizon.Store(new(horizon)) // what is asked at the moment is of the one before
+		k.r.highest.Store(0)
 	}
 	return err
 }

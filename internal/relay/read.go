@@ -23,14 +23,14 @@ func (l *lane) read(hard context.Context, parts []int, all bool) (more bool, err
 			return false, err
 		}
 	}
-	now, horizon := time.Now(), l.r.horizon.at()
+	now := time.Now()
 	l.mu.Lock()
 	if all {
 		l.track.pokeAll()
 		l.looked = now
 		// What is below the horizon that was known before is seen by these looks. One
 		// that is known later says nothing of them.
-		l.reached.Store(horizon)
+		l.reached.Store(l.r.horizon.Load().at())
 	}
 	for _, part := range parts {
 		l.track.poke(part)
@@ -73,13 +73,14 @@ func (r *Relay) raise(hard context.Context) error {
 		return nil
 	}
 	defer r.asking.Unlock()
-	if !r.horizon.asks(time.Now(), r.highest.Load()) {
+	h := r.horizon.Load()
+	if !h.asks(time.Now(), r.highest.Load()) {
 		return nil
 	}
 	sample, err := within(hard, r.cfg.Store.Horizon)
 	if err == nil {
-		r.horizon.sampled(sample)
-		r.behind.note(r.log.With("provider", r.cfg.Provider), r.horizon.at(), r.horizon.heldUp(), time.Now())
+		h.sampled(sample)
+		r.behind.note(r.log.With("provider", r.cfg.Provider), h.at(), h.heldUp(), time.Now())
 	}
 	return err
 }
@@ -112,9 +113,8 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 		if err := l.r.raise(hard); err != nil {
 			return false, err
 		}
-		horizon := l.r.horizon.at()
 		l.mu.Lock()
-		look, ok := l.track.beginLook(horizon)
+		look, ok := l.track.beginLook(l.r.horizon.Load().at()) // of the database that the track is of
 		l.mu.Unlock()
 		if !ok {
 			return false, nil

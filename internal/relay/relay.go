@@ -48,10 +48,13 @@ type Config struct {
 	// Random are numbers from [0, 1), for waits and for what is shared out. It is safe
 	// for concurrent use. Defaults to [rand.Float64].
 	Random func() float64
-	// Here says whether the database is still the one that its outbox was written in. While
-	// it returns an [*outbox.MovedError] the relay has no membership, and publishes nothing;
-	// after any other error it does what it does after a renewal that failed. Nil: nobody asks.
-	Here func(context.Context) error
+	// Here says in words of its own which database this is, "" if that isn't known, and
+	// whether it is still the one that its outbox was written in. While it returns an
+	// [*outbox.MovedError] the relay has no membership, and publishes nothing; after any other
+	// error it does what it does after a renewal that failed. Where the words are others than
+	// before the relay begins anew, as this database may lack what it has seen, and give the
+	// same numbers to other rows. Nil: nobody asks.
+	Here func(context.Context) (is string, err error)
 }
 
 // Relay publishes the rows of one provider's outbox: a lane per target broker, in as
@@ -67,9 +70,9 @@ type Relay struct {
 	keeper *keeper
 	lanes  map[string]*lane
 
-	horizon horizon
-	highest atomic.Int64 // seq that was seen
-	asking  sync.Mutex   // for the horizon
+	horizon atomic.Pointer[horizon] // a new one for each database
+	highest atomic.Int64            // seq that was seen
+	asking  sync.Mutex              // for the horizon
 	behind  standstill
 
 	mu      sync.Mutex // held by Start, and for the first of several Stops
@@ -102,6 +105,7 @@ func New(cfg Config) (*Relay, error) {
 	}
 	cfg.Outbox = cfg.Outbox.WithDefaults()
 	r.cfg = cfg
+	r.horizon.Store(new(horizon))
 	if r.random = cfg.Random; r.random == nil {
 		r.random = rand.Float64
 	}

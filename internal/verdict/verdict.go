@@ -63,15 +63,15 @@ type Delivery struct {
 	Body      []byte
 }
 
-// Crash is the kind of an incident in which the database lost what its last transactions
-// had not flushed: claims and settlements among them, and what their witness has seen.
-const Crash = "restart-postgres"
-
 // Incident is what was done to a process, or with PID 0 to Kafka or to the database.
 type Incident struct {
 	Kind        string
 	PID         int
 	From, Until time.Time
+
+	// Undoes says that the database may have lost its last transactions, at least those that
+	// were not flushed: claims and settlements among them, and what their witness has seen.
+	Undoes bool
 }
 
 // Report is the verdict. There must be no violations.
@@ -188,7 +188,7 @@ func (e Evidence) Judge() Report {
 	for key, rows := range first {
 		for _, row := range rows {
 			next[key]++
-			if n := moved(row.Body); n != next[key] && !abandoned[key] {
+			if n := Number(row.Body); n != next[key] && !abandoned[key] {
 				violation("disorder: key %s: event %d came first where %d should", key, n, next[key])
 			}
 		}
@@ -209,7 +209,7 @@ func (e Evidence) passed(r Row) bool {
 
 // explain finds for every delivery but the first a claim of its row that did not
 // end in published, and a fault that befell its owner while it had the row.
-func (e Evidence) explain(r *Report, times, undone map[string]int, violation func(string, ...any)) {
+func (e Evidence) explain(r *Report, times map[string]int, undone map[string][]int, violation func(string, ...any)) {
 	open := map[token]Step{}
 	ended := map[int64][]claim{} // by Seq: the claims that did not end in published
 	for _, s := range e.Steps {
@@ -250,9 +250,9 @@ func (e Evidence) explain(r *Report, times, undone map[string]int, violation fun
 				extra--
 			}
 		}
-		if n := min(extra, undone[row.ID]); n > 0 {
-			r.Reasons[Crash] += n
-			extra -= n
+		for _, i := range undone[row.ID][:min(extra, len(undone[row.ID]))] {
+			r.Reasons[e.Incidents[i].Kind]++
+			extra--
 		}
 		if extra > 0 {
 			violation("unexplained: message %s of row %d is %d times in Kafka, and nothing happened to %d of its claims", row.ID, row.Seq, times[row.ID], extra)
@@ -265,15 +265,16 @@ func (e Evidence) explain(r *Report, times, undone map[string]int, violation fun
 // and a busy machine add.
 const unflushed = 5 * time.Second
 
-// sentBeforeCrashes counts, by id, the copies that the broker got so short before the database
-// crashed that nothing there may know of their claims.
-func (e Evidence) sentBeforeCrashes() map[string]int {
-	undone := map[string]int{}
+// sentBeforeCrashes are, by id, the crashes of the database before which the broker got a copy
+// so short that nothing there may know of its claim.
+func (e Evidence) sentBeforeCrashes() map[string][]int {
+	undone := map[string][]int{}
 	for _, d := range e.Deliveries {
-		if slices.ContainsFunc(e.Incidents, func(i Incident) bool {
-			return i.Kind == Crash && d.At.After(i.From.Add(-unflushed)) && d.At.Before(i.Until.Add(slack))
-		}) {
-			undone[d.ID]++
+		i := slices.IndexFunc(e.Incidents, func(i Incident) bool {
+			return i.Undoes && d.At.After(i.From.Add(-unflushed)) && d.At.Before(i.Until.Add(slack))
+		})
+		if i >= 0 {
+			undone[d.ID] = append(undone[d.ID], i)
 		}
 	}
 	return undone
@@ -323,8 +324,8 @@ func (e Evidence) gone(g Ending) bool {
 // Session is the name of a node's sessions.
 func Session(pid int) string { return "node-" + strconv.Itoa(pid) }
 
-// moved is the number in an event's body.
-func moved(body []byte) int64 {
+// Number is the number in an event's body.
+func Number(body []byte) int64 {
 	var m struct{ Data struct{ Number int64 } }
 	_ = json.Unmarshal(body, &m) // 0 is no number
 	return m.Data.Number
