@@ -133,6 +133,9 @@ func TestSettle_WithoutItsTokenDoesNothing(t *testing.T) {
 		w.Abandoned = []relay.Abandonment{{RowRef: rows[2].Ref(), Class: "unknown", Error: "x"}}
 		w.Lost = []relay.RowRef{rows[4].Ref()}
 		require.False(t, m.Settle(w))
+		published := m.Settlement(rows...) // it has a statement of its own
+		published.N, published.Delete = 99, true
+		require.False(t, m.Settle(published))
 		require.EqualValues(t, 5, b.Count("SELECT count(*) FROM outbox_queue WHERE failure IS NULL AND due_at IS NULL AND losses = 0"))
 		require.EqualValues(t, 5, b.Count("SELECT count(*) FROM outbox_messages"))
 		require.Zero(t, b.Count("SELECT count(*) FROM outbox_log"))

@@ -11,7 +11,7 @@ const told = () => (now.health?.reasons ?? []).filter((r) => codes.includes(r.co
 const status = (p) => badge(p.failure ? 'stuck' : { live: 'healthy', building: 'held' }[p.status] ?? p.status, p.failure ? 'stopped' : p.status);
 
 function left(p) {
-  if (!p.behind) return '';
+  if (!p.behind) return null;
   return p.eta_seconds < 0 ? 'not known' : age(p.eta_seconds);
 }
 
@@ -40,7 +40,7 @@ export function projections(main, { signal }) {
       { title: 'Position', num: true, cell: (p) => count(p.position) },
       { title: 'Head', num: true, cell: (p) => count(p.head) },
       { title: 'Progress', same: (p) => `${p.position} ${p.head}`, cell: progress },
-      { title: 'Behind', num: true, cell: (p) => (p.behind_seconds > 0 ? age(p.behind_seconds) : '') },
+      { title: 'Behind', num: true, cell: (p) => (p.behind_seconds > 0 ? age(p.behind_seconds) : null) },
       { title: 'Events', num: true, cell: (p) => count(p.events) },
       { title: 'Per second', num: true, cell: (p) => count(Math.round(p.events_per_second)) },
       { title: 'Caught up in', num: true, cell: left },
