@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -46,9 +47,11 @@ func TestWords_F_45_S2_24(t *testing.T) {
 	require.Contains(t, abandoned["o-large to partner"], "the limit is 4096")
 	require.Len(t, abandoned, 1)
 
+	const lines = (4 + 1) + 2*(4+1+1) // one for each row that was published, written when it is settled
+	waittest.Until(t, func() bool { return strings.Count(w.log.String(), "msg=published ") >= lines })
 	text := w.log.String()
 	require.NotContains(t, text, "secret")
 	require.Contains(t, text, `msg=published lane=outbox-processor-default-to-partner-external id=`+published.MessageID+
 		` type=Ordering.OrderPlaced.v1 topic=ordering.order correlation_id=c-fine`)
-	require.Equal(t, (4+1)+2*(4+1+1), strings.Count(text, "msg=published "), "one for each row that was published")
+	require.Equal(t, lines, strings.Count(text, "msg=published "))
 }
