@@ -120,7 +120,7 @@ func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool)
 	for _, m := range of.Members {
 		switch {
 		case life != nil && m.ID == life.id:
-		case m.Expired || l.r.host.State(m.Name) == liveness.Dead, life != nil && m.Name == l.r.name: // the last one is of a life before
+		case m.Expired || l.r.host.State(m.Name) == liveness.Dead:
 			ended = append(ended, m)
 		default:
 			v.others = append(v.others, m)
