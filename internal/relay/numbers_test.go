@@ -52,8 +52,8 @@ func (a *arrivals) all() []time.Time {
 }
 
 // S1-04: with a healthy broker no row is found by looking for rows: of a hundred commits
-// each wakes who holds its partition, who reads that partition once. Nothing is asked for
-// by polls, and no time passes.
+// each wakes who holds its partition, who reads that partition once. Polls find nothing, and
+// no time passes.
 func TestWake_S1_04_CommitsAreNotLookedFor(t *testing.T) {
 	inWorld(t, func(w *world) {
 		const commits = 100
@@ -76,9 +76,14 @@ func TestWake_S1_04_CommitsAreNotLookedFor(t *testing.T) {
 			asked[step] = p.store.Calls(step) - before[step]
 		}
 		t.Logf("%v, statements: %v", time.Since(begin), asked)
+		// One poll may be due in that second, and has partitions read that nothing was committed to.
+		require.LessOrEqual(t, asked[relaytest.Poll], 1)
+		require.GreaterOrEqual(t, asked[relaytest.Look], commits)
+		require.LessOrEqual(t, asked[relaytest.Look], commits+8*asked[relaytest.Poll])
+		delete(asked, relaytest.Poll)
+		delete(asked, relaytest.Look)
 		require.Equal(t, map[relaytest.Step]int{
-			relaytest.Poll: 0, relaytest.Due: 0, relaytest.First: 0, relaytest.Fetch: 0,
-			relaytest.Look: commits, relaytest.Claim: commits, relaytest.Settle: commits,
+			relaytest.Due: 0, relaytest.First: 0, relaytest.Fetch: 0, relaytest.Claim: commits, relaytest.Settle: commits,
 		}, asked)
 		require.LessOrEqual(t, time.Since(begin), commits*10*time.Millisecond, "the test looks every 10 ms")
 	})
