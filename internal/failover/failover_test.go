@@ -113,22 +113,11 @@ func TestFailover_ToAStandby(t *testing.T) {
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			primary := newCluster(t)
-			standby := primary.copied("-R")
-			standby.start()
-			s := newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
-			s.run(on)
-			s.save("before")
-			s.publishes("before")
-			settled(t, s)
-			caughtUp(t, s)
+			primary, standby, s := replicated(t, on)
 
 			primary.kill()
 			standby.promote()
-			waittest.Until(t, func() bool {
-				_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
-				return err == nil
-			}, "the new primary answers")
+			answers(t, s)
 			if on == outbox.Stop { // within a third of the lease
 				require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
 				s.save("after")
@@ -142,6 +131,30 @@ func TestFailover_ToAStandby(t *testing.T) {
 			waittest.Until(t, func() bool { return len(s.reasons()) == 0 }, "all is well")
 		})
 	}
+}
+
+// replicated is a service that has published on a primary, whose standby has all of it.
+func replicated(t *testing.T, on outbox.OnFailover) (primary, standby *cluster, s *service) {
+	t.Helper()
+	primary = newCluster(t)
+	standby = primary.copied("-R")
+	standby.start()
+	s = newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
+	s.run(on)
+	s.save("before")
+	s.publishes("before")
+	settled(t, s)
+	caughtUp(t, s)
+	return primary, standby, s
+}
+
+// answers waits until the service's database does, after a server has ended.
+func answers(t *testing.T, s *service) {
+	t.Helper()
+	waittest.Until(t, func() bool {
+		_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
+		return err == nil
+	}, "the database answers")
 }
 
 // settled waits until nothing is left to publish.
@@ -236,10 +249,7 @@ func TestCrash_OfTheServerBringsRowsBackOnce(t *testing.T) {
 		settled(t, s)
 		server.kill()
 		server.start(settings...)
-		waittest.Until(t, func() bool {
-			_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
-			return err == nil
-		}, "the server answers again")
+		answers(t, s)
 		settled(t, s)
 		require.LessOrEqual(t, copies(note), 2)
 		repeated = copies(note) - 1
@@ -255,15 +265,7 @@ func TestFailover_F_54_NumbersThatAreGivenAgain(t *testing.T) {
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			primary := newCluster(t)
-			standby := primary.copied("-R")
-			standby.start()
-			s := newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
-			s.run(on)
-			s.save("before")
-			s.publishes("before")
-			settled(t, s)
-			caughtUp(t, s)
+			primary, standby, s := replicated(t, on)
 			standby.kill() // what comes now it never gets
 			const lost = 100
 			for i := range lost {
@@ -285,10 +287,7 @@ func TestFailover_F_54_NumbersThatAreGivenAgain(t *testing.T) {
 				s.refuses()
 				s.accept()
 			}
-			waittest.Until(t, func() bool {
-				_, err := s.db.DB().ExecContext(t.Context(), "SELECT 1")
-				return err == nil
-			}, "the new primary answers")
+			answers(t, s)
 			for i := range 5 {
 				s.save(fmt.Sprintf("after %d", i))
 			}
