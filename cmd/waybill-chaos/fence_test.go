@@ -59,7 +59,7 @@ func withoutFence(t *testing.T) string {
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	for name, change := range map[string][2]string{
 		"claim.sql": {
-			"SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m WHERE m.member = $1::bigint AND m.until > 'epoch' FOR NO KEY UPDATE OF m",
+			"SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m\nWHERE m.member = $1::bigint AND m.until > 'epoch' AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member) FOR NO KEY UPDATE OF m",
 			"SELECT $1::bigint, $2::bigint, $3::bigint[]",
 		},
 		"settle_published.sql": {"FROM token CROSS JOIN unnest", "FROM unnest"},

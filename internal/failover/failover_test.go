@@ -113,7 +113,7 @@ func TestFailover_ToAStandby(t *testing.T) {
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			primary, standby, s := replicated(t, on)
+			primary, standby, s := replicated(t, on, time.Second)
 
 			primary.kill()
 			standby.promote()
@@ -133,13 +133,28 @@ func TestFailover_ToAStandby(t *testing.T) {
 	}
 }
 
+// F-54: an engine that lives through a failover publishes nothing on the new primary by what it
+// knew of the old one, however long it has until it renews its leases: what it would publish
+// makes it look.
+func TestFailover_F_54_NothingBeforeItHasLooked(t *testing.T) {
+	t.Parallel()
+	primary, standby, s := replicated(t, outbox.Stop, time.Minute)
+	primary.kill()
+	standby.promote()
+	answers(t, s)
+	s.save("after")
+	require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
+	s.silent("after")
+}
+
 // replicated is a service that has published on a primary, whose standby has all of it.
-func replicated(t *testing.T, on outbox.OnFailover) (primary, standby *cluster, s *service) {
+func replicated(t *testing.T, on outbox.OnFailover, lease time.Duration) (primary, standby *cluster, s *service) {
 	t.Helper()
 	primary = newCluster(t)
 	standby = primary.copied("-R")
 	standby.start()
 	s = newService(t, openPostgres(t, fmt.Sprintf("postgres://waybill@127.0.0.1:%s,127.0.0.1:%s/waybill?target_session_attrs=read-write", primary.port, standby.port)))
+	s.lease = lease
 	s.run(on)
 	s.save("before")
 	s.publishes("before")
@@ -265,7 +280,7 @@ func TestFailover_F_54_NumbersThatAreGivenAgain(t *testing.T) {
 	for _, on := range []outbox.OnFailover{outbox.Stop, outbox.Continue} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			primary, standby, s := replicated(t, on)
+			primary, standby, s := replicated(t, on, time.Second)
 			standby.kill() // what comes now it never gets
 			const lost = 100
 			for i := range lost {

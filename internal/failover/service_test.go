@@ -41,6 +41,7 @@ type service struct {
 	parcels *repository.Repository[*parcel]
 	broker  *memory.Broker
 	engine  *engine.Engine
+	lease   time.Duration
 }
 
 func newService(t *testing.T, db uow.Provider) *service {
@@ -49,7 +50,7 @@ func newService(t *testing.T, db uow.Provider) *service {
 	units, err := uow.New(uow.Config{Domain: d, Providers: []uow.Provider{db}})
 	require.NoError(t, err)
 	require.NoError(t, engine.Migrate(t.Context(), units))
-	return &service{t: t, db: db, units: units, parcels: repository.New[*parcel](units), broker: memory.New(memory.Config{})}
+	return &service{t: t, db: db, units: units, parcels: repository.New[*parcel](units), broker: memory.New(memory.Config{}), lease: time.Second}
 }
 
 func openPostgres(t *testing.T, dsn string) uow.Provider {
@@ -72,7 +73,7 @@ func (s *service) run(on outbox.OnFailover) (stop func()) {
 	s.t.Helper()
 	e, err := engine.New(engine.Config{
 		Units: []*uow.Manager{s.units}, Brokers: map[string]broker.Broker{"default": s.broker},
-		Outbox: outbox.Config{Lease: time.Second, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond, OnFailover: on},
+		Outbox: outbox.Config{Lease: s.lease, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond, OnFailover: on},
 		Server: engine.Server{Addr: "127.0.0.1:0"},
 	})
 	require.NoError(s.t, err)

@@ -16,13 +16,13 @@ import (
 type Build struct {
 	*Store
 
-	join, renew, reap step
+	join, renew, take, claim, reap step
 }
 
 // Earlier is the store as a build had it that knew so many versions of the tables; testdata
 // has what was different.
 func Earlier(s *Store, knew string) (*Build, error) {
-	b := &Build{s, joinStep, renewStep, reapStep}
+	b := &Build{s, joinStep, renewStep, takeStep, claimStep, reapStep}
 	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
 	files, err := filepath.Glob(filepath.Join("testdata", "builds", knew, database, "*.sql"))
 	if err != nil {
@@ -33,7 +33,7 @@ func Earlier(s *Store, knew string) (*Build, error) {
 		if err != nil {
 			return nil, err
 		}
-		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "reap.sql": &b.reap}[filepath.Base(file)]
+		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "claim.sql": &b.claim, "reap.sql": &b.reap}[filepath.Base(file)]
 		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
 		of.postgres, of.sqlite = all, all
 	}
@@ -64,6 +64,16 @@ func (b *Build) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 		slices.Sort(renewed[i].Parts)
 		return nil
 	}})
+}
+
+// Take didn't ask until build 8 whether the server has crashed.
+func (b *Build) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
+	return b.Store.take(ctx, b.take, m, lane, n)
+}
+
+// Claim didn't either.
+func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, error) {
+	return b.Store.claim(ctx, b.claim, q)
 }
 
 // ReapBlindly is the reap of build 3, which knew nothing of transactions.

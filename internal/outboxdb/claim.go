@@ -13,7 +13,11 @@ var claimStep = load("claim")
 
 // Claim locks the member's row, inserts the token and reads what is still queued of
 // the rows, with their bodies.
-func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
+func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, error) {
+	return s.claim(ctx, claimStep, q)
+}
+
+func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c relay.Claim, err error) {
 	rows := slices.SortedFunc(slices.Values(q.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
 	parts, seqs, keys := split(rows)
 	c.Rows = make([]relay.Claimed, 0, len(rows))
@@ -32,7 +36,7 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 	if q.Durable {
 		how = durable
 	}
-	if err := s.do(ctx, how, claimStep, runs...); err != nil {
+	if err := s.do(ctx, how, by, runs...); err != nil {
 		return relay.Claim{}, err
 	}
 	slices.SortFunc(c.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })

@@ -101,8 +101,12 @@ func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.
 }
 
 // Take makes at most n free partitions m's own.
-func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) (parts []int, err error) {
-	err = s.do(ctx, durable, takeStep, statement{values: s.both([]any{int64(m)}, int64(lane)), must: true},
+func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
+	return s.take(ctx, takeStep, m, lane, n)
+}
+
+func (s *Store) take(ctx context.Context, by step, m relay.MemberID, lane relay.LaneID, n int) (parts []int, err error) {
+	err = s.do(ctx, durable, by, statement{values: s.both([]any{int64(m)}, int64(lane)), must: true},
 		statement{values: []any{int64(m), int64(lane), n}, row: func(r result) error {
 			parts = append(parts, int(r.number(0)))
 			return nil

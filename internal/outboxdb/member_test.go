@@ -65,6 +65,34 @@ func TestMembers_TakeRenewReleaseLeave(t *testing.T) {
 	})
 }
 
+// F-54: who joined before a crash of the server, or on the primary whose standby was promoted,
+// claims, takes and renews nothing: what it knows may be undone. outbox_uncrashed is empty then.
+func TestClaim_F_54_NotByWhoJoinedBeforeTheServersCrash(t *testing.T) {
+	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
+	b.Insert("k")
+	m := b.Join("one", time.Minute, 100)
+	rows := m.Look(10)
+	require.Len(t, rows, 1)
+	require.NoError(t, b.Release(t.Context(), m.ID, m.Lane, m.Parts[:1]))
+	b.Exec("TRUNCATE outbox_uncrashed")
+	c, err := b.Claim(t.Context(), m.Next(rows...))
+	require.NoError(t, err)
+	require.False(t, c.Alive)
+	require.Empty(t, c.Rows)
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+	parts, err := b.Take(t.Context(), m.ID, m.Lane, 1)
+	require.NoError(t, err)
+	require.Empty(t, parts)
+	renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, renewed)
+
+	require.NoError(t, b.Leave(t.Context(), []relay.MemberID{m.ID}))
+	again := b.Join("one", time.Minute, 100)
+	require.Len(t, again.Parts, outboxdbtest.Partitions)
+	require.Len(t, again.ClaimAll(), 1)
+}
+
 // A lapsed lease may be renewed as long as nobody has reaped it, and a reap ends none
 // that hasn't.
 func TestReap_OnlyWhoseLeaseHasPassed(t *testing.T) {

@@ -176,7 +176,7 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 		if err != nil {
 			l.forget = append(l.forget, f.n)
 		} else {
-			l.lost(f.life.id)
+			l.r.keeper.hurry() // its renewal finds out whether it is dead, or the server has crashed
 		}
 		l.back(f.c, f.track)
 		f.leave()

@@ -1,8 +1,10 @@
 -- A token whose member's row isn't locked can be inserted after the reap, and be
 -- settled beside the successor's [NOLOCK]. One whose reap has begun claims nothing more,
--- while the marks of its transactions are read [NOEXPEL].
+-- while the marks of its transactions are read [NOEXPEL]. Nor does one that joined before the
+-- server's crash, or on the primary before: what it knows, its partitions among it, may be undone.
 INSERT INTO outbox_claims (member, n, seqs)
-SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m WHERE m.member = $1::bigint AND m.until > 'epoch' FOR NO KEY UPDATE OF m
+SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m
+WHERE m.member = $1::bigint AND m.until > 'epoch' AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member) FOR NO KEY UPDATE OF m
 RETURNING member;
 -- What the track believes is read again: an operator may have changed it [NOREREAD].
 -- ANY has its reason in settle_published.sql.
