@@ -19,7 +19,7 @@ import (
 type entry struct {
 	At      time.Time `json:"at,omitzero"`
 	Until   time.Time `json:"until,omitzero"`
-	What    string    `json:"what"` // start, end, fault, saved, accepted, row, step, delivery, effect, ending, theft
+	What    string    `json:"what"` // start, end, fault, saved, accepted, row, step, delivery, effect, forgotten, ending, theft
 	Kind    string    `json:"kind,omitempty"`
 	Process string    `json:"process,omitempty"`
 	PID     int       `json:"pid,omitempty"`
@@ -63,7 +63,11 @@ func (f *found) entries() iter.Seq[entry] {
 			}
 		}
 		for _, e := range f.effects {
-			if !yield(entry{At: e.At, What: "effect", Key: e.Key, Number: e.Number, Message: e.message}) {
+			what := "effect"
+			if e.Forgotten {
+				what = "forgotten"
+			}
+			if !yield(entry{At: e.At, What: what, Key: e.Key, Number: e.Number, Message: e.message}) {
 				return
 			}
 		}

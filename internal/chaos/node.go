@@ -58,6 +58,7 @@ const (
 	nodeConns  = 4
 	running    = "running"
 	savedWords = "saved "
+	didWords   = "did "
 )
 
 // RunNode is the program as a node, until ctx is done. It ends with whoever has its standard
@@ -168,7 +169,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		Logger: n.log,
 	}
 	if n.cfg.Role == consumerRole {
-		cfg.Subscriptions = []subscription.Stream{effects}
+		cfg.Subscriptions = []subscription.Stream{n.effects()}
 	}
 	eng, err := engine.New(cfg)
 	if err != nil {
@@ -196,18 +197,43 @@ func Detour(by map[string]string) func(ctx context.Context, network, addr string
 	}
 }
 
-// effects notes each event in the unit of work of its inbox row.
-var effects = subscription.Stream{
-	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond,
-	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
-		of, _ := domain.MetadataFrom(ctx)
-		db, err := uow.DB(ctx)
-		if err != nil {
-			return err
-		}
-		_, err = db.ExecContext(ctx, "INSERT INTO effects (account, number, message) VALUES (?, ?, ?)", of.AggregateID, e.Number, of.ID)
-		return err
-	})},
+const effectsName = "effects" // of the subscription
+
+// did is an effect as a consumer says that it is committed.
+type did struct {
+	Message string    `json:"message"`
+	At      time.Time `json:"at"` // by the database's clock
+	Key     string    `json:"key"`
+	Number  int64     `json:"number"`
+}
+
+// effects notes each event in the unit of work of its inbox row, and says so once that is
+// committed: before anything else of its account is handled, and before Kafka hears of it.
+func (n *node) effects() subscription.Stream {
+	return subscription.Stream{
+		Name: effectsName, Category: "faults::account", Backoff: 50 * time.Millisecond,
+		Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
+			of, _ := domain.MetadataFrom(ctx)
+			unit, err := uow.From(ctx)
+			if err != nil {
+				return err
+			}
+			db, err := unit.DB(ctx, "")
+			if err != nil {
+				return err
+			}
+			said := did{Message: of.ID, Key: of.AggregateID, Number: e.Number}
+			err = db.NewRaw("INSERT INTO effects (account, number, message) VALUES (?, ?, ?) RETURNING at", said.Key, said.Number, said.Message).Scan(ctx, &said.At)
+			if err != nil {
+				return err
+			}
+			unit.AfterCommit(func(context.Context) {
+				text, _ := json.Marshal(said) // of words, a number and a time
+				n.say(didWords + string(text))
+			})
+			return nil
+		})},
+	}
 }
 
 // slow is a broker whose calls take a while, and that logs which were not answered.

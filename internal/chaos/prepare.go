@@ -251,7 +251,7 @@ func (r *run) remove(ctx context.Context) error {
 		return err
 	}
 	_, err = admin.DeleteTopics(ctx, topics...)
-	deleted, failed := admin.DeleteGroups(ctx, r.prefix+effects.Name)
+	deleted, failed := admin.DeleteGroups(ctx, r.prefix+effectsName)
 	if gone := deleted.Error(); !errors.Is(gone, kerr.GroupIDNotFound) { // a try that was not answered
 		failed = errors.Join(failed, gone)
 	}

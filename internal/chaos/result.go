@@ -69,8 +69,12 @@ func (r *run) judge(f *found, drained time.Duration) *Result {
 	r.pardon(f)
 	report := f.Judge()
 	var effects []verdict.Effect
+	left := 0
 	for _, e := range f.effects {
 		effects = append(effects, e.Effect)
+		if !e.Forgotten {
+			left++
+		}
 	}
 	all := slices.Concat(report.Violations, verdict.JudgeEffects(f.Moves, effects), r.crashes, f.violations)
 	acked := r.answered(f)
@@ -80,7 +84,7 @@ func (r *run) judge(f *found, drained time.Duration) *Result {
 		}
 	}
 	result := &Result{
-		Seed: r.cfg.Seed, Duration: r.cfg.Duration.String(), Faults: r.faults, Events: report.Events, Effects: len(f.effects), Deliveries: report.Deliveries,
+		Seed: r.cfg.Seed, Duration: r.cfg.Duration.String(), Faults: r.faults, Events: report.Events, Effects: left, Deliveries: report.Deliveries,
 		Duplicates: report.Reasons, Failovers: len(f.losses), Forgotten: f.gone, TakenOver: report.Taken, Late: report.Stale, Drained: drained.Seconds(),
 		History: filepath.Join(r.cfg.Dir, "history.jsonl"), counts: map[string]int{},
 	}

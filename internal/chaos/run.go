@@ -67,6 +67,7 @@ type run struct {
 	instances []instance
 	incidents []verdict.Incident
 	gone      map[int]time.Time
+	told      []told   // effects
 	crashes   []string // of processes that ended as they never should
 	faults    map[string]int
 	last      string
@@ -234,7 +235,7 @@ func (r *run) consumed(ctx context.Context) bool {
 		return false
 	}
 	defer client.Close()
-	group := r.prefix + effects.Name
+	group := r.prefix + effectsName
 	lags, err := kadm.NewClient(client).Lag(ctx, group)
 	if err != nil || lags.Error() != nil {
 		return false
@@ -321,6 +322,7 @@ type found struct {
 	effects    []effect
 	violations []string
 	losses     []loss
+	told       []told
 	gone       map[string]int // what PostgreSQL has forgotten
 }
 
@@ -370,7 +372,7 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 		return nil, err
 	}
 	f.losses = r.heart.losses(left, r.clock())
-	f.Incidents, f.Ended = r.incidents, r.gone
+	f.Incidents, f.Ended, f.told = r.incidents, r.gone, r.told
 	for _, i := range r.instances {
 		log, err := os.ReadFile(filepath.Clean(i.process.log))
 		if err != nil {

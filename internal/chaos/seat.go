@@ -118,6 +118,8 @@ func (s *seat) start() error {
 			once.Do(func() { close(ready) })
 		case strings.HasPrefix(line, savedWords):
 			s.r.saved(s.name, strings.TrimPrefix(line, savedWords))
+		case strings.HasPrefix(line, didWords):
+			s.r.done(s.name, strings.TrimPrefix(line, didWords))
 		}
 	})
 	if err != nil {
