@@ -10,7 +10,7 @@ import (
 
 // took are effects of an account; "f" behind a number says that it was forgotten.
 func took(key, numbers string) (effects []Effect) {
-	for _, word := range strings.Fields(numbers) {
+	for _, word := range strings.FieldsSeq(numbers) {
 		e := Effect{Key: key, Forgotten: strings.HasSuffix(word, "f")}
 		if _, err := fmt.Sscanf(word, "%d", &e.Number); err != nil {
 			panic(err)
