@@ -10,7 +10,7 @@ import (
 
 // took are effects of an account; "f" behind a number says that it was forgotten.
 func took(key, numbers string) (effects []Effect) {
-	for _, word := range strings.FieldsSeq(numbers) {
+	for word := range strings.FieldsSeq(numbers) {
 		e := Effect{Key: key, Forgotten: strings.HasSuffix(word, "f")}
 		if _, err := fmt.Sscanf(word, "%d", &e.Number); err != nil {
 			panic(err)
@@ -20,9 +20,9 @@ func took(key, numbers string) (effects []Effect) {
 	return effects
 }
 
-// C-96: effects that the database has forgotten, and may forget, come again at any time, and
+// Effects that the database has forgotten, and may forget, come again at any time, and
 // excuse nothing else.
-func TestJudgeEffects_C_96_WhatWasForgottenMayComeAgain(t *testing.T) {
+func TestJudgeEffects_WhatWasForgottenMayComeAgain(t *testing.T) {
 	for _, c := range []struct {
 		name, effects string
 		finds         []string
