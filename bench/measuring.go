@@ -129,7 +129,7 @@ func (w *world) old(ctx context.Context, b broker.Broker, rows int) (release fun
 		err = w.insert(ctx, all)
 	}
 	if err == nil {
-		err = w.running(ctx, b, outbox.Config{}, w.drained)
+		err = w.running(ctx, b, outbox.Config{}, func(ctx context.Context) error { return w.drained(ctx, rows) })
 	}
 	if err != nil {
 		release()

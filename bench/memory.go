@@ -62,7 +62,7 @@ func memory(rows int, idle time.Duration) work {
 		}
 		begin := time.Now()
 		err = w.alone(ctx, func(ctx context.Context, pid int) (err error) {
-			if err := w.drained(ctx); err != nil {
+			if err := w.drained(ctx, uncounted); err != nil {
 				return err
 			}
 			got["events/s"] = float64(rows) / time.Since(begin).Seconds()

@@ -94,7 +94,7 @@ func overload(lasts time.Duration) work {
 			pause(ctx, lasts)
 			stop()
 			working.Wait()
-			return errors.Join(err, w.drained(ctx))
+			return errors.Join(err, w.drained(ctx, uncounted))
 		})
 		if err != nil {
 			return nil, err
@@ -166,7 +166,7 @@ func afterOutage(mute bool) work {
 				began = time.Now()
 				s.is.Store(false)
 			}
-			err := w.drained(ctx)
+			err := w.drained(ctx, d.events)
 			took = time.Since(began)
 			return err
 		})

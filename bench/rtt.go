@@ -60,7 +60,7 @@ func far(d drainage, longer, lasts time.Duration) work {
 		var took time.Duration
 		err = away.running(ctx, b, outbox.Config{}, func(ctx context.Context) error {
 			defer func() { took = time.Since(begin) }()
-			return w.drained(ctx)
+			return w.drained(ctx, d.events)
 		})
 		if err != nil {
 			return nil, err

@@ -35,7 +35,7 @@ func steady(lasts time.Duration) work {
 			if err := w.sql.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE status <> 'published'").Scan(&waiting); err != nil {
 				return err
 			}
-			err = w.drained(ctx)
+			err = w.drained(ctx, int(units))
 			after = time.Since(begin).Seconds()
 			return err
 		})

@@ -35,7 +35,7 @@ func walOf(events int) work {
 		}
 		defer end()
 		got, err := w.logged(ctx, events, w.writers(ctx, walWriters), func(ctx context.Context) error {
-			return w.running(ctx, b, outbox.Config{}, w.drained)
+			return w.running(ctx, b, outbox.Config{}, func(ctx context.Context) error { return w.drained(ctx, events) })
 		})
 		if err != nil {
 			return nil, err
@@ -48,7 +48,7 @@ func walOf(events int) work {
 					pause(ctx, walTime)
 					return ctx.Err()
 				})
-				return errors.Join(err, w.drained(ctx))
+				return errors.Join(err, w.drained(ctx, events+units))
 			})
 		})
 		if err != nil {

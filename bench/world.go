@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -45,10 +46,12 @@ type world struct {
 	commands *command.Handlers // nil: the context has none
 	papers   *repository.Repository[*Paper]
 	topics   int
+	// acknowledged is how many messages the last broker of brokerOn has stored.
+	acknowledged *atomic.Int64
 }
 
 func open(ctx context.Context, log io.Writer) (_ *world, err error) {
-	w := &world{out: log}
+	w := &world{out: log, acknowledged: new(atomic.Int64)}
 	if err := w.services(ctx); err != nil {
 		return nil, err
 	}
@@ -188,11 +191,44 @@ func (w *world) brokerOn(ctx context.Context, cfg kafka.Config) (broker.Broker, 
 		return nil, nil, err
 	}
 	w.topics++
-	b := broker.Prefixed(k, w.prefix())
+	w.acknowledged = new(atomic.Int64)
+	b := broker.Prefixed(tallied{k, w.acknowledged}, w.prefix())
 	if err := b.EnsureTopics(ctx, topic); err != nil {
 		return nil, nil, errors.Join(err, k.Close(ctx))
 	}
 	return b, func() { _ = k.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+// tallied counts what Kafka has stored: asking the database how far an engine is takes
+// the processors that the engine needs.
+type tallied struct {
+	*kafka.Broker
+	messages *atomic.Int64
+}
+
+func (c tallied) Publish(ctx context.Context, messages []broker.Message) error {
+	return c.of(messages, c.Broker.Publish(ctx, messages))
+}
+
+func (c tallied) Transact(ctx context.Context, id string) (broker.Transactor, broker.Mark, error) {
+	t, mark, err := c.Broker.Transact(ctx, id)
+	return talliedTransactor{t, c}, mark, err
+}
+
+func (c tallied) of(messages []broker.Message, err error) error {
+	if err == nil {
+		c.messages.Add(int64(len(messages)))
+	}
+	return err
+}
+
+type talliedTransactor struct {
+	broker.Transactor
+	by tallied
+}
+
+func (t talliedTransactor) Publish(ctx context.Context, mark broker.Mark, messages []broker.Message) error {
+	return t.by.of(messages, t.Transactor.Publish(ctx, mark, messages))
 }
 
 // anew empties the tables and makes a new topic.
