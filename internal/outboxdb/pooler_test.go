@@ -36,7 +36,7 @@ func TestPooler_StepsOfSeveralMembersAtOnce(t *testing.T) {
 	require.EqualValues(t, 200, b.Count("SELECT sum(published) FROM outbox_log"))
 	h, err := b.Horizon(t.Context())
 	require.NoError(t, err)
-	require.EqualValues(t, 200, h.Highest)
+	require.EqualValues(t, 200, h.Last)
 	for _, m := range members {
 		r, err := b.Reap(t.Context(), m.ID, true)
 		require.NoError(t, err)

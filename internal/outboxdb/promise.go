@@ -26,7 +26,7 @@ type horizon struct {
 	writers []string // of these some have not ended
 }
 
-// sample moves it on. The time comes first, then the highest seq that is visible,
+// sample moves it on. The time comes first, then the last seq that was drawn,
 // then who is writing: what was stored before by a transaction that isn't among them
 // is committed.
 func (s *Store) sample(ctx context.Context, h *horizon) error {
@@ -43,7 +43,7 @@ func (s *Store) sample(ctx context.Context, h *horizon) error {
 			return nil
 		}
 		h.seq, h.at = max(h.seq, h.noted), h.notedAt
-		h.noted, h.notedAt, h.writers = sample.Highest, now.Time, sample.Writers
+		h.noted, h.notedAt, h.writers = sample.Last, now.Time, sample.Writers
 	}
 	return nil
 }

@@ -131,10 +131,10 @@ func (s *Store) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, e
 	return p, nil
 }
 
-// Horizon reads the highest visible seq, and then who may still bring lower ones. On
+// Horizon reads the last seq that was drawn, and then who may still bring lower ones. On
 // SQLite, where one transaction writes at a time, nobody may.
 func (s *Store) Horizon(ctx context.Context) (h relay.HorizonSample, err error) {
-	runs := []statement{{row: func(r result) error { h.Highest = r.number(0); return nil }}}
+	runs := []statement{{row: func(r result) error { h.Last = r.number(0); return nil }}}
 	if !s.sqlite() {
 		runs = append(runs, statement{row: func(r result) error { h.Writers = append(h.Writers, r.text(0)); return nil }})
 	}

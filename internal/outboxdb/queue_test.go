@@ -105,14 +105,14 @@ func TestDue_PagesInTheOrderOfTime(t *testing.T) {
 	})
 }
 
-// What is visible is read before who writes: a number below it that isn't seen yet is
-// of one of those.
+// The last number is read before who writes: one below it that isn't seen yet is of one
+// of those.
 func TestHorizon_NamesWhoMayStillBringLowerNumbers(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		b.Insert("a", "b")
 		h, err := b.Horizon(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, 2, h.Highest)
+		require.EqualValues(t, 2, h.Last)
 		require.Empty(t, h.Writers)
 		if b.SQLite() {
 			return
@@ -123,7 +123,7 @@ func TestHorizon_NamesWhoMayStillBringLowerNumbers(t *testing.T) {
 		b.Insert("c")
 		h, err = b.Horizon(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, 4, h.Highest)
+		require.EqualValues(t, 4, h.Last)
 		require.Len(t, h.Writers, 1)
 		require.NoError(t, tx.Commit())
 		h, err = b.Horizon(t.Context())

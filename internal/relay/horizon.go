@@ -8,10 +8,10 @@ import (
 
 const horizonEvery = time.Second
 
-// horizon is a seq up to which nothing can appear any more. The highest visible
-// seq is noted, then the transactions that write to the outbox; when all of them
-// have ended it is the noted one: who begins later draws a higher seq. It is of
-// a process and schema, and safe for concurrent use.
+// horizon is a seq up to which nothing can appear any more. The last seq
+// that was drawn is noted, then the transactions that write to the outbox; when
+// all of them have ended it is the noted one: who begins later draws a higher
+// seq. It is of a process and schema, and safe for concurrent use.
 type horizon struct {
 	mu      sync.Mutex
 	up      int64
@@ -47,8 +47,8 @@ func (h *horizon) sampled(s HorizonSample) {
 		h.writers = slices.DeleteFunc(h.writers, func(w string) bool { return !slices.Contains(s.Writers, w) })
 		h.rise()
 	}
-	if h.noted == 0 && s.Highest > h.up {
-		h.noted, h.writers = s.Highest, slices.Clone(s.Writers)
+	if h.noted == 0 && s.Last > h.up {
+		h.noted, h.writers = s.Last, slices.Clone(s.Writers)
 		h.rise()
 	}
 }

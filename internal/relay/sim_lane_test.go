@@ -51,7 +51,7 @@ func (s *sim) both() {
 func (s *sim) look() {
 	at := s.h.at()
 	if s.off == "NOHORIZON" {
-		at = s.highest()
+		at = s.seq
 	}
 	l, ok := s.t.beginLook(at)
 	if !ok {
@@ -67,19 +67,12 @@ func (s *sim) look() {
 	}
 	s.looking = func() {
 		if s.off == "HORIZONLATE" {
-			s.h.sampled(HorizonSample{s.highest(), s.writers()})
+			s.h.sampled(HorizonSample{s.seq, s.writers()})
 			l.horizon = s.h.at()
 		}
 		s.t.looked(l, s.spoilt(rows), s.now)
 		s.spoil()
 	}
-}
-
-func (s *sim) highest() (seq int64) {
-	for at := range s.rows {
-		seq = max(seq, at)
-	}
-	return seq
 }
 
 func (s *sim) writers() (names []string) {

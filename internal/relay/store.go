@@ -104,7 +104,7 @@ type Store interface {
 	// Poll is what a process asks while idle, in one round trip. Its lanes are in the
 	// order of the argument.
 	Poll(ctx context.Context, lanes []LaneID) (Polled, error)
-	// Horizon reads the highest visible seq, and then who may still bring lower ones.
+	// Horizon reads the last seq that was drawn, and then who may still bring lower ones.
 	Horizon(ctx context.Context) (HorizonSample, error)
 }
 
@@ -229,6 +229,6 @@ type MemberState struct {
 
 // HorizonSample is what the horizon is made of.
 type HorizonSample struct {
-	Highest int64    // visible seq, read before Writers
+	Last    int64    // seq that was drawn, read before Writers
 	Writers []string // transactions that have outbox_messages locked for writing; nil on SQLite
 }

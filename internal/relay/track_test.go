@@ -39,10 +39,10 @@ func (s *sim) step() {
 	}
 }
 
-// horizon asks in two steps: the highest seq, then who writes.
+// horizon asks in two steps: the last seq, then who writes.
 func (s *sim) horizon() {
 	if s.sample == nil {
-		s.sample = &HorizonSample{Highest: s.highest()}
+		s.sample = &HorizonSample{Last: s.seq}
 		return
 	}
 	s.sample.Writers = s.writers()

@@ -167,7 +167,7 @@ func (c *conforming) poll() {
 	c.expired(d)
 	h, err := c.db.Horizon(c.Context())
 	c.ok(err)
-	require.Equal(c, c.rows()[0].Seq, h.Highest)
+	require.Equal(c, c.rows()[0].Seq, h.Last)
 	require.Empty(c, h.Writers)
 }
 

@@ -199,9 +199,7 @@ func (s *Store) polled(lane relay.LaneID, now time.Time) (l relay.PolledLane) {
 // Horizon implements [relay.Store].
 func (s *Store) Horizon(ctx context.Context) (relay.HorizonSample, error) {
 	return do(ctx, s, Horizon, func() (h relay.HorizonSample, err error) {
-		for seq := range s.bodies {
-			h.Highest = max(h.Highest, seq)
-		}
+		h.Last = s.seq
 		if !s.without["NOHORIZON"] {
 			h.Writers = slices.Sorted(maps.Keys(s.writers))
 		}

@@ -1,1 +1,1 @@
-SELECT COALESCE(max(seq), 0) FROM outbox_messages
+SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_messages'), 0)
