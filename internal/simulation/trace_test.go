@@ -72,6 +72,7 @@ func trace(t *testing.T, seed uint64) (steps []step) {
 // Each step of the running code is one of model/relay.pml, and a trace of which one is
 // missing isn't: whatever kind of step it is, the model refuses what comes behind it. Nor is
 // one with a call of what is settled.
+// Conformance: C-97.
 func TestTraces_AreOfTheModelAndRefusedWithoutAStep(t *testing.T) {
 	seeds := uint64(200)
 	if long() {
