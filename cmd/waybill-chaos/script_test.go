@@ -60,7 +60,7 @@ func script(t *testing.T, flags ...string) (result chaos.Result) {
 	path, err := filepath.Abs("../../scripts/chaos")
 	require.NoError(t, err)
 	var out, news bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path, append(flags, "--json", "--dir", t.TempDir())...)
+	cmd := exec.CommandContext(t.Context(), path, append(flags, "--json")...) // in a directory that stays where something is found
 	cmd.Stdout, cmd.Stderr = &out, &news
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it ends its servers
 	cmd.WaitDelay = 3 * time.Minute

@@ -28,6 +28,7 @@ type Result struct {
 	Forgotten  map[string]int `json:"forgotten"`  // by PostgreSQL, though confirmed: by what it is
 	TakenOver  int            `json:"taken_over"` // rows, from the dead
 	Late       int            `json:"late"`       // rows that were written back too late, and so not at all
+	Aside      int            `json:"aside"`      // messages that consumers put aside for a while, as their keys waited
 	Drained    float64        `json:"drained_seconds"`
 	Violations []Violation    `json:"violations"`
 	History    string         `json:"history"` // a file
@@ -85,7 +86,7 @@ func (r *run) judge(f *found, drained time.Duration) *Result {
 	}
 	result := &Result{
 		Seed: r.cfg.Seed, Duration: r.cfg.Duration.String(), Faults: r.faults, Events: report.Events, Effects: left, Deliveries: report.Deliveries,
-		Duplicates: report.Reasons, Failovers: len(f.losses), Forgotten: f.gone, TakenOver: report.Taken, Late: report.Stale, Drained: drained.Seconds(),
+		Duplicates: report.Reasons, Failovers: len(f.losses), Forgotten: f.gone, TakenOver: report.Taken, Late: report.Stale, Aside: f.aside, Drained: drained.Seconds(),
 		History: filepath.Join(r.cfg.Dir, "history.jsonl"), counts: map[string]int{},
 	}
 	for i, what := range all {
@@ -119,6 +120,7 @@ func (r *Result) Print(to io.Writer) error {
 	list(t, r.Forgotten)
 	fmt.Fprintf(t, "Rows taken over\t%d\n", r.TakenOver)
 	fmt.Fprintf(t, "Rows written back too late\t%d\n", r.Late)
+	fmt.Fprintf(t, "Messages put aside for a while\t%d\n", r.Aside)
 	fmt.Fprintf(t, "Time to drain\t%.1f s\n", r.Drained)
 	for _, c := range columns {
 		fmt.Fprintf(t, "Verdict: %s\t%d\n", c[1], r.counts[c[0]])

@@ -200,11 +200,11 @@ func (r *run) drain(ctx context.Context) (done bool, left string) {
 		if err == nil && c != before {
 			before, deadline = c, time.After(drainPatience)
 		}
-		left = fmt.Sprintf("%d rows are not published, and %d of %d events have had no effect", c.waiting, c.events-c.effects, c.events)
+		left = fmt.Sprintf("%d rows are not published, %d of %d events have had no effect, and %d messages are put aside", c.waiting, c.events-c.effects, c.events, c.aside)
 		if err != nil {
 			left = err.Error()
 		}
-		if err == nil && c.waiting == 0 && (c.effects >= c.events || r.cfg.Asynchronous && r.consumed(ctx)) {
+		if err == nil && c.waiting == 0 && c.aside == 0 && (c.effects >= c.events || r.cfg.Asynchronous && r.consumed(ctx)) {
 			return true, ""
 		}
 		select {
@@ -218,13 +218,14 @@ func (r *run) drain(ctx context.Context) (done bool, left string) {
 }
 
 // counts is how far all has come.
-type counts struct{ events, waiting, effects int }
+type counts struct{ events, waiting, effects, aside int }
 
 func (r *run) count(ctx context.Context) (c counts, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err = r.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM outbox_messages), (SELECT count(*) FROM outbox_queue), (SELECT count(*) FROM "+quoted(r.consumers)+".effects)").
-		Scan(&c.events, &c.waiting, &c.effects)
+	err = r.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM outbox_messages), (SELECT count(*) FROM outbox_queue), (SELECT count(*) FROM "+quoted(r.consumers)+".effects), "+
+		"(SELECT count(*) FROM "+quoted(r.consumers)+".dead_letters WHERE status IN ('waiting', 'held'))").
+		Scan(&c.events, &c.waiting, &c.effects, &c.aside)
 	return c, err
 }
 
@@ -323,6 +324,7 @@ type found struct {
 	violations []string
 	losses     []loss
 	told       []told
+	aside      int            // messages that were put aside for a while
 	gone       map[string]int // what PostgreSQL has forgotten
 }
 
@@ -352,10 +354,16 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = Each(ctx, r.db, "SELECT format('parked: message %s of %s, as %s', message_id, partition_key, reason) FROM "+quoted(r.consumers)+".dead_letters", func(scan func(...any) error) error {
+	// What waited for its time, as the database was away, or behind that, is handled by itself.
+	err = Each(ctx, r.db, "SELECT format('parked: message %s of %s, as %s', message_id, partition_key, reason), status = 'replayed' AND reason IN ('waiting', 'held') FROM "+quoted(r.consumers)+".dead_letters", func(scan func(...any) error) error {
 		var what string
-		err := scan(&what)
-		f.violations = append(f.violations, what)
+		var aside bool
+		err := scan(&what, &aside)
+		if aside {
+			f.aside++
+		} else {
+			f.violations = append(f.violations, what)
+		}
 		return err
 	})
 	if err != nil {
