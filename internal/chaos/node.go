@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,6 +60,7 @@ const (
 	running    = "running"
 	savedWords = "saved "
 	didWords   = "did "
+	ackedWords = "acknowledges "
 )
 
 // RunNode is the program as a node, until ctx is done. It ends with whoever has its standard
@@ -160,7 +162,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 	}()
 	cfg := engine.Config{
 		Units:   []*uow.Manager{units},
-		Brokers: map[string]broker.Broker{"default": slow{broker.Prefixed(k, n.cfg.Prefix), n.log}},
+		Brokers: map[string]broker.Broker{"default": slow{broker.Prefixed(k, n.cfg.Prefix), n.log, n.say}},
 		Outbox: outbox.Config{
 			BatchSize: 50, PollInterval: 50 * time.Millisecond, MaxPollInterval: 200 * time.Millisecond,
 			Lease: lease, PublishTimeout: lease * 4 / 5, Retry: outbox.RetryPolicy{BaseDelay: 200 * time.Millisecond},
@@ -236,10 +238,12 @@ func (n *node) effects() subscription.Stream {
 	}
 }
 
-// slow is a broker whose calls take a while, and that logs which were not answered.
+// slow is a broker whose calls take a while, and that logs which were not answered. Its consumers
+// say what they acknowledge, before they do.
 type slow struct {
 	broker.Broker
 	log *slog.Logger
+	say func(what string)
 }
 
 func (b slow) Publish(ctx context.Context, messages []broker.Message) error {
@@ -249,4 +253,37 @@ func (b slow) Publish(ctx context.Context, messages []broker.Message) error {
 	Tell(b.log, since, err)
 	<-time.After(rand.N(dawdle))
 	return err
+}
+
+// consumer is one of Kafka.
+type consumer interface {
+	broker.Consumer
+	broker.Lagging
+	broker.Stateful
+}
+
+type acknowledging struct {
+	consumer
+	say func(what string)
+}
+
+func (b slow) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
+	c, err := b.Broker.Consume(ctx, topic, group)
+	if err != nil {
+		return nil, err
+	}
+	of, ok := c.(consumer)
+	if !ok {
+		return nil, fmt.Errorf("%T doesn't say how it fares", c)
+	}
+	return acknowledging{of, b.say}, nil
+}
+
+func (a acknowledging) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
+	var line strings.Builder
+	for _, d := range deliveries {
+		line.WriteString(" " + d.ID)
+	}
+	a.say(ackedWords + line.String())
+	return a.consumer.Ack(ctx, deliveries...)
 }

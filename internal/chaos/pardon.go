@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -77,6 +78,35 @@ func (r *run) done(process, text string) {
 	r.told = append(r.told, t)
 }
 
+// acknowledges notes what a consumer acknowledges.
+func (r *run) acknowledges(messages []string) {
+	at := r.clock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range messages {
+		if _, ok := r.acked[m]; !ok {
+			r.acked[m] = at
+		}
+	}
+}
+
+// letters reads which messages consumers have put aside. What waited for its time, as the
+// database was away, or behind that, is handled by itself.
+func (r *run) letters(ctx context.Context, f *found) error {
+	f.letters = map[string]bool{}
+	return Each(ctx, r.db, "SELECT message_id, format('parked: message %s of %s, as %s', message_id, partition_key, reason), status = 'replayed' AND reason IN ('waiting', 'held') FROM "+quoted(r.consumers)+".dead_letters", func(scan func(...any) error) error {
+		var message, what string
+		var aside bool
+		err := scan(&message, &what, &aside)
+		if f.letters[message] = true; aside {
+			f.aside++
+		} else {
+			f.violations = append(f.violations, what)
+		}
+		return err
+	})
+}
+
 // mayForget says that an effect may have been forgotten: its commit, which was between its time
 // and when the run heard of it, may have come after the last one that is left of those before a
 // loss, and on the primary before it.
@@ -111,6 +141,7 @@ func (r *run) restore(f *found, ghosts map[string]bool) {
 		}
 		missing[t.Key] = append(missing[t.Key], effect{verdict.Effect{At: t.At, Key: t.Key, Number: t.Number, Forgotten: true}, t.Message})
 	}
+	r.unsaid(f, missing)
 	for _, of := range missing {
 		slices.SortStableFunc(of, func(a, b effect) int { return a.At.Compare(b.At) })
 	}
@@ -127,6 +158,33 @@ func (r *run) restore(f *found, ghosts map[string]bool) {
 		all = append(all, of...)
 	}
 	f.effects = all
+}
+
+// unsaid adds the messages that a consumer acknowledged just before a loss, and of which nothing
+// is left that let it do so: no effect that was there by then, or that it had said to be, and no
+// letter. They were put aside, or were duplicates of what it had done and not said, as that
+// commit wasn't answered.
+func (r *run) unsaid(f *found, missing map[string][]effect) {
+	if !r.cfg.Asynchronous {
+		return
+	}
+	said, by := map[string]bool{}, map[string]time.Time{}
+	for _, t := range f.told {
+		said[t.Message] = said[t.Message] || t.At.Before(f.acked[t.Message])
+	}
+	for _, e := range f.effects {
+		by[e.message] = e.At
+	}
+	for _, row := range f.Rows {
+		at, acked := f.acked[row.ID]
+		there, has := by[row.ID]
+		lost := slices.ContainsFunc(f.losses, func(l loss) bool { return at.After(l.from) && at.Before(l.until) })
+		if !acked || !lost || said[row.ID] || f.letters[row.ID] || has && there.Before(at) {
+			continue
+		}
+		missing[row.Key] = append(missing[row.Key], effect{verdict.Effect{At: at, Key: row.Key, Number: verdict.Number(row.Body), Forgotten: true}, row.ID})
+		f.gone["messages that were put aside"]++
+	}
 }
 
 // answered is, by account, the last event that a writer was told is committed, unless

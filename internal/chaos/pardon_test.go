@@ -100,3 +100,56 @@ func TestDone_ReadsWholeLines(t *testing.T) {
 	require.Len(t, r.told, 1)
 	require.Equal(t, did{"m1", second(1), AccountID(1), 1}, r.told[0].did)
 }
+
+// A message that was acknowledged just before a loss, and of which nothing is left by which that
+// could be, was put aside, or had an effect that was not said. It may take effect again, or never.
+func TestPardon_OfWhatWasAcknowledgedNothingIsLeft(t *testing.T) {
+	aside := func(asynchronous bool) (*run, *found) {
+		r, f := forgetful(asynchronous)
+		f.told = slices.DeleteFunc(f.told, func(t told) bool { return t.Message == "m2" })
+		f.acked = map[string]time.Time{"m1": second(26), "m2": second(31), "m3": second(33), "m4": second(63), "gone": second(72)}
+		return r, f
+	}
+	r, f := aside(true)
+	result := r.judge(f, 0)
+	require.Empty(t, result.Violations)
+	require.Equal(t, map[string]int{"commits of the run's own": 2, "events in Kafka": 1, "messages that were put aside": 1, "effects that came again": 1}, result.Forgotten)
+	r, f = aside(true)
+	f.effects = append(f.effects, effectOf(2, second(66)))
+	require.Empty(t, violations(r, f), "it comes again")
+
+	for name, spoil := range map[string]func(f *found){
+		"it was not acknowledged": func(f *found) { delete(f.acked, "m2") },
+		"it was before the loss":  func(f *found) { f.acked["m2"] = second(29) },
+		"it was after the loss": func(f *found) {
+			f.acked["m2"] = second(61)
+			f.effects[1], f.effects[2] = effectOf(3, second(62)), effectOf(4, second(64))
+			f.told = nil // nothing was forgotten
+		},
+		"it is aside":                   func(f *found) { f.letters = map[string]bool{"m2": true} },
+		"nothing may be forgotten then": func(f *found) { f.losses = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, f := aside(true)
+			spoil(f)
+			require.Contains(t, strings.Join(violations(r, f), "\n"), "of account-001 took effect after 1")
+		})
+	}
+	r, f = aside(false)
+	require.Contains(t, strings.Join(violations(r, f), "\n"), "of account-001 took effect after 1")
+
+	// What was said to be done, or is, needs no other reason.
+	r, f = aside(true)
+	f.says(effectOf(2, second(31).Add(-time.Second/2)), second(31))
+	require.Zero(t, r.judge(f, 0).Forgotten["messages that were put aside"])
+	r, f = aside(true)
+	f.effects = slices.Insert(f.effects, 1, effectOf(2, second(29)))
+	require.Zero(t, r.judge(f, 0).Forgotten["messages that were put aside"])
+}
+
+func TestAcknowledges_KeepsTheFirst(t *testing.T) {
+	r := &run{acked: map[string]time.Time{"m1": second(1)}}
+	r.acknowledges([]string{"m1", "m2"})
+	require.Equal(t, second(1), r.acked["m1"])
+	require.Contains(t, r.acked, "m2")
+}

@@ -67,8 +67,9 @@ type run struct {
 	instances []instance
 	incidents []verdict.Incident
 	gone      map[int]time.Time
-	told      []told   // effects
-	crashes   []string // of processes that ended as they never should
+	told      []told               // effects
+	acked     map[string]time.Time // when messages were first acknowledged
+	crashes   []string             // of processes that ended as they never should
 	faults    map[string]int
 	last      string
 	begin     time.Time
@@ -77,7 +78,7 @@ type run struct {
 // Run runs it. An error says that it couldn't be run, or not to its end; a [RefusedError]
 // that it didn't begin. When ctx ends there are no further faults, and the verdict comes.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
-	r := &run{cfg: cfg, schema: cfg.Schema, consumers: cfg.Schema + "_consumers", prefix: cfg.Schema + ".", over: make(chan struct{}), gone: map[int]time.Time{}, faults: map[string]int{}}
+	r := &run{cfg: cfg, schema: cfg.Schema, consumers: cfg.Schema + "_consumers", prefix: cfg.Schema + ".", over: make(chan struct{}), gone: map[int]time.Time{}, acked: map[string]time.Time{}, faults: map[string]int{}}
 	// What is begun is ended however ctx ends.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -324,8 +325,10 @@ type found struct {
 	violations []string
 	losses     []loss
 	told       []told
-	aside      int            // messages that were put aside for a while
-	gone       map[string]int // what PostgreSQL has forgotten
+	acked      map[string]time.Time
+	letters    map[string]bool // by message: those that are or were put aside
+	aside      int             // of them, those that were handled by themselves
+	gone       map[string]int  // what PostgreSQL has forgotten
 }
 
 // effect is one of a message.
@@ -354,19 +357,7 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What waited for its time, as the database was away, or behind that, is handled by itself.
-	err = Each(ctx, r.db, "SELECT format('parked: message %s of %s, as %s', message_id, partition_key, reason), status = 'replayed' AND reason IN ('waiting', 'held') FROM "+quoted(r.consumers)+".dead_letters", func(scan func(...any) error) error {
-		var what string
-		var aside bool
-		err := scan(&what, &aside)
-		if aside {
-			f.aside++
-		} else {
-			f.violations = append(f.violations, what)
-		}
-		return err
-	})
-	if err != nil {
+	if err := r.letters(ctx, f); err != nil {
 		return nil, err
 	}
 	left := map[int64]bool{}
@@ -380,7 +371,7 @@ func (r *run) collect(ctx context.Context) (*found, error) {
 		return nil, err
 	}
 	f.losses = r.heart.losses(left, r.clock())
-	f.Incidents, f.Ended, f.told = r.incidents, r.gone, r.told
+	f.Incidents, f.Ended, f.told, f.acked = r.incidents, r.gone, r.told, r.acked
 	for _, i := range r.instances {
 		log, err := os.ReadFile(filepath.Clean(i.process.log))
 		if err != nil {

@@ -120,6 +120,8 @@ func (s *seat) start() error {
 			s.r.saved(s.name, strings.TrimPrefix(line, savedWords))
 		case strings.HasPrefix(line, didWords):
 			s.r.done(s.name, strings.TrimPrefix(line, didWords))
+		case strings.HasPrefix(line, ackedWords):
+			s.r.acknowledges(strings.Fields(strings.TrimPrefix(line, ackedWords)))
 		}
 	})
 	if err != nil {
