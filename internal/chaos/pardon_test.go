@@ -122,7 +122,7 @@ func TestPardon_OfWhatWasAcknowledgedNothingIsLeft(t *testing.T) {
 		"it was not acknowledged": func(f *found) { delete(f.acked, "m2") },
 		"it was before the loss":  func(f *found) { f.acked["m2"] = second(29) },
 		"it was after the loss": func(f *found) {
-			f.acked["m2"] = second(61)
+			f.acked = map[string]time.Time{"m2": second(61)}
 			f.effects[1], f.effects[2] = effectOf(3, second(62)), effectOf(4, second(64))
 			f.told = nil // nothing was forgotten
 		},
