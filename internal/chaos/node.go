@@ -210,10 +210,11 @@ type did struct {
 }
 
 // effects notes each event in the unit of work of its inbox row, and says so once that is
-// committed: before anything else of its account is handled, and before Kafka hears of it.
+// committed: before anything else of its account is handled, and before Kafka hears of it. No
+// fault is a message's own, so none uses up its attempts, however long a disk is full.
 func (n *node) effects() subscription.Stream {
 	return subscription.Stream{
-		Name: effectsName, Category: "faults::account", Backoff: 50 * time.Millisecond,
+		Name: effectsName, Category: "faults::account", Backoff: 50 * time.Millisecond, MaxAttempts: 1000,
 		Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
 			of, _ := domain.MetadataFrom(ctx)
 			unit, err := uow.From(ctx)
