@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -42,6 +43,9 @@ const suspect = 2
 
 // fullWait is how long the messages of a held key wait that has no room.
 const fullWait = 5 * time.Second
+
+// unfitWait is how long a message waits whose handler found a database that takes no writes.
+const unfitWait = time.Second
 
 // PanicError is a panic of a handler, or of an upcaster.
 type PanicError struct {
@@ -128,6 +132,10 @@ func (r *Runner) attemptOnce(ctx context.Context, p pass, m *message) (outcome, 
 	case r.databaseOutage.changes.Load() != outages: // the failure is the database's
 		r.takeBack(ctx, m)
 		return delayed, 0, err
+	case dberr.Unfit(err): // it answers, and takes no writes: its disk is full, or it is a standby
+		r.databaseUnfit(err)
+		r.takeBack(ctx, m)
+		return delayed, unfitWait, err
 	case isLater:
 		r.note(err)
 		r.takeBack(ctx, m)

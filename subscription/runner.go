@@ -82,7 +82,8 @@ type Runner struct {
 	private                               sync.Map // Types of private events that the log has told of.
 
 	refused atomic.Pointer[outbox.Trouble] // What it asks for messages; nil: the database answers.
-	aside   dberr.Outage                   // Of what goes on beside handling messages.
+	aside   dberr.Outage                   // Of what goes on beside handling messages, and of writes.
+	unfit   atomic.Pointer[time.Time]      // when a handler's database last took no writes
 }
 
 // NewRunner resolves the handlers of a stream against the domain of its units,
@@ -112,7 +113,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		done: make(chan struct{}), woken: make(chan struct{}, 1), valve: newValve(),
 	}
 	r.aside.Log, r.aside.Told = r.log, r.databaseOutage.on
-	r.presence = newPresence(provider, s.Name, r.consuming, func(err error) { r.asked(beating, err) })
+	r.presence = newPresence(provider, s.Name, r.consuming, r.beat)
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
 	r.arrivals = intake{s.Inbound}
@@ -268,6 +269,27 @@ func (r *Runner) databaseUp() {
 		r.log.Info("the database answers again", "provider", r.provider.Name(), "after", d)
 	}
 }
+
+// databaseUnfit notes what a handler's database said of its own state. The message pays
+// no attempt for it.
+func (r *Runner) databaseUnfit(err error) {
+	now := time.Now()
+	r.unfit.Store(&now)
+	r.note(err)
+	r.aside.Note(r.intake, writing, err)
+}
+
+// beat notes how a sign of life ended, and whether handlers' writes fail no more: what
+// failed is tried again every unfitWait. That others succeed says nothing, as on a full disk
+// some do, where there is room in a page.
+func (r *Runner) beat(err error) {
+	r.asked(beating, err)
+	if at := r.unfit.Load(); at != nil && time.Since(*at) > 3*unfitWait && r.unfit.CompareAndSwap(at, nil) {
+		r.aside.Note(r.intake, writing, nil)
+	}
+}
+
+var writing = dberr.Task{What: "store what handlers do"}
 
 // What goes on beside handling messages.
 var (

@@ -10,6 +10,22 @@ import (
 	"strings"
 )
 
+// unfit are codes, or their beginnings, of a database that takes nothing from anybody.
+var unfit = []string{
+	"08", "57P", "53300", // connection lost, shutting down or starting up, no connection left
+	"53100", "58000", "58030", "25006", // disk full, the server's files, read-only as a standby is
+	sqlite + "8", sqlite + "10", sqlite + "13", // read-only, the file, disk full
+}
+
+// Unfit says that err is of the database's state, and not of what was asked: the same
+// succeeds when the database is well again.
+func Unfit(err error) bool {
+	code := CodeOf(err)
+	return slices.ContainsFunc(unfit, func(u string) bool {
+		return code == u || !strings.HasPrefix(u, sqlite) && strings.HasPrefix(code, u)
+	})
+}
+
 // Away says that err is a database that doesn't answer, and may answer later.
 func Away(err error) bool {
 	if state, ok := errors.AsType[interface {

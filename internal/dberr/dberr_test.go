@@ -22,6 +22,16 @@ func TestLasts(t *testing.T) {
 	}
 }
 
+func TestUnfit(t *testing.T) {
+	for code, unfit := range map[string]bool{
+		"53100": true, "25006": true, "57P01": true, "08006": true, "53300": true, "58030": true,
+		"53200": false, "53400": false, "58P01": false, "42501": false, "23505": false, "40001": false, "57014": false,
+	} {
+		require.Equal(t, unfit, dberr.Unfit(fmt.Errorf("handle: %w", &pgconn.PgError{Code: code})), code)
+	}
+	require.False(t, dberr.Unfit(errors.New("no leader")))
+}
+
 func TestCodeOf(t *testing.T) {
 	require.Equal(t, dberr.Denied, dberr.CodeOf(fmt.Errorf("claim: %w", &pgconn.PgError{Code: "42501"})))
 	require.Empty(t, dberr.CodeOf(errors.New("no leader")))
