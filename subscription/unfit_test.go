@@ -30,7 +30,10 @@ func TestRunner_A77_ADatabaseThatTakesNoWritesIsNoMessagesFault(t *testing.T) {
 			})}
 			r, _ := w.start(s, w.broker)
 			w.publish(placed("o-1", "first"), placed("o-1", "second"), placed("o-2", "third"))
-			w.until(func() bool { return calls.Load() >= 4 && r.Status().Database != nil }, "they are tried again, and it shows")
+			w.until(func() bool {
+				require.Zero(t, r.Status().Parked)
+				return calls.Load() >= 4 && r.Status().Database != nil
+			}, "they are tried again, and it shows")
 			trouble := r.Status().Database
 			require.Equal(t, code, trouble.Code)
 			require.Equal(t, "store what handlers do", trouble.What)
