@@ -205,6 +205,7 @@ func TestEncode_Refuses(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, "ordering", undeclared.Domain)
 		require.Contains(t, undeclared.Error(), "is not declared; add domain.Event[")
+		require.Contains(t, undeclared.Error(), "domain.PartnerEvent if a partner does")
 	}
 }
 

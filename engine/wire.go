@@ -96,7 +96,7 @@ func (w *wiring) checkServer() {
 		return
 	}
 	if len(s.tokens()) == 0 && !isLoopback(s.Addr) {
-		w.fail("server.addr %q can be reached from other machines and there is no server.token: set one, or listen on 127.0.0.1", s.Addr)
+		w.fail("server.addr %q can be reached from other machines and there is no token: set server.tokens, or listen on 127.0.0.1", s.Addr)
 	}
 }
 

@@ -162,7 +162,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		},
 		"an address that others reach, without a token": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Server.Addr = ":9000" },
-			[]string{`server.addr ":9000" can be reached from other machines and there is no server.token`},
+			[]string{`server.addr ":9000" can be reached from other machines and there is no token: set server.tokens`},
 		},
 		"an address that is none": {
 			func(_ *testing.T, _ *bench, cfg *Config) { cfg.Server.Addr = "9000" },

@@ -321,7 +321,7 @@ func TestStart_Refuses(t *testing.T) {
 			require.NoError(t, err)
 			return ps.Runner(w.p.Name(), nil).Start(t.Context())
 		}
-		require.EqualError(t, start(units, p), "projection current-loans reads the history of library, which isn't kept: set uow.Config.History")
+		require.EqualError(t, start(units, p), "projection current-loans reads the history of library, which isn't kept: set uow.Config.History, or history: true in the configuration file")
 		_, stop := w.run(t, p)
 		stop()
 

@@ -235,7 +235,7 @@ func (g *program) kept() error {
 	}
 	for t := range g.byType {
 		if !t.Foreign {
-			return fmt.Errorf("projection %s reads the history of %s, which isn't kept: set uow.Config.History", g.Name, g.domain.Name())
+			return fmt.Errorf("projection %s reads the history of %s, which isn't kept: set uow.Config.History, or history: true in the configuration file", g.Name, g.domain.Name())
 		}
 	}
 	return nil

@@ -50,6 +50,7 @@ var refusals = map[*kerr.Error]refusal{
 	kerr.TransactionalIDAuthorizationFailed: {scope: broker.ScopeBroker, stays: true},
 	kerr.SaslAuthenticationFailed:           {scope: broker.ScopeBroker},
 	kerr.UnsupportedSaslMechanism:           {scope: broker.ScopeBroker},
+	kerr.IllegalSaslState:                   {scope: broker.ScopeBroker},
 
 	kerr.UnknownTopicOrPartition:   {scope: broker.ScopeTopic},
 	kerr.UnknownTopicID:            {scope: broker.ScopeTopic},
@@ -86,7 +87,8 @@ func codeOf(err error) *kerr.Error {
 
 // login says that a server refuses the login, or that we refuse the server.
 func login(err error) bool {
-	if code := codeOf(err); code == kerr.SaslAuthenticationFailed || code == kerr.UnsupportedSaslMechanism {
+	switch codeOf(err) {
+	case kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState: // The last one: this port has no logins.
 		return true
 	}
 	if _, distrusted := errors.AsType[*tls.CertificateVerificationError](err); distrusted {

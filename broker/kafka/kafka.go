@@ -90,7 +90,7 @@ func (p *producer) look(ctx context.Context) error {
 	defer cancel()
 	err := p.client.Ping(bounded)
 	if login(err) {
-		return broker.Scoped(broker.Permanent, broker.ScopeBroker, fmt.Errorf("kafka: %s refuses the login, or isn't trusted: %w; correct user, password or mechanism under sasl, or the files under tls", strings.Join(p.wire.conf.Addresses, ", "), err))
+		return broker.Scoped(broker.Permanent, broker.ScopeBroker, fmt.Errorf("kafka: %s refuses the login, or isn't trusted: %w; correct user, password or mechanism under sasl, leave sasl out where the port has no logins, or correct the files under tls", strings.Join(p.wire.conf.Addresses, ", "), err))
 	}
 	return ctx.Err()
 }

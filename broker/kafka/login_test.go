@@ -84,6 +84,7 @@ func TestOpen_B11_B8_ALoginThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for what, refusal := range map[string]kfake.Fault{
 		"a mechanism that it doesn't have": {Keys: []kmsg.Key{kmsg.SASLHandshake}, TopLevel: true, Err: kerr.UnsupportedSaslMechanism, Count: -1},
+		"a port without logins":            {Keys: []kmsg.Key{kmsg.SASLHandshake}, TopLevel: true, Err: kerr.IllegalSaslState, Count: -1},
 		"a wrong password":                 {Keys: []kmsg.Key{kmsg.SASLAuthenticate}, TopLevel: true, Err: kerr.SaslAuthenticationFailed, Count: -1},
 	} {
 		t.Run(what, func(t *testing.T) {

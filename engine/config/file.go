@@ -36,6 +36,7 @@ type File struct {
 	DeadLetters     subscription.DeadLetterRetention
 	Server          engine.Server
 
+	name      string // of the file, for errors
 	providers []provider
 	brokers   []brokerEntry
 }
@@ -125,7 +126,7 @@ func (e *external) fromWord(word string) { e.Broker = word }
 func Parse(path string) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
+		return nil, fmt.Errorf("config: %w; correct the path of the configuration file, or write one", err)
 	}
 	name := filepath.Base(path)
 	var root yaml.Node
@@ -175,6 +176,7 @@ func bounded(n *yaml.Node, left *int) bool {
 func (d *decoder) convert(doc document) *File {
 	o := doc.Outbox
 	f := &File{
+		name:            d.file,
 		Domain:          doc.Domain,
 		History:         doc.History,
 		Broker:          cmp.Or(o.Broker, "default"),

@@ -227,7 +227,7 @@ brokers: {default: {kind: memry}}
 	_, err = f.Open(t.Context(), shipping, w.Kinds)
 	require.ErrorContains(t, err, `providers.default.dialect is "sqlit"; did you mean "sqlite"?`)
 	require.ErrorContains(t, err, `brokers.default.kind is "memry"; did you mean "memory"?`)
-	require.ErrorContains(t, err, `domain is "ordering", and this program is "shipping"`)
+	require.ErrorContains(t, err, `waybill.yaml: domain is "ordering", and this program is of "shipping"`)
 	require.Empty(t, w.providers, "nothing was opened")
 }
 
@@ -263,7 +263,7 @@ func TestOpen_DomainAndBrokersAreRequired(t *testing.T) {
 	f, err := Parse(write(t, "providers: {default: {dialect: sqlite}}\n"))
 	require.NoError(t, err)
 	_, err = f.Open(t.Context(), ordering, newWorld().Kinds)
-	require.ErrorContains(t, err, "domain is missing: write `domain: ordering`")
+	require.ErrorContains(t, err, "waybill.yaml: domain is missing: write `domain: ordering`")
 	require.ErrorContains(t, err, "brokers is missing")
 }
 

@@ -46,9 +46,9 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	errs := []error{f.checkProviders(k)}
 	switch {
 	case f.Domain == "":
-		errs = append(errs, fmt.Errorf("domain is missing: write `domain: %s`", d.Name()))
+		errs = append(errs, fmt.Errorf("%s: domain is missing: write `domain: %s`", f.name, d.Name()))
 	case f.Domain != d.Name():
-		errs = append(errs, fmt.Errorf("domain is %q, and this program is %q: use its own file", f.Domain, d.Name()))
+		errs = append(errs, fmt.Errorf("%s: domain is %q, and this program is of %q: give it its own file, or write `domain: %s`", f.name, f.Domain, d.Name(), d.Name()))
 	}
 	if withBrokers {
 		errs = append(errs, f.checkBrokers(k))

@@ -61,8 +61,8 @@ func unreached(ctx context.Context, err error) doctor.Finding {
 	_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	alert, refused := errors.AsType[*net.OpError](err)
 	switch {
-	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism):
-		f.What, f.Remedy = "it refuses the login", "correct user, password or mechanism under sasl in the configuration"
+	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism), errors.Is(err, kerr.IllegalSaslState):
+		f.What, f.Remedy = "it refuses the login", "correct user, password or mechanism under sasl in the configuration, or leave sasl out where the port has no logins"
 	case distrusted:
 		f.What, f.Remedy = "it isn't trusted", "correct the files under tls in the configuration, or the name that the server's certificate is for with tls.server_name"
 	case refused && alert.Op == "remote error":

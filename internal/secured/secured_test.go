@@ -50,7 +50,7 @@ func (w *world) refusesToStart() {
 	stranger := kafkatest.NewAuthority(w.t)
 	_, err := config.Load(w.t.Context(), w.file(w.ca.File("ca.crt"), w.ca.File("wrong")), vault, kinds)
 	require.ErrorContains(w.t, err, "brokers.default: kafka: "+w.cluster.Secured()[0]+" refuses the login, or isn't trusted: SASL_AUTHENTICATION_FAILED")
-	require.ErrorContains(w.t, err, "correct user, password or mechanism under sasl, or the files under tls")
+	require.ErrorContains(w.t, err, "correct user, password or mechanism under sasl, leave sasl out where the port has no logins, or correct the files under tls")
 	require.Equal(w.t, broker.Permanent, broker.ClassOf(err))
 	require.NotContains(w.t, err.Error(), "wrongly")
 	found := w.finds("connection", "critical")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ const (
 func explain(c *pgx.ConnConfig, err error) error {
 	server := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if failed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		err = failed.Unwrap() // the ConnectError itself holds the configuration
+		err = attempts{failed.Unwrap()} // the ConnectError itself holds the configuration
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -40,11 +41,11 @@ func explain(c *pgx.ConnConfig, err error) error {
 	case !ok && errors.Is(err, context.Canceled):
 		return fmt.Errorf("server %s: gave up connecting: %w", server, err)
 	case !ok:
-		return fmt.Errorf("no PostgreSQL answers at %s: start it, or correct Config.DSN: %w", server, err)
+		return fmt.Errorf("no PostgreSQL answers at %s: start it, or correct the address in the DSN: %w", server, err)
 	case pg.Code == invalidPassword || pg.Code == invalidAuthorization:
-		return fmt.Errorf("server %s refuses user %q on database %q: correct user or password in Config.DSN, or pg_hba.conf: %w", server, c.User, c.Database, err)
+		return fmt.Errorf("server %s refuses user %q on database %q: correct user or password in the DSN, or pg_hba.conf: %w", server, c.User, c.Database, err)
 	case pg.Code == undefinedDatabase:
-		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct Config.DSN: %w", server, c.Database, err)
+		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct the name in the DSN: %w", server, c.Database, err)
 	case strings.HasPrefix(pg.Message, "unsupported startup parameter"): // PgBouncer's words
 		return fmt.Errorf("server %s is a pooler that refuses a start-up parameter; for search_path %s, others leave out of Config.DSN: %w", server, schemaRemedy, err)
 	case pg.Code == tooManyConnections:
@@ -52,3 +53,25 @@ func explain(c *pgx.ConnConfig, err error) error {
 	}
 	return fmt.Errorf("server %s: %w", server, err)
 }
+
+// attempts is the error of connecting. pgx tries each address with TLS and, unless the
+// DSN forbids it, without: a server that has no TLS is not what is wrong if the second
+// one fails, and what fails alike is said once.
+type attempts struct{ error }
+
+func (a attempts) Error() string {
+	var said []string
+	for line := range strings.Lines(a.error.Error()) {
+		line = strings.TrimSpace(line)
+		if !slices.Contains(said, line) {
+			said = append(said, line)
+		}
+	}
+	wrong := slices.DeleteFunc(slices.Clone(said), func(line string) bool { return strings.HasSuffix(line, "server refused TLS connection") })
+	if len(wrong) == 0 {
+		wrong = said // TLS is asked for, and there is none
+	}
+	return strings.Join(wrong, "; ")
+}
+
+func (a attempts) Unwrap() error { return a.error }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -100,6 +101,8 @@ func TestOpenExplains(t *testing.T) {
 			for _, s := range test.says {
 				require.ErrorContains(t, err, s)
 			}
+			require.NotContains(t, err.Error(), "refused TLS connection", "the second attempt is without TLS, and says what is wrong")
+			require.LessOrEqual(t, strings.Count(err.Error(), "connection refused"), 1, "both attempts failed alike")
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				require.NotContains(t, e.Error(), secret)
 				require.NotContains(t, e.Error(), url.PathEscape(secret))
