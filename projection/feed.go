@@ -292,6 +292,8 @@ func (w *worker) blame(ctx context.Context, p page, n, good int, err error) erro
 	switch {
 	case ctx.Err() != nil: // It is to end, or the lease is another's.
 		return err
+	case dberr.Unfit(err): // No event's fault, which an operator might go past.
+		return err
 	case isEvents && good > 0:
 		// The others once more, without it, as what it has written goes with theirs. What they
 		// have changed in rows that are remembered is forgotten.
