@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/waybill-go/waybill/internal/verdict"
 )
@@ -152,4 +154,19 @@ func TestAcknowledges_KeepsTheFirst(t *testing.T) {
 	r.acknowledges([]string{"m1", "m2"})
 	require.Equal(t, second(1), r.acked["m1"])
 	require.Contains(t, r.acked, "m2")
+}
+
+// A run is not over while it isn't known of a partition whether anything is left in it.
+func TestNothingLeft_IsOfAllPartitions(t *testing.T) {
+	lags := map[int32]kadm.GroupMemberLag{}
+	require.False(t, nothingLeft(lags))
+	for p := range int32(partitions) {
+		require.False(t, nothingLeft(lags), "%d are known", len(lags))
+		lags[p] = kadm.GroupMemberLag{}
+	}
+	require.True(t, nothingLeft(lags))
+	lags[3] = kadm.GroupMemberLag{Lag: 1}
+	require.False(t, nothingLeft(lags))
+	lags[3] = kadm.GroupMemberLag{Lag: -1, Err: kerr.NotLeaderForPartition}
+	require.False(t, nothingLeft(lags))
 }

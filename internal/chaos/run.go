@@ -239,11 +239,18 @@ func (r *run) consumed(ctx context.Context) bool {
 	defer client.Close()
 	group := r.prefix + effectsName
 	lags, err := kadm.NewClient(client).Lag(ctx, group)
-	if err != nil || lags.Error() != nil {
-		return false
+	return err == nil && lags.Error() == nil && nothingLeft(lags[group].Lag[r.prefix+AccountTopic])
+}
+
+// nothingLeft says so of a topic, of whose partitions all have to be known: while a group shares
+// them out anew, or a server of Kafka starts, some are missing or have an error in place of a number.
+func nothingLeft(lags map[int32]kadm.GroupMemberLag) bool {
+	for _, l := range lags {
+		if l.Err != nil || l.Lag != 0 {
+			return false
+		}
 	}
-	lag := lags[group].Lag
-	return len(lag) > 0 && lag.Total() == 0
+	return len(lags) == partitions
 }
 
 // report says now and then how it goes on.
