@@ -205,7 +205,7 @@ func (r *run) drain(ctx context.Context) (done bool, left string) {
 		if err != nil {
 			left = err.Error()
 		}
-		if err == nil && c.waiting == 0 && c.aside == 0 && (c.effects >= c.events || r.cfg.Asynchronous && r.consumed(ctx)) {
+		if err == nil && c.waiting == 0 && c.aside == 0 && r.handled(ctx, c) {
 			return true, ""
 		}
 		select {
@@ -230,7 +230,16 @@ func (r *run) count(ctx context.Context) (c counts, err error) {
 	return c, err
 }
 
-// consumed says that consumers have nothing left in Kafka: what they did may be forgotten.
+// handled says that consumers have handled all events. Where effects may be forgotten, and events
+// whose effects are there, their numbers say nothing.
+func (r *run) handled(ctx context.Context, c counts) bool {
+	if r.cfg.Asynchronous {
+		return r.consumed(ctx)
+	}
+	return c.effects >= c.events
+}
+
+// consumed says that consumers have nothing left in Kafka.
 func (r *run) consumed(ctx context.Context) bool {
 	client, err := r.client()
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 type Build struct {
 	*Store
 
-	join, renew, take, claim, reap step
+	join, renew, take, release, claim, reap step
 }
 
 // Earlier is the store as a build had it that knew so many versions of the tables; testdata
 // has what was different.
 func Earlier(s *Store, knew string) (*Build, error) {
-	b := &Build{s, joinStep, renewStep, takeStep, claimStep, reapStep}
+	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, reapStep}
 	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
 	files, err := filepath.Glob(filepath.Join("testdata", "builds", knew, database, "*.sql"))
 	if err != nil {
@@ -33,7 +33,7 @@ func Earlier(s *Store, knew string) (*Build, error) {
 		if err != nil {
 			return nil, err
 		}
-		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "claim.sql": &b.claim, "reap.sql": &b.reap}[filepath.Base(file)]
+		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "reap.sql": &b.reap}[filepath.Base(file)]
 		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
 		of.postgres, of.sqlite = all, all
 	}
@@ -71,7 +71,12 @@ func (b *Build) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n
 	return b.Store.take(ctx, b.take, m, lane, n)
 }
 
-// Claim didn't either.
+// Release didn't either.
+func (b *Build) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
+	return b.Store.release(ctx, b.release, m, lane, parts)
+}
+
+// Nor did Claim.
 func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, error) {
 	return b.Store.claim(ctx, b.claim, q)
 }

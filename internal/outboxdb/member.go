@@ -128,7 +128,11 @@ func (s *Store) both(values []any, more ...any) []any {
 
 // Release frees those of parts that are m's.
 func (s *Store) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
-	return s.do(ctx, durable, releaseStep, statement{values: []any{int64(m), int64(lane), int64s(parts)}})
+	return s.release(ctx, releaseStep, m, lane, parts)
+}
+
+func (s *Store) release(ctx context.Context, by step, m relay.MemberID, lane relay.LaneID, parts []int) error {
+	return s.do(ctx, durable, by, statement{values: []any{int64(m), int64(lane), int64s(parts)}})
 }
 
 // Reap ends a member whose lease has passed, or any if dead; it only begins to if there
