@@ -270,8 +270,8 @@ func (r *Runner) databaseUp() {
 	}
 }
 
-// databaseUnfit notes what a handler's database said of its own state. The message pays
-// no attempt for it.
+// databaseUnfit notes what a handler's database said of its own state. No attempt of the
+// message is used up for it.
 func (r *Runner) databaseUnfit(err error) {
 	now := time.Now()
 	r.unfit.Store(&now)
