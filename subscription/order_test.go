@@ -120,6 +120,36 @@ func TestLanesBoundConcurrencyAndAKeyHasOne(t *testing.T) {
 	require.Greater(t, most, 1)
 }
 
+// While a message of a key is handled the next one of that key waits, though a lane is free: that
+// one begins what is ready in the order in which it came, so it would have begun the second first.
+func TestTheNextOfAKeyWaitsThoughALaneIsFree(t *testing.T) {
+	w := newWorld(t, openSQLite(t))
+	begun, release := make(chan string, 10), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(release) })
+	s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+		begun <- e.Note
+		if e.Note == "first" {
+			<-release
+		}
+		return effect(ctx, e)
+	}))
+	s.Lanes = 2
+	r, stop := w.start(s, w.broker)
+	t.Cleanup(goOn) // before the stop
+	w.publish(placed("key", "first"))
+	require.Equal(t, "first", <-begun)
+	w.publish(placed("key", "second"))
+	w.until(func() bool { return r.Status().InFlight == 2 || len(begun) > 0 }, "the second is here")
+	w.publish(placed("other", "third"))
+	require.Equal(t, "third", <-begun)
+	require.Empty(t, begun)
+	goOn()
+	require.Equal(t, "second", <-begun)
+	w.until(w.acknowledged("shipping"), "all are acknowledged")
+	stop()
+	require.Equal(t, []string{"first", "second"}, w.effects("key"))
+}
+
 // A lane that is behind doesn't keep others from acknowledging.
 func TestSlowHandlerDelaysNobodyElse(t *testing.T) {
 	w := newWorld(t, openSQLite(t))

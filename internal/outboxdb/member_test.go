@@ -137,6 +137,43 @@ func TestReap_OnlyWhoseLeaseHasPassed(t *testing.T) {
 	})
 }
 
+// From the begin of its reap on a member has nothing new, though its row stays until it is known how
+// its transaction ended: a claim made by then would be freed while its messages are under way, and a
+// renewal would let it go on with partitions that are to be another one's.
+func TestReap_WhoseHasBegunClaimsAndRenewsNothing(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		const firstSlot = 1 << 48
+		b.Insert("a", "b")
+		m := b.Join("one", time.Minute, 100)
+		rows := m.Look(10)
+		require.Len(t, rows, 2)
+		q := m.Next(rows[0])
+		q.N += firstSlot
+		c, err := b.Claim(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, c.Rows, 1)
+		b.Expire()
+		reaped, err := b.Reap(t.Context(), m.ID, false)
+		require.NoError(t, err)
+		require.False(t, reaped.Done)
+		require.Len(t, reaped.Undecided, 1)
+
+		c, err = b.Claim(t.Context(), m.Next(rows[1]))
+		require.NoError(t, err)
+		require.False(t, c.Alive)
+		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_claims"))
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, renewed)
+		again, err := b.Reap(t.Context(), m.ID, false)
+		require.NoError(t, err)
+		require.Equal(t, reaped, again, "its lease is over, as it was")
+		reaped, err = b.Finish(t.Context(), m.ID)
+		require.NoError(t, err)
+		require.Equal(t, relay.Reaped{Parts: outboxdbtest.Partitions, Rows: 1, Done: true}, reaped)
+	})
+}
+
 // O14: a reap touches what was in hand, whatever waits.
 func TestReap_O14_TouchesOnlyWhatWasInHand(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {

@@ -45,3 +45,22 @@ func TestChange_ManyRowsInBatchesWithOneRecord(t *testing.T) {
 		require.JSONEq(t, `{"target": "default", "rate": 1, "limit": 1099}`, string(actions[0].Filter))
 	})
 }
+
+// The filter is asked again under the locks: what somebody has put back since the look has other
+// attempts to come, and isn't given up as one that failed, though its status would allow it.
+func TestChange_AsksTheFilterAgainUnderTheLocks(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		const n = 1001 // the last is in a batch of its own
+		b.Insert(outboxdbtest.Numbered("key", n)...)
+		b.Exec("UPDATE outbox_queue SET attempts = 1, due_at = '2026-01-02T03:04:05.000Z'") // each has failed once
+		give := outbox.Change{Verb: outbox.VerbAbandon, Progress: func(outbox.ChangeResult) {
+			if mustFind(t, b, n).Status == outbox.Failed {
+				require.EqualValues(t, 1, change(t, b, outbox.Filter{Seqs: []int64{n}}, outbox.Change{Verb: outbox.VerbRetry}).Changed)
+			}
+		}}
+		r := change(t, b, outbox.Filter{Statuses: []outbox.Status{outbox.Failed}}, give)
+		require.EqualValues(t, n-1, r.Changed)
+		require.Equal(t, map[outbox.Status]int64{outbox.Pending: 1}, r.Refused)
+		require.Equal(t, outbox.Pending, mustFind(t, b, n).Status)
+	})
+}
