@@ -331,6 +331,23 @@ func TestRead_FollowsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
+// What is to be read may end behind the last event: a reader that doesn't follow waits for nothing
+// that comes.
+func TestRead_EndsWithWhatIsThereThoughMoreIsAskedFor(t *testing.T) {
+	each(t, func(t *testing.T, p uow.Provider) {
+		w := openWorld(t, p)
+		require.NoError(t, w.books.Save(t.Context(), newBook("a")))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var got []string
+		for e, err := range history.Read(ctx, w.units, history.Range{Until: 1_000_000}) {
+			require.NoError(t, err)
+			got = append(got, e.AggregateID)
+		}
+		require.Equal(t, []string{"a"}, got)
+	})
+}
+
 func TestRead_EndsWhereItsLoopEnds(t *testing.T) {
 	each(t, func(t *testing.T, p uow.Provider) {
 		w := openWorld(t, p)

@@ -68,6 +68,7 @@ func TestBatch_HasTheEffectOfItsEventsInOrder(t *testing.T) {
 		key := func(n int) []any { return []any{n % keys, fmt.Sprint("?k'", n%3)} }
 		row := func(n int) Row { return Row{n % keys, fmt.Sprint("?k'", n%3), n, ""} }
 		run := func(name string, batch int) []Row {
+			var missed atomic.Bool
 			tables := map[string]string{"name": "t_" + name, "more": "u_" + name}
 			table := projection.NewTable[Row](tables["name"])
 			p := projection.Projection{
@@ -87,6 +88,7 @@ func TestBatch_HasTheEffectOfItsEventsInOrder(t *testing.T) {
 					case 1, 2:
 						err := table.Change(ctx, key(n/7), func(r *Row) { r.N, r.S = r.N*2, r.S+"c" })
 						if missing, ok := errors.AsType[*projection.MissingRowError](err); ok {
+							missed.Store(true)
 							return table.Put(ctx, Row{A: missing.Key.([]any)[0].(int), B: missing.Key.([]any)[1].(string), N: -1})
 						}
 						return err
@@ -100,9 +102,10 @@ func TestBatch_HasTheEffectOfItsEventsInOrder(t *testing.T) {
 			}
 			w.run(t, p)
 			w.wait(t, name)
+			require.True(t, missed.Load(), "a change of a row that isn't there is an error")
 			return find(t, w, table, "a, b")
 		}
-		var events []any
+		events := []any{LoanMoved{"l1", "1"}} // a change, and there is no row
 		seed := uint32(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		for range 200 {

@@ -28,3 +28,21 @@ func TestSettle_HandingBackKeepsLosses(t *testing.T) {
 		require.Zero(t, m.Look(1)[0].Losses)
 	})
 }
+
+// A row at which the process panicked is counted though nothing else came of its claim: what is
+// never counted is tried for ever.
+func TestSettle_ALossAloneIsCounted(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Insert("a", "b")
+		m := b.Join("one", time.Minute, 100)
+		rows := m.ClaimAll()
+		w := m.Settlement()
+		w.Lost = []relay.RowRef{rows[0].Ref()}
+		require.True(t, m.Settle(w))
+		w = m.Settlement(m.Claim(m.Look(10)...)[1])
+		w.Lost = []relay.RowRef{rows[0].Ref()}
+		require.True(t, m.Settle(w), "beside one that is published")
+		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_queue"))
+		require.EqualValues(t, 2, b.Count("SELECT losses FROM outbox_queue WHERE seq = ?", rows[0].Seq))
+	})
+}

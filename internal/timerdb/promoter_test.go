@@ -127,6 +127,18 @@ func TestPromoter_FindsWhatOthersHaveSetWithinASecond(t *testing.T) {
 	})
 }
 
+// So it does while it knows of a later one only.
+func TestPromoter_FindsWhatOthersHaveSetBeforeTheTimerItKnows(t *testing.T) {
+	f := &table{}
+	f.due = []time.Time{time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)} // in an hour
+	promoting(t, f, func(t *testing.T, _ *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
+		f.pass(10 * time.Millisecond)
+		f.due = append([]time.Time{time.Now()}, f.due...)
+		f.pass(time.Second)
+		require.Equal(t, 1, f.sent)
+	})
+}
+
 func TestPromoter_IsWokenByAnEarlierTimerOnly(t *testing.T) {
 	f := &table{}
 	f.due = []time.Time{time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)} // in an hour
