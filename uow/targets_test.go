@@ -205,6 +205,26 @@ func TestJoining_S3_09_TheFlipIsSeenInTheTransaction(t *testing.T) {
 	})
 }
 
+// S3-09: what a unit has read while a target is joining holds for that unit alone. The next one
+// may be the first after the flip, and its rows for that target would be written by nobody.
+func TestJoining_S3_09_EveryUnitLooks(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		w.join(t)
+		for _, id := range []string{"before", "after"} {
+			a := newAccount(id)
+			a.Deposit(1)
+			w.saved(t, a)
+			w.live(t)
+		}
+		var targets []string
+		for _, r := range rows(t, w.db) {
+			targets = append(targets, r.AggregateID+" "+r.TargetBroker)
+		}
+		require.Equal(t, []string{"before default", "after default", "after partner"}, targets)
+	})
+}
+
 // A transaction that sees the past is run again.
 func TestJoining_RepeatableRead(t *testing.T) {
 	w := newWorld(t, openPostgres)
