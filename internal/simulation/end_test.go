@@ -68,8 +68,11 @@ func (w *world) deadTopic() {
 	}
 	w.hushed[dead], w.away[dead] = w.plan.hushed, !w.plan.hushed
 	live := func() (seqs []int64) {
+		stopped := map[string]bool{} // by a row that is never answered
 		for _, seq := range unheld(w.store.State()) {
-			if w.rows[seq].topic != dead {
+			r := w.rows[seq]
+			stopped[r.key] = stopped[r.key] || r.poison != ""
+			if r.topic != dead && !stopped[r.key] {
 				seqs = append(seqs, seq)
 			}
 		}

@@ -141,9 +141,11 @@ func (m *machine) busy(member relay.MemberID, part int) bool {
 	return false
 }
 
-// end is endmember of the model: tokens go, with a loss for what is queued of them.
+// end is endmember of the model: tokens go, with a loss for what is queued of them, one for
+// each row.
 func (m *machine) end(member relay.MemberID) {
 	delete(m.members, member)
+	lost := map[int64]bool{}
 	for t, seqs := range m.tokens {
 		if t.member != member {
 			continue
@@ -151,7 +153,8 @@ func (m *machine) end(member relay.MemberID) {
 		delete(m.tokens, t)
 		m.late[t] = seqs
 		for _, seq := range seqs {
-			if at := m.rows[seq].at; at == queued || at == held {
+			if at := m.rows[seq].at; !lost[seq] && (at == queued || at == held) {
+				lost[seq] = true
 				m.set(seq, func(r *modelRow) { r.losses++ })
 			}
 		}

@@ -188,7 +188,9 @@ func (c *conforming) reap() {
 	c.insert("a", "a", "b")
 	alive, short := c.join(time.Minute, 4), c.join(200*time.Millisecond, 4)
 	rows := c.rows()
+	// A claim that isn't answered is made again, and its token may be there all the same.
 	require.Len(c, c.claims(short, 1, rows[:1]).Rows, 1)
+	require.Len(c, c.claims(short, 2, rows[:1]).Rows, 1)
 	r, err := c.db.Reap(c.Context(), alive, false)
 	c.ok(err)
 	require.False(c, r.Done, "it lives")
@@ -197,7 +199,7 @@ func (c *conforming) reap() {
 	c.ok(err)
 	require.Equal(c, relay.Reaped{Parts: 4, Rows: 1, Done: true}, r)
 	after := c.rows()
-	require.Equal(c, rows[0].Losses+1, after[0].Losses)
+	require.Equal(c, rows[0].Losses+1, after[0].Losses, "one, however many tokens have it")
 	require.Zero(c, after[1].Losses+after[2].Losses)
 	r, err = c.db.Reap(c.Context(), alive, true)
 	c.ok(err)

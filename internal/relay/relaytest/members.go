@@ -141,13 +141,15 @@ func (s *Store) Leave(ctx context.Context, members []relay.MemberID) error {
 // its partitions are free. which tokens it knows of.
 func (s *Store) end(m relay.MemberID, which func(n int64) bool) (r relay.Reaped) {
 	r.Done = true
+	lost := map[int64]bool{}
 	for t, rows := range s.tokens {
 		if t.member != m || !which(t.n) || s.without["KEEPTOKENS"] {
 			continue
 		}
 		delete(s.tokens, t)
 		for _, ref := range rows {
-			if q := s.queue[ref.Seq]; q != nil {
+			if q := s.queue[ref.Seq]; q != nil && !lost[ref.Seq] {
+				lost[ref.Seq] = true
 				q.Losses++
 				r.Rows++
 			}
