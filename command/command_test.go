@@ -173,6 +173,8 @@ func TestIfVersion_AnotherOneIsRefused(t *testing.T) {
 		require.ErrorAs(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(7)), &wrong)
 		require.EqualError(t, wrong, `repository: Loan "l1" has version 1 and not 7: load it again`)
 		require.NoError(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(1)))
+		require.ErrorAs(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(1)), &wrong, "somebody else was first")
+		require.EqualError(t, wrong, `repository: Loan "l1" has version 2 and not 1: load it again`)
 		require.ErrorContains(t, w.lib.Do(t.Context(), CountLoan{"l1"}, command.IfVersion(-1)), "versions start at 1")
 		require.ErrorContains(t, w.send(CountLoan{"l1"}, command.IfVersion(1)), "is of no use to Send")
 	})
