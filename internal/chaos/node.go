@@ -214,7 +214,7 @@ type did struct {
 // fault is a message's own, so none uses up its attempts, however long a disk is full.
 func (n *node) effects() subscription.Stream {
 	return subscription.Stream{
-		Name: effectsName, Category: "faults::account", Backoff: 50 * time.Millisecond, MaxAttempts: 1000,
+		Name: effectsName, Category: "faults::account", Backoff: 50 * time.Millisecond,
 		Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e Moved) error {
 			of, _ := domain.MetadataFrom(ctx)
 			unit, err := uow.From(ctx)

@@ -48,7 +48,8 @@ export function chart({ signal: name, title, format, whole }, ended) {
       width: Math.max(place.clientWidth, 200), height: 130,
       legend: { show: false },
       cursor: { sync: { key: 'waybill' }, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1)] } },
+      // The first sample alone has no width, and every tick its time.
+      scales: { x: { range: (_, min, max) => [Math.min(min, max - 60), max] }, y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1)] } },
       axes: [{ ...axis, size: 26, space: 80, values: clocks }, { ...axis, size: 54, space: 28, incrs: whole && increments, values: (_, values) => values.map((v) => (v === 0 ? '0' : format(v))) }],
       series: [
         {},
