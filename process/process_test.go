@@ -162,6 +162,7 @@ func TestProcess_S0_21_AMessageWithoutIdentityIsParked(t *testing.T) {
 		w.until(func() bool {
 			return w.count("SELECT count(*) FROM dead_letters WHERE status = 'early' AND key_id = 'l1'") == 1
 		}, "they hold nobody")
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 2 }, "they are parked")
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND error LIKE '%which lending it concerns: its identity is empty%'"))
 		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND error LIKE '%has 300 bytes: at most 255%'"))
 	})
