@@ -197,8 +197,7 @@ var _ uow.Provider = (*provider)(nil)
 
 // check opens the file for the first time.
 func (p *provider) check(ctx context.Context, path string) error {
-	var mode string
-	err := p.db.NewRaw("PRAGMA journal_mode").Scan(ctx, &mode)
+	mode, err := p.mode(ctx)
 	if err == nil {
 		// WAL mode is refused quietly; what the reader needs shows on its first read.
 		_, err = p.reader.ExecContext(ctx, "SELECT count(*) FROM sqlite_master")
@@ -214,6 +213,22 @@ func (p *provider) check(ctx context.Context, path string) error {
 		return fmt.Errorf("%s can't be opened for writing; the process needs the right to write the file and its directory: %w", path, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
+}
+
+// mode is the file's, which is WAL from now on. If others open a new file at the same time,
+// SQLite refuses to change its mode without waiting for them.
+func (p *provider) mode(ctx context.Context) (mode string, err error) {
+	for begin := time.Now(); ; {
+		err = p.db.NewRaw("PRAGMA journal_mode").Scan(ctx, &mode)
+		if !is(err, codeBusy) || time.Since(begin) > busyTimeout {
+			return mode, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return mode, err
+		}
+	}
 }
 
 func (p *provider) Name() string         { return p.name }
