@@ -116,9 +116,9 @@ func overload(lasts time.Duration) work {
 	}
 }
 
-// afterOutageMetrics: what is published per second from the moment on at which the
-// broker answers again, until nothing waits; when the first of it is; and how many
-// rows had been in calls that nobody answered.
+// afterOutageMetrics: what is published per second from the first answer on, until
+// nothing waits; when that is, from the moment on at which the broker answers again; and
+// how many rows had been in calls that nobody answered.
 var afterOutageMetrics = []string{"rate", "first after s", "unanswered rows"}
 
 // silent takes calls and, as long as it is, answers none.
@@ -174,6 +174,8 @@ func afterOutage(mute bool) work {
 			return nil, fmt.Errorf("%w, %d rows had been in unanswered calls", err, len(s.rows))
 		}
 		first, _ := s.after(began)
+		// What the lane waits for until it tries again is not what the backlog takes.
+		took -= first.Sub(began)
 		return map[string]float64{
 			"rate": float64(d.events) / took.Seconds(), "first after s": first.Sub(began).Seconds(), "unanswered rows": float64(len(s.rows)),
 		}, w.arrived(ctx, filled)
