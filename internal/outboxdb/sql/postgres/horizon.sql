@@ -1,5 +1,5 @@
--- Not the highest of the table: rows that were removed while somebody's old snapshot may
--- see them are still in its index, and would be passed one by one each time.
+-- Not the highest of the table: rows that were removed since somebody took a snapshot which is
+-- still open are in its index, and would be passed one by one each time.
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM outbox_messages_seq_seq;
 -- Afterwards: who has drawn a lower number by then and isn't here has committed, and is seen.
 SELECT virtualtransaction FROM pg_locks
