@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"math"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 type decoder struct {
 	file string
 	errs []error
+	vars *variables
 	// where says which line or variable a path's value was read from.
 	where map[string]string
 }
@@ -99,7 +99,7 @@ func (d *decoder) structure(n *yaml.Node, into reflect.Value, path, variable str
 			continue
 		}
 		v, from := nodes[k.name], variable
-		if value, name, ok := override(p); ok && from == "" && k.typ != reflect.TypeFor[[]entry]() {
+		if value, name, ok := d.vars.override(p); ok && from == "" && k.typ != reflect.TypeFor[[]entry]() {
 			v, from = d.fromVariable(value, name, p, k.typ), name
 		}
 		if v != nil {
@@ -267,23 +267,6 @@ func (d *decoder) entries(n *yaml.Node, into reflect.Value, path, variable strin
 		list = append(list, entry{k.Value, v})
 	}
 	into.Set(reflect.ValueOf(list))
-}
-
-// override looks for the variable that stands for a path:
-// WAYBILL_OUTBOX_RETRY_BASE_DELAY for outbox.retry.base_delay.
-func override(path string) (value, name string, ok bool) {
-	name = variable(path)
-	value, ok = os.LookupEnv(name)
-	return value, name, ok
-}
-
-func variable(path string) string {
-	return "WAYBILL_" + strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, strings.ToUpper(path))
 }
 
 // fromVariable makes a node of a variable's value: text as it is, a list from

@@ -39,6 +39,7 @@ type File struct {
 	name      string // of the file, for errors
 	providers []provider
 	brokers   []brokerEntry
+	vars      *variables
 }
 
 type provider struct {
@@ -140,7 +141,7 @@ func Parse(path string) (*File, error) {
 	if left := maxNodes; !bounded(&root, &left) {
 		return nil, fmt.Errorf("config: %s: its aliases make more than %d values of it, or refer to themselves: write them out", name, maxNodes)
 	}
-	d := &decoder{file: name, where: map[string]string{}}
+	d := &decoder{file: name, vars: &variables{asked: map[string]bool{}}, where: map[string]string{}}
 	var doc document
 	if len(root.Content) > 0 {
 		d.structure(root.Content[0], value(&doc), "", "")
@@ -177,6 +178,7 @@ func (d *decoder) convert(doc document) *File {
 	o := doc.Outbox
 	f := &File{
 		name:            d.file,
+		vars:            d.vars,
 		Domain:          doc.Domain,
 		History:         doc.History,
 		Broker:          cmp.Or(o.Broker, "default"),
@@ -306,7 +308,7 @@ func (d *decoder) head(e entry, path string, into any) settings {
 		others = append(others, e.node.Content[i].Value)
 	}
 	d.structure(e.node, value(into), path, "", others...)
-	return settings{file: d.file, path: path, node: e.node, generic: generic}
+	return settings{file: d.file, path: path, node: e.node, generic: generic, vars: d.vars}
 }
 
 func (d *decoder) external(f *File, list []external) {

@@ -82,6 +82,9 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
+	if withBrokers { // else the brokers' keys weren't asked for
+		f.warnOfVariables(k.Logger)
+	}
 	s.Engine = engine.Config{Units: []*uow.Manager{s.Units}, Brokers: brokers, Outbox: f.Outbox, DeadLetters: f.DeadLetters, Server: f.Server, Logger: k.Logger}
 	return s, nil
 }

@@ -21,6 +21,7 @@ type settings struct {
 	file, path string
 	node       *yaml.Node
 	generic    []string // keys that are not the adapter's
+	vars       *variables
 	logger     *slog.Logger
 }
 
@@ -40,7 +41,7 @@ func (s settings) Decode(into any) error {
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
 		return fmt.Errorf("config: %s: settings go into a pointer to a struct, not into %T", s.path, into)
 	}
-	d := &decoder{file: s.file, where: map[string]string{}}
+	d := &decoder{file: s.file, vars: s.vars, where: map[string]string{}}
 	d.structure(s.node, v.Elem(), s.path, "", s.generic...)
 	return errors.Join(d.errs...)
 }

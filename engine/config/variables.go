@@ -1,0 +1,75 @@
+package config
+
+import (
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// variables are the environment's, and remember which of them keys were looked up in. Safe
+// for concurrent use, as adapters are opened together.
+type variables struct {
+	mu    sync.Mutex
+	asked map[string]bool
+}
+
+// override looks for the variable that stands for a path:
+// WAYBILL_OUTBOX_RETRY_BASE_DELAY for outbox.retry.base_delay.
+func (v *variables) override(path string) (value, name string, ok bool) {
+	name = variable(path)
+	v.mu.Lock()
+	v.asked[name] = true
+	v.mu.Unlock()
+	value, ok = os.LookupEnv(name)
+	return value, name, ok
+}
+
+func variable(path string) string {
+	return "WAYBILL_" + strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(path))
+}
+
+// warnOfVariables logs which variables set nothing, though they are in a section of the file
+// or almost named as a key. They are no mistake: several services may share an environment.
+func (f *File) warnOfVariables(logger *slog.Logger) {
+	if logger == nil {
+		logger = slog.Default()
+	}
+	f.vars.mu.Lock()
+	defer f.vars.mu.Unlock()
+	known := f.vars.asked
+	for _, b := range f.brokers { // one that shares another's connection wasn't opened
+		if b.shares == "" {
+			continue
+		}
+		first, own := variable("brokers."+b.shares)+"_", variable("brokers."+b.name)+"_"
+		for name := range known {
+			if key, ok := strings.CutPrefix(name, first); ok {
+				known[own+key] = true
+			}
+		}
+	}
+	sections := []string{variable("providers."), variable("brokers."), variable("outbox."), variable("subscriptions."), variable("server.")}
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if known[name] || !strings.HasPrefix(name, variable("")) {
+			continue
+		}
+		closest, distance := "", len(name)
+		for k := range known {
+			if n := edits(name, k); n < distance || n == distance && k < closest {
+				closest, distance = k, n
+			}
+		}
+		if distance > 2 && !slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, s) }) {
+			continue // another program's
+		}
+		logger.Warn("an environment variable sets nothing, as no key of the configuration has its name: correct or remove it", "variable", name, "closest", closest)
+	}
+}
