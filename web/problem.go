@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"regexp"
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
@@ -29,6 +30,7 @@ const retryAfter = "1"
 //	503  *uow.CommitUnknownError, a database that is away; with Retry-After
 //	504  *command.ExpiredError
 //
+// The text is the error's, without the names of this module's packages that it begins with.
 // What is left is 500 without the text, which is logged with the correlation id.
 func (api API) Problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := api.status(err)
@@ -41,8 +43,11 @@ func (api API) Problem(w http.ResponseWriter, r *http.Request, err error) {
 		problem(w, status, "")
 		return
 	}
-	problem(w, status, err.Error())
+	problem(w, status, ours.ReplaceAllString(err.Error(), "$1"))
 }
+
+// ours are the names of packages that errors begin with: they tell a client nothing.
+var ours = regexp.MustCompile(`(^|: )(?:(?:uow|repository|outbox|command|domain): )+`)
 
 func (api API) status(err error) int {
 	for own, status := range api.Errors {

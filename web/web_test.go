@@ -132,6 +132,7 @@ func (s *service) problem(w *httptest.ResponseRecorder, status int, detail strin
 	require.Equal(s.t, status, p.Status)
 	require.Equal(s.t, http.StatusText(status), p.Title)
 	require.Contains(s.t, p.Detail, detail)
+	require.NotRegexp(s.t, "(uow|repository|command|outbox|domain): ", p.Detail, "a client knows no packages")
 }
 
 func TestCommand_IsDoneWithTheOriginOfItsRequest(t *testing.T) {
@@ -221,6 +222,7 @@ func TestProblem_StatusOfEachError(t *testing.T) {
 		require.Equal(t, c.status, w.Code, "%v", c.err)
 		require.Equal(t, c.status == 503, w.Header().Get("Retry-After") != "")
 		require.NotContains(t, w.Body.String(), "secret")
+		require.NotRegexp(t, "(uow|repository|command|outbox): ", w.Body.String(), "a client knows no packages")
 	}
 	require.Equal(t, 3, strings.Count(logs.String(), "a request failed"))
 	require.Contains(t, logs.String(), "secret")

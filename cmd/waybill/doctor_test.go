@@ -53,7 +53,7 @@ func TestDoctor_PostgreSQL(t *testing.T) {
 	dsn := server(t)
 	r := waybill(t, "--dsn", dsn, "doctor")
 	require.Equal(t, exitFailed, r.code)
-	require.Contains(t, r.stdout, "critical  schema, feature outbox: its tables are missing.\n            Remedy: run `waybill migrate`")
+	require.Contains(t, r.stdout, "critical  schema, tables: none of Waybill's is there, unless the services use another database or schema.\n            Remedy: run `waybill migrate`")
 	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
 	r = waybill(t, "--dsn", dsn, "doctor", "--json")
 	for _, check := range []string{"connection", "schema", "objects", "clock", "settings", "checkpoints", "vacuum", "transactions", "connections", "pooler", "lanes", "retention"} {

@@ -164,11 +164,10 @@ func TestSchema_NoTables(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
 		t.Run(name, func(t *testing.T) {
 			wrong := (&patient{open(t), usual}).examine(t)
-			require.Len(t, wrong, len(rights.Features()), "%+v", wrong)
-			for _, f := range wrong {
-				require.Equal(t, "schema", f.Check)
-				require.Contains(t, f.What, "missing")
-			}
+			require.Len(t, wrong, 1, "one sentence for all features: %+v", wrong)
+			require.Equal(t, "schema", wrong[0].Check)
+			require.Contains(t, wrong[0].What, "none of Waybill's is there")
+			require.Contains(t, wrong[0].Remedy, "waybill migrate")
 		})
 	}
 }

@@ -18,18 +18,21 @@ import (
 	"github.com/waybill-go/waybill/internal/rights"
 )
 
+const toMigrate = "run `waybill migrate`, or what `waybill migrate --print` writes"
+
 // schema holds the version of every feature to this build's.
 func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
-	var fine []string
+	var fine, missing []string
 	for _, s := range rights.Features() {
 		err := s.Check(ctx, db)
 		wrong, ok := errors.AsType[*migrate.SchemaError](err)
 		switch {
 		case ok && wrong.Have > wrong.Need:
 			e.add(Critical, "feature "+s.Feature, fmt.Sprintf("its tables are at version %d, and this build knows only %d", wrong.Have, wrong.Need), "use a newer build of waybill, and of the programs that are refused")
+		case ok && wrong.Have == 0:
+			missing = append(missing, s.Feature)
 		case ok:
-			e.add(Critical, "feature "+s.Feature, cmp.Or(map[bool]string{true: "its tables are missing"}[wrong.Have == 0],
-				fmt.Sprintf("its tables are at version %d, and this build needs %d", wrong.Have, wrong.Need)), "run `waybill migrate`, or what `waybill migrate --print` writes")
+			e.add(Critical, "feature "+s.Feature, fmt.Sprintf("its tables are at version %d, and this build needs %d", wrong.Have, wrong.Need), toMigrate)
 		case err != nil:
 			return "", err
 		default:
@@ -40,6 +43,13 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 			}
 			fine = append(fine, fmt.Sprintf("%s %d", s.Feature, len(steps)))
 		}
+	}
+	if len(missing) == len(rights.Features()) {
+		e.add(Critical, "tables", "none of Waybill's is there, unless the services use another database or schema", toMigrate)
+		missing = nil
+	}
+	for _, feature := range missing {
+		e.add(Critical, "feature "+feature, "its tables are missing", toMigrate)
 	}
 	if e.current["outbox"] {
 		if _, err := outboxdb.Partitions(ctx, db); err != nil {
