@@ -57,7 +57,7 @@ func (r *Relay) housekeeping(ctx context.Context) {
 			r.log.Info("the outbox is cleaned up again", "provider", r.cfg.Provider)
 			failing = false
 		}
-		for _, l := range r.lanes {
+		for _, l := range r.each {
 			l.database.Note(ctx, cleaningUp, err)
 		}
 		next := keep.Every

@@ -212,7 +212,7 @@ func (k *keeper) run(hard context.Context, finished <-chan struct{}) {
 func (k *keeper) turn(hard context.Context) (ok bool) {
 	defer func() {
 		if v := recover(); v != nil {
-			for _, l := range k.r.lanes {
+			for _, l := range k.r.each {
 				l.crashed("keeping its membership", v)
 			}
 		}
@@ -226,7 +226,7 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 	if err == nil {
 		err = k.join(ctx, hard)
 	}
-	for _, l := range k.r.lanes {
+	for _, l := range k.r.each {
 		l.database.Note(hard, keeping, err)
 	}
 	return err == nil
@@ -244,7 +244,7 @@ func (k *keeper) here(ctx context.Context) error {
 	other := is != "" && k.is != "" && is != k.is
 	k.is = cmp.Or(is, k.is)
 	if moved || other {
-		for _, l := range k.r.lanes {
+		for _, l := range k.r.each {
 			if life := l.member.life(); life != nil {
 				l.member.ended(life.id)
 			}
@@ -267,7 +267,7 @@ func (k *keeper) renew(ctx context.Context) error {
 	asked := map[MemberID]asking{}
 	lanes := map[MemberID]*lane{}
 	var renewals []Renewal
-	for _, l := range k.r.lanes {
+	for _, l := range k.r.each {
 		a, ok := l.member.ask(begin)
 		if !ok {
 			continue
@@ -299,9 +299,9 @@ func (k *keeper) renew(ctx context.Context) error {
 // it goes at once, lest its partitions wait for the end of the lease. With transactions they do.
 func (k *keeper) bury(ctx context.Context, lanes map[MemberID]*lane) {
 	var gone []MemberID
-	for id, l := range lanes {
-		l.lost(id)
-		if !l.exact {
+	for _, id := range slices.Sorted(maps.Keys(lanes)) {
+		l := lanes[id]
+		if l.lost(id); !l.exact {
 			gone = append(gone, id)
 		}
 	}
@@ -320,7 +320,7 @@ func (k *keeper) join(ctx, hard context.Context) error {
 	}
 	var lanes []*lane
 	var ids []LaneID
-	for _, l := range k.r.lanes {
+	for _, l := range k.r.each {
 		if l.member.life() == nil {
 			lanes, ids = append(lanes, l), append(ids, l.id)
 		}

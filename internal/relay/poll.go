@@ -73,7 +73,7 @@ func (r *Relay) await(interval time.Duration) bool {
 
 // sawDeath says that a member that was seen by the last poll has died on this host.
 func (r *Relay) sawDeath() bool {
-	for _, l := range r.lanes {
+	for _, l := range r.each {
 		if v := l.view.Load(); v != nil {
 			for _, m := range v.others {
 				if r.host.State(m.Name) == liveness.Dead {
@@ -89,22 +89,21 @@ func (r *Relay) sawDeath() bool {
 func (r *Relay) find(hard context.Context) (found bool) {
 	defer func() {
 		if v := recover(); v != nil {
-			for _, l := range r.lanes {
+			for _, l := range r.each {
 				l.crashed("polling", v)
 			}
 		}
 	}()
-	ids := make([]LaneID, len(r.cfg.Lanes))
-	for i, l := range r.cfg.Lanes {
-		ids[i] = r.lanes[l.Target].id
+	ids := make([]LaneID, len(r.each))
+	for i, l := range r.each {
+		ids[i] = l.id
 	}
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
 	polled, err := r.cfg.Store.Poll(ctx, ids)
-	for i, l := range r.cfg.Lanes {
-		lane := r.lanes[l.Target]
-		lane.database.Note(hard, watching, err)
-		if err == nil && lane.polled(ctx, polled, polled.Lanes[i]) {
+	for i, l := range r.each {
+		l.database.Note(hard, watching, err)
+		if err == nil && l.polled(ctx, polled, polled.Lanes[i]) {
 			found = true
 		}
 	}

@@ -68,7 +68,8 @@ type Relay struct {
 	gate   *Gate
 	random random
 	keeper *keeper
-	lanes  map[string]*lane
+	lanes  map[string]*lane // by target
+	each   []*lane          // in the order of the configuration
 
 	horizon atomic.Pointer[horizon] // a new one for each database
 	highest atomic.Int64            // seq that was seen
@@ -117,7 +118,8 @@ func New(cfg Config) (*Relay, error) {
 		case r.lanes[l.Target] != nil:
 			errs = append(errs, fmt.Errorf("lane %q is named twice", l.Target))
 		default:
-			r.lanes[l.Target] = newLane(r, l)
+			r.each = append(r.each, newLane(r, l))
+			r.lanes[l.Target] = r.each[len(r.each)-1]
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -139,8 +141,8 @@ func (r *Relay) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: relay %q can't start: %w", r.cfg.Provider, err)
 	}
-	for i, l := range r.cfg.Lanes {
-		r.lanes[l.Target].id, r.lanes[l.Target].partitions = ids[i], partitions
+	for i, l := range r.each {
+		l.id, l.partitions = ids[i], partitions
 	}
 	r.hard, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.started = true
@@ -150,7 +152,7 @@ func (r *Relay) Start(ctx context.Context) error {
 }
 
 func (r *Relay) targets() (targets []string) {
-	for _, l := range r.cfg.Lanes {
+	for _, l := range r.each {
 		targets = append(targets, l.Target)
 	}
 	return targets
@@ -160,7 +162,7 @@ func (r *Relay) targets() (targets []string) {
 // is out at a stop is still theirs.
 func (r *Relay) run() {
 	var lanes sync.WaitGroup
-	for _, l := range r.lanes {
+	for _, l := range r.each {
 		lanes.Go(func() { l.run(r.hard) })
 		if !l.External {
 			r.done.Go(func() { l.promise(r.hard) })
@@ -191,7 +193,7 @@ func (r *Relay) leave() {
 	defer cancel()
 	var members []MemberID
 	var errs []error
-	for _, l := range r.lanes {
+	for _, l := range r.each {
 		life := l.member.life()
 		switch {
 		case life == nil:
@@ -255,7 +257,7 @@ func (r *Relay) Wake(pokes []outbox.Poke) (elsewhere []outbox.Poke) {
 // Hint says that rows may have been committed anywhere: the next poll comes at
 // once. It never waits.
 func (r *Relay) Hint() {
-	for _, l := range r.lanes {
+	for _, l := range r.each {
 		l.unsure.Store(true)
 	}
 	r.hint()

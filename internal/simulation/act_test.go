@@ -3,6 +3,8 @@ package simulation
 import (
 	"fmt"
 	"strings"
+
+	"github.com/waybill-go/waybill/internal/relay"
 )
 
 // verb is what an act does.
@@ -47,11 +49,12 @@ var verbs = [...]string{
 	"start", "kill", "stop", "pass", "away", "hush", "back", "begin", "insert", "commit", "rollback", "skip", "retry", "hold",
 }
 
-// name is what an act is about: the n-th statement of its kind of a process, or a call of
-// the broker that begins with a row.
+// name is what an act is about: the n-th statement of its kind of a process, or of a lane of
+// it, or a call of the broker that begins with a row.
 type name struct {
 	proc int
 	kind string
+	lane relay.LaneID // 0: of none
 	n    int64
 }
 
@@ -68,6 +71,9 @@ func (a act) String() string {
 	}
 	if a.of.kind != "" {
 		text += " " + a.of.kind
+	}
+	if a.of.lane > 1 {
+		text += fmt.Sprintf(" of lane %d", a.of.lane)
 	}
 	return fmt.Sprintf("%s %d", text, a.of.n)
 }

@@ -82,7 +82,7 @@ func (w *world) calling(p *process, messages []broker.Message) *call {
 	for _, m := range messages {
 		c.seqs = append(c.seqs, w.seqOf[m.ID])
 	}
-	c.name = name{p.number, "publish", c.seqs[0]}
+	c.name = name{proc: p.number, kind: "publish", n: c.seqs[0]}
 	w.sendable(c)
 	mine := map[token]bool{}
 	for t, proc := range w.claimers {

@@ -183,7 +183,7 @@ func (w *world) insert(u *unit, at int) bool {
 	}
 	r.id, r.body = fmt.Sprintf("m%d", w.ids), fmt.Appendf(nil, `{"data":{"number":%d}}`, r.number)
 	seqs := u.tx.Insert(outbox.Row{
-		ID: r.id, MessageID: r.id, TargetBroker: target, Stream: key, StreamCategory: "simulation::account", Topic: "topic-" + strconv.Itoa(r.topic),
+		ID: r.id, MessageID: r.id, TargetBroker: w.plan.target(r.topic), Stream: key, StreamCategory: "simulation::account", Topic: "topic-" + strconv.Itoa(r.topic),
 		PartitionKey: key, MessageType: "Simulation.Moved.v1", AggregateType: "Account", AggregateID: key, AggregateVersion: r.number,
 		Payload: r.body, ContentType: "application/json", OccurredAt: w.plan.epoch, Priority: (w.ids * 7 % 10) / 9,
 	})

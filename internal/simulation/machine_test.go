@@ -26,6 +26,7 @@ const (
 
 type modelRow struct {
 	key              int64
+	lane             relay.LaneID
 	part             int
 	at               place
 	attempts, losses int
@@ -38,7 +39,7 @@ type modelRow struct {
 type machine struct {
 	members map[relay.MemberID]bool
 	last    relay.MemberID // fences
-	owners  []relay.MemberID
+	owners  map[relay.LaneID][]relay.MemberID
 	tokens  map[token][]int64
 	hand    map[token][]int64 // of a token, what may go: behind a row that waits nothing does
 	late    map[token][]int64 // that ended with their members: who has them in hand may not know
@@ -48,7 +49,7 @@ type machine struct {
 }
 
 func newMachine() *machine {
-	return &machine{late: map[token][]int64{}, members: map[relay.MemberID]bool{}, owners: make([]relay.MemberID, partitions), tokens: map[token][]int64{}, hand: map[token][]int64{}, rows: map[int64]modelRow{}}
+	return &machine{late: map[token][]int64{}, members: map[relay.MemberID]bool{}, owners: map[relay.LaneID][]relay.MemberID{1: make([]relay.MemberID, partitions), 2: make([]relay.MemberID, partitions)}, tokens: map[token][]int64{}, hand: map[token][]int64{}, rows: map[int64]modelRow{}}
 }
 
 // heard says that somebody has heard of a claim.
@@ -56,7 +57,7 @@ func (m *machine) heard(t token) bool { return !m.ghosts[t] }
 
 // committed has a row appear, as it is the queue's.
 func (m *machine) committed(q relaytest.Queued) {
-	m.rows[q.Seq] = modelRow{key: q.Key, part: q.Part, at: queued}
+	m.rows[q.Seq] = modelRow{key: q.Key, lane: q.Lane, part: q.Part, at: queued}
 }
 
 // set changes a row.
@@ -106,26 +107,27 @@ func (m *machine) join(s *statement, after relaytest.State) error {
 // move: a take is of free partitions and for a member that is there, a release of what is
 // its own and has nothing in hand.
 func (m *machine) move(s *statement, r take, after relaytest.State) error {
+	owners := m.owners[r.lane]
 	if s.kind == string(relaytest.Release) {
 		for _, part := range r.parts {
-			if m.owners[part] != r.member {
+			if owners[part] != r.member {
 				continue
 			}
 			if !s.ghost && m.busy(r.member, part) {
 				return fmt.Errorf("member %d releases partition %d, of which it has rows in hand", r.member, part)
 			}
-			m.owners[part] = 0
+			owners[part] = 0
 		}
 		return nil
 	}
-	for part, now := range after.Owners[1] {
-		if now == m.owners[part] {
+	for part, now := range after.Owners[r.lane] {
+		if now == owners[part] {
 			continue
 		}
-		if now != r.member || m.owners[part] != 0 || !m.members[r.member] {
-			return fmt.Errorf("partition %d goes from %d to %d by a take of %d", part, m.owners[part], now, r.member)
+		if now != r.member || owners[part] != 0 || !m.members[r.member] {
+			return fmt.Errorf("partition %d goes from %d to %d by a take of %d", part, owners[part], now, r.member)
 		}
-		m.owners[part] = now
+		owners[part] = now
 	}
 	return nil
 }
@@ -159,9 +161,11 @@ func (m *machine) end(member relay.MemberID) {
 			}
 		}
 	}
-	for part, owner := range m.owners {
-		if owner == member {
-			m.owners[part] = 0
+	for _, owners := range m.owners {
+		for part, owner := range owners {
+			if owner == member {
+				owners[part] = 0
+			}
 		}
 	}
 }
@@ -312,7 +316,7 @@ func (m *machine) same(after relaytest.State) error {
 	for seq, r := range m.rows {
 		q, queues := after.Queue[seq]
 		a, gaveUp := after.Abandoned[seq]
-		is := modelRow{key: r.key, part: r.part, at: gone, attempts: r.attempts, losses: r.losses}
+		is := modelRow{key: r.key, lane: r.lane, part: r.part, at: gone, attempts: r.attempts, losses: r.losses}
 		switch {
 		case queues && q.Held:
 			is.at, is.attempts, is.losses = held, q.Attempts, q.Losses
@@ -327,8 +331,10 @@ func (m *machine) same(after relaytest.State) error {
 			return fmt.Errorf("row %d is %+v, and in the model %+v", seq, is, r)
 		}
 	}
-	if now := after.Owners[1]; now != nil && !slices.Equal(now, m.owners) {
-		return fmt.Errorf("partitions belong to %v, and in the model to %v", now, m.owners)
+	for lane, now := range after.Owners {
+		if was := m.owners[lane]; !slices.Equal(now, was) {
+			return fmt.Errorf("partitions belong to %v, and in the model to %v", now, was)
+		}
 	}
 	if len(after.Tokens) != len(m.tokens) || len(after.Members) != len(m.members) {
 		return fmt.Errorf("there are %d claims of %v, and in the model %d of %v", len(after.Tokens), slices.Sorted(maps.Keys(after.Members)), len(m.tokens), slices.Sorted(maps.Keys(m.members)))

@@ -16,6 +16,7 @@ type plan struct {
 
 	acts      int // that are chosen by chance; then everything is there and comes to an end
 	processes int // at the begin
+	lanes     int // of each process
 	keys      int
 	rows      int // at most
 	kills     int // at most
@@ -39,7 +40,7 @@ type plan struct {
 func planOf(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 3))
 	p := plan{
-		seed: seed, acts: 60 + r.IntN(240), processes: 1 + r.IntN(3), keys: 1 + r.IntN(5), rows: 3 + r.IntN(14), kills: r.IntN(3),
+		seed: seed, acts: 60 + r.IntN(240), processes: 1 + r.IntN(3), lanes: 1, keys: 1 + r.IntN(5), rows: 3 + r.IntN(14), kills: r.IntN(3),
 		hold: r.IntN(4) == 0, prefix: r.IntN(4) != 0, calls: 1 + r.IntN(3), batch: 1 + r.IntN(6),
 		faults: []int{0, 3, 10, 25}[r.IntN(4)], slow: []int{2, 6, 15}[r.IntN(3)], verbs: []int{0, 0, 2, 6}[r.IntN(4)],
 	}
@@ -55,7 +56,10 @@ func planOf(seed uint64) plan {
 	case 1:
 		p.poison, p.poisons, p.keys = "mute", 1+r.IntN(2), 4+r.IntN(4)
 	}
-	if seed >= steered {
+	switch {
+	case seed >= twoLanes:
+		p.inLanes(r)
+	case seed >= steered:
 		p.steered(r)
 	}
 	return p
@@ -84,6 +88,23 @@ const (
 	// answered meanwhile.
 	cutting = "cutting"
 )
+
+// twoLanes is the first seed of schedules in which each process has a lane for each topic,
+// as there is a broker for each. In half of them a row kills whoever publishes it: it must
+// take nothing of the other lane with it.
+const twoLanes = 2_000_000_000
+
+func (p *plan) inLanes(r *rand.Rand) {
+	p.lanes, p.keys = topics, max(p.keys, 2)
+	if r.IntN(2) == 0 {
+		p.poison, p.poisons = "deadly", 1
+	}
+}
+
+// target is where rows of a topic go to.
+func (p plan) target(topic int) string { return p.targets()[(topic-1)%p.lanes] }
+
+func (p plan) targets() []string { return []string{"default", "other"}[:p.lanes] }
 
 func (p plan) outbox() outbox.Config {
 	c := outbox.Config{

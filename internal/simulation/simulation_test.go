@@ -68,10 +68,12 @@ func TestSimulation_Schedules(t *testing.T) {
 	if os.Getenv(shardVar) != "" {
 		begin := time.Now()
 		sum, seed, bad, failed := runAll(t, first, n)
-		if !failed && first+n < steered {
-			var rare total
-			rare, seed, bad, failed = runAll(t, steered+first/oneSteered, n/oneSteered)
-			sum.schedules += rare.schedules
+		for _, class := range []uint64{steered, twoLanes} {
+			if !failed && first+n < steered {
+				var rare total
+				rare, seed, bad, failed = runAll(t, class+first/oneSteered, n/oneSteered)
+				sum.schedules += rare.schedules
+			}
 		}
 		if failed {
 			fmt.Println(report(t, seed, bad))

@@ -37,11 +37,12 @@ type conn struct {
 	p *process
 }
 
-// ask sends a statement, and waits until the schedule has it answered.
-func ask[T any](ctx context.Context, c *conn, kind relaytest.Step, request any, do func() (T, error)) (none T, _ error) {
+// ask sends a statement of a lane, or with 0 of all, and waits until the schedule has it
+// answered.
+func ask[T any](ctx context.Context, c *conn, kind relaytest.Step, lane relay.LaneID, request any, do func() (T, error)) (none T, _ error) {
 	var answer T
 	var err error
-	s := &statement{name: name{proc: c.p.number, kind: string(kind)}, request: request, done: make(chan struct{})}
+	s := &statement{name: name{proc: c.p.number, kind: string(kind), lane: lane}, request: request, done: make(chan struct{})}
 	s.do = func() { answer, err = do() }
 	if !c.w.send(c.p, s) {
 		return none, errDead
@@ -73,8 +74,8 @@ func (w *world) send(p *process, s *statement) bool {
 	if p.killed {
 		return false
 	}
-	p.sent[s.kind]++
-	s.n = p.sent[s.kind]
+	p.sent[s.name]++
+	s.n = p.sent[s.name]
 	s.changes = slices.Contains(changing, s.kind)
 	w.statements = append(w.statements, s)
 	return true
@@ -114,7 +115,7 @@ func (w *world) waiting(ghosts bool) (all []*statement) {
 		}
 	}
 	slices.SortFunc(all, func(a, b *statement) int {
-		return cmp.Or(cmp.Compare(a.proc, b.proc), cmp.Compare(a.kind, b.kind), cmp.Compare(a.n, b.n))
+		return cmp.Or(cmp.Compare(a.proc, b.proc), cmp.Compare(a.kind, b.kind), cmp.Compare(a.lane, b.lane), cmp.Compare(a.n, b.n))
 	})
 	return all
 }
@@ -176,7 +177,7 @@ var (
 
 // Lanes implements [relay.Store].
 func (c *conn) Lanes(ctx context.Context, targets []string) ([]relay.LaneID, int, error) {
-	ids, err := ask(ctx, c, relaytest.Lanes, nil, func() ([]relay.LaneID, error) {
+	ids, err := ask(ctx, c, relaytest.Lanes, 0, nil, func() ([]relay.LaneID, error) {
 		ids, _, err := c.Store.Lanes(context.Background(), targets)
 		return ids, err
 	})
@@ -185,31 +186,32 @@ func (c *conn) Lanes(ctx context.Context, targets []string) ([]relay.LaneID, int
 
 // Join implements [relay.Store].
 func (c *conn) Join(ctx context.Context, _ string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
-	return ask(ctx, c, relaytest.Join, nil, func() ([]relay.MemberID, error) {
+	return ask(ctx, c, relaytest.Join, 0, nil, func() ([]relay.MemberID, error) {
 		return c.Store.Join(context.Background(), c.p.name(), lanes, lease)
 	})
 }
 
 // Renew implements [relay.Store].
 func (c *conn) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
-	return ask(ctx, c, relaytest.Renew, renewals, func() ([]relay.Renewed, error) { return c.Store.Renew(context.Background(), renewals, lease) })
+	return ask(ctx, c, relaytest.Renew, 0, renewals, func() ([]relay.Renewed, error) { return c.Store.Renew(context.Background(), renewals, lease) })
 }
 
 // take is what a member asks for.
 type take struct {
 	member relay.MemberID
+	lane   relay.LaneID
 	parts  []int // that it gives back
 	n      int
 }
 
 // Take implements [relay.Store].
 func (c *conn) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
-	return ask(ctx, c, relaytest.Take, take{member: m, n: n}, func() ([]int, error) { return c.Store.Take(context.Background(), m, lane, n) })
+	return ask(ctx, c, relaytest.Take, lane, take{member: m, lane: lane, n: n}, func() ([]int, error) { return c.Store.Take(context.Background(), m, lane, n) })
 }
 
 // Release implements [relay.Store].
 func (c *conn) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
-	_, err := ask(ctx, c, relaytest.Release, take{member: m, parts: parts}, func() (struct{}, error) {
+	_, err := ask(ctx, c, relaytest.Release, lane, take{member: m, lane: lane, parts: parts}, func() (struct{}, error) {
 		return struct{}{}, c.Store.Release(context.Background(), m, lane, parts)
 	})
 	return err
@@ -217,7 +219,7 @@ func (c *conn) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID,
 
 // Reap implements [relay.Store].
 func (c *conn) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Reaped, error) {
-	return ask(ctx, c, relaytest.Reap, m, func() (relay.Reaped, error) {
+	return ask(ctx, c, relaytest.Reap, 0, m, func() (relay.Reaped, error) {
 		if s := c.w.running; s.swept != nil {
 			return c.ReapSwept(m, s.swept), nil
 		}
@@ -227,28 +229,28 @@ func (c *conn) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Rea
 
 // Finish implements [relay.Store].
 func (c *conn) Finish(ctx context.Context, m relay.MemberID) (relay.Reaped, error) {
-	return ask(ctx, c, relaytest.Finish, m, func() (relay.Reaped, error) { return c.Store.Finish(context.Background(), m) })
+	return ask(ctx, c, relaytest.Finish, 0, m, func() (relay.Reaped, error) { return c.Store.Finish(context.Background(), m) })
 }
 
 // Leave implements [relay.Store].
 func (c *conn) Leave(ctx context.Context, members []relay.MemberID) error {
-	_, err := ask(ctx, c, relaytest.Leave, members, func() (struct{}, error) { return struct{}{}, c.Store.Leave(context.Background(), members) })
+	_, err := ask(ctx, c, relaytest.Leave, 0, members, func() (struct{}, error) { return struct{}{}, c.Store.Leave(context.Background(), members) })
 	return err
 }
 
 // Look implements [relay.Store].
 func (c *conn) Look(ctx context.Context, lane relay.LaneID, parts []relay.PartLow, limit int) ([]relay.QueueRow, error) {
-	return ask(ctx, c, relaytest.Look, parts, func() ([]relay.QueueRow, error) { return c.Store.Look(context.Background(), lane, parts, limit) })
+	return ask(ctx, c, relaytest.Look, lane, parts, func() ([]relay.QueueRow, error) { return c.Store.Look(context.Background(), lane, parts, limit) })
 }
 
 // First implements [relay.Store].
 func (c *conn) First(ctx context.Context, lane relay.LaneID, parts []relay.PartLow, limit int) ([]relay.QueueRow, error) {
-	return ask(ctx, c, relaytest.First, parts, func() ([]relay.QueueRow, error) { return c.Store.First(context.Background(), lane, parts, limit) })
+	return ask(ctx, c, relaytest.First, lane, parts, func() ([]relay.QueueRow, error) { return c.Store.First(context.Background(), lane, parts, limit) })
 }
 
 // Fetch implements [relay.Store].
 func (c *conn) Fetch(ctx context.Context, lane relay.LaneID, key, from int64, limit int) ([]relay.QueueRow, error) {
-	return ask(ctx, c, relaytest.Fetch, from, func() ([]relay.QueueRow, error) {
+	return ask(ctx, c, relaytest.Fetch, lane, from, func() ([]relay.QueueRow, error) {
 		return c.Store.Fetch(context.Background(), lane, key, from, limit)
 	})
 }
@@ -256,7 +258,7 @@ func (c *conn) Fetch(ctx context.Context, lane relay.LaneID, key, from int64, li
 // Due implements [relay.Store].
 func (c *conn) Due(ctx context.Context, lane relay.LaneID, parts []int, after relay.DueAt, limit int) ([]relay.DueRow, relay.DueAt, error) {
 	var next relay.DueAt
-	rows, err := ask(ctx, c, relaytest.Due, nil, func() (rows []relay.DueRow, err error) {
+	rows, err := ask(ctx, c, relaytest.Due, lane, nil, func() (rows []relay.DueRow, err error) {
 		rows, next, err = c.Store.Due(context.Background(), lane, parts, after, limit)
 		return rows, err
 	})
@@ -266,30 +268,30 @@ func (c *conn) Due(ctx context.Context, lane relay.LaneID, parts []int, after re
 // Claim implements [relay.Store].
 func (c *conn) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, error) {
 	r.Rows, r.Forget = slices.Clone(r.Rows), slices.Clone(r.Forget)
-	return ask(ctx, c, relaytest.Claim, r, func() (relay.Claim, error) { return c.Store.Claim(context.Background(), r) })
+	return ask(ctx, c, relaytest.Claim, r.Lane, r, func() (relay.Claim, error) { return c.Store.Claim(context.Background(), r) })
 }
 
 // Settle implements [relay.Store].
 func (c *conn) Settle(ctx context.Context, t relay.Settlement) (bool, error) {
-	return ask(ctx, c, relaytest.Settle, t, func() (bool, error) { return c.Store.Settle(context.Background(), t) })
+	return ask(ctx, c, relaytest.Settle, t.Lane, t, func() (bool, error) { return c.Store.Settle(context.Background(), t) })
 }
 
 // Poll implements [relay.Store].
 func (c *conn) Poll(ctx context.Context, lanes []relay.LaneID) (relay.Polled, error) {
-	return ask(ctx, c, relaytest.Poll, nil, func() (relay.Polled, error) { return c.Store.Poll(context.Background(), lanes) })
+	return ask(ctx, c, relaytest.Poll, 0, nil, func() (relay.Polled, error) { return c.Store.Poll(context.Background(), lanes) })
 }
 
 // Horizon implements [relay.Store].
 func (c *conn) Horizon(ctx context.Context) (relay.HorizonSample, error) {
-	return ask(ctx, c, relaytest.Horizon, nil, func() (relay.HorizonSample, error) { return c.Store.Horizon(context.Background()) })
+	return ask(ctx, c, relaytest.Horizon, 0, nil, func() (relay.HorizonSample, error) { return c.Store.Horizon(context.Background()) })
 }
 
 // TakeTurn implements [relay.Housekeeping].
 func (c *conn) TakeTurn(ctx context.Context, name string, every time.Duration) (bool, error) {
-	return ask(ctx, c, "turn", nil, func() (bool, error) { return c.Store.TakeTurn(context.Background(), name, every) })
+	return ask(ctx, c, "turn", 0, nil, func() (bool, error) { return c.Store.TakeTurn(context.Background(), name, every) })
 }
 
 // Purge implements [relay.Housekeeping].
 func (c *conn) Purge(ctx context.Context, r outbox.Retention) (outbox.Purged, error) {
-	return ask(ctx, c, "purge", nil, func() (outbox.Purged, error) { return c.Store.Purge(context.Background(), r) })
+	return ask(ctx, c, "purge", 0, nil, func() (outbox.Purged, error) { return c.Store.Purge(context.Background(), r) })
 }

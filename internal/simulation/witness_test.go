@@ -69,7 +69,7 @@ func (w *world) claimed(s *statement, of token, rows []relay.RowRef, before, aft
 		if s.ghost {
 			continue
 		}
-		if by := after.Owners[1][q.Part]; by != of.member {
+		if by := after.Owners[q.Lane][q.Part]; by != of.member {
 			w.theft("row %d: member %d claimed it, and its partition belongs to %d", ref.Seq, of.member, by)
 		}
 		for _, other := range before.Tokens {
@@ -116,13 +116,15 @@ func (w *world) ended(s *statement, of token, rows []relay.RowRef, before, after
 
 // owners sees that partitions changed hands.
 func (w *world) owners(before, after relaytest.State) {
-	for part, now := range after.Owners[1] {
-		was := before.Owners[1][part]
-		if was != now && was != 0 && now != 0 {
-			w.theft("partition %d: %d took it from %d", part, now, was)
-		}
-		if _, there := after.Members[now]; was != now && now != 0 && !there {
-			w.theft("partition %d: %d took it after its end", part, now)
+	for lane, owners := range after.Owners {
+		for part, now := range owners {
+			was := before.Owners[lane][part]
+			if was != now && was != 0 && now != 0 {
+				w.theft("partition %d: %d took it from %d", part, now, was)
+			}
+			if _, there := after.Members[now]; was != now && now != 0 && !there {
+				w.theft("partition %d: %d took it after its end", part, now)
+			}
 		}
 	}
 }

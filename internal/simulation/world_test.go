@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	target     = "default"
 	partitions = 3
 	topics     = 2
 	lease      = 3 * time.Second
@@ -51,7 +50,7 @@ type process struct {
 	relay    *relay.Relay
 	dead     chan struct{} // closed: it was killed
 	killed   bool
-	sent     map[string]int64 // statements, by kind
+	sent     map[name]int64 // statements, by what their names begin with
 	stopping bool
 	up       chan struct{} // closed: it has started, or was killed before
 	ended    chan struct{} // closed: its relay has stopped
@@ -124,6 +123,7 @@ func newWorld(t *testing.T, p plan, off []string) *world {
 	}
 	w.store.LeaveOut(off...)
 	w.store.Shuffle(w.chance.Perm)
+	_, _, _ = w.store.Lanes(t.Context(), p.targets()) // so that they have their numbers
 	if p.model || len(off) == 0 && os.Getenv(withoutVar) == "" {
 		w.machine = newMachine()
 	}
@@ -139,12 +139,14 @@ func (w *world) say(format string, args ...any) {
 
 // start starts a process.
 func (w *world) start() {
-	p := &process{number: len(w.procs) + 1, dead: make(chan struct{}), up: make(chan struct{}), ended: make(chan struct{}), sent: map[string]int64{}, last: map[int64]judgement{}}
+	p := &process{number: len(w.procs) + 1, dead: make(chan struct{}), up: make(chan struct{}), ended: make(chan struct{}), sent: map[name]int64{}, last: map[int64]judgement{}}
 	p.chance = rand.New(rand.NewPCG(w.plan.seed, 100+uint64(p.number)))
 	p.life, p.end = context.WithCancel(context.Background())
 	cfg := relay.Config{
-		Provider: "simulation", Store: &conn{Store: w.store.Connect(), w: w, p: p}, Lanes: []relay.Lane{{Target: target, Broker: &wire{w, p}}},
-		Outbox: w.plan.outbox(), Logger: slog.New(slog.DiscardHandler), Random: func() float64 { return w.random(p) },
+		Provider: "simulation", Store: &conn{Store: w.store.Connect(), w: w, p: p}, Outbox: w.plan.outbox(), Logger: slog.New(slog.DiscardHandler), Random: func() float64 { return w.random(p) },
+	}
+	for _, target := range w.plan.targets() {
+		cfg.Lanes = append(cfg.Lanes, relay.Lane{Target: target, Broker: &wire{w, p}})
 	}
 	var err error
 	if p.relay, err = relay.New(cfg); err != nil {

@@ -49,6 +49,7 @@ type Claims struct {
 type Queued struct {
 	relay.QueueRow
 
+	Lane     relay.LaneID
 	Attempts int
 	Held     bool
 	Due      time.Time
@@ -77,7 +78,7 @@ func (s *Store) State() State {
 	}
 	slices.SortFunc(state.Tokens, func(a, b Claims) int { return cmp.Or(cmp.Compare(a.Member, b.Member), cmp.Compare(a.N, b.N)) })
 	for seq, q := range s.queue {
-		state.Queue[seq] = Queued{q.QueueRow, q.attempts, q.held, q.due, q.class != ""}
+		state.Queue[seq] = Queued{q.QueueRow, q.lane, q.attempts, q.held, q.due, q.class != ""}
 	}
 	return state
 }
