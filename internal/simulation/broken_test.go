@@ -39,7 +39,13 @@ var without = map[string][]patch{
 	"SAMEPROBE":   {{"choose.go", "\tcase b1 != b2: // what", "\tcase off(\"SAMEPROBE\"):\n\tcase b1 != b2: // what"}},
 	"NOTOPIC":     {{"choose.go", "\tcase t.breakers.topicSilent(a.topic) != ", "\tcase !off(\"NOTOPIC\") && t.breakers.topicSilent(a.topic) != "}},
 	"SOLO":        {{"claims.go", "\tif c == nil || !c.alone {\n", "\tif c == nil || !c.alone || off(\"SOLO\") {\n"}},
-	"EARLY":       {{"quarantine.go", "return row.Losses >= crashLosses", "return row.Losses >= crashLosses || off(\"EARLY\") && row.Losses >= 3"}},
+	"OTHERSGO": {
+		{"claims.go", "\tgate := l.r.gate\n\tif c, leave", "\tgate := l.gate()\n\tif c, leave"},
+		{"claims.go", "\tgate, now := l.r.gate, time.Now()\n", "\tgate, now := l.gate(), time.Now()\n"},
+		{"claims.go", "\tgate := l.r.gate\n\twanted :=", "\tgate := l.gate()\n\twanted :="},
+		{"lane.go", "l.r.gate.opensAt()", "l.gate().opensAt()"},
+	},
+	"EARLY": {{"quarantine.go", "return row.Losses >= crashLosses", "return row.Losses >= crashLosses || off(\"EARLY\") && row.Losses >= 3"}},
 }
 
 // spoiling is what these patches need.
@@ -48,11 +54,23 @@ const spoiling = `package relay
 import (
 	"os"
 	"slices"
+	"sync"
 )
 
 var leftOut = os.Getenv("WAYBILL_WITHOUT")
 
 func off(rule string) bool { return leftOut == rule }
+
+var gates sync.Map // by lane
+
+// gate is the process's, or without OTHERSGO one of the lane.
+func (l *lane) gate() *Gate {
+	if !off("OTHERSGO") {
+		return l.r.gate
+	}
+	own, _ := gates.LoadOrStore(l, NewGate())
+	return own.(*Gate)
+}
 
 // spoilt leaves out what waits, and what is behind it, without a rest.
 func spoilt(rows []QueueRow) []QueueRow {

@@ -92,7 +92,7 @@ func (m *machine) join(s *statement, after relaytest.State) error {
 	if s.kind != string(relaytest.Join) {
 		return nil
 	}
-	for id := range after.Members {
+	for _, id := range slices.Sorted(maps.Keys(after.Members)) {
 		if m.members[id] {
 			continue
 		}
