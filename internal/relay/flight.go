@@ -127,7 +127,7 @@ func (f *flight) judge(errs map[int]error) outcome {
 	}
 	now := time.Now()
 	l.mu.Lock()
-	o := f.track.judge(now, verdict{retry: cfg.Retry, hold: cfg.OnAbandoned == outbox.Hold, random: l.r.random}, f.c, f.rows, errs)
+	o := f.track.judge(now, verdict{retry: cfg.Retry, hold: cfg.OnAbandoned == outbox.Hold, random: l.random}, f.c, f.rows, errs)
 	open := l.breakers.lane.open()
 	if o.first != nil {
 		l.failed(o.first) // before anybody sees a breaker that it opened

@@ -35,6 +35,7 @@ type lane struct {
 	meters
 
 	r          *Relay
+	random     random
 	id         LaneID
 	name       string
 	log        *slog.Logger
@@ -85,7 +86,11 @@ type lane struct {
 }
 
 func newLane(r *Relay, cfg Lane) *lane {
-	l := &lane{Lane: cfg, r: r, wake: newWake(), breakers: newBreakers(r.random), names: map[int64]string{}, told: map[int64]string{}}
+	l := &lane{Lane: cfg, r: r, random: r.random, wake: newWake(), names: map[int64]string{}, told: map[int64]string{}}
+	if cfg.Random != nil {
+		l.random = cfg.Random
+	}
+	l.breakers = newBreakers(l.random)
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
 	l.most = mostInHand(r.cfg.Outbox)
@@ -157,7 +162,7 @@ func (l *lane) work(hard context.Context) (crash error) {
 		l.claimed = 0
 		switch {
 		case err != nil:
-			l.r.sleep(l.r.pauseAfter(err))
+			l.r.sleep(l.pauseAfter(err))
 			l.wake.everywhere()
 		case !again:
 			l.rest()
@@ -193,12 +198,12 @@ func (l *lane) keepsUp() bool {
 
 // pauseAfter is when to ask the database again that has refused something: soon, unless
 // somebody has to do something about it first.
-func (r *Relay) pauseAfter(err error) time.Duration {
+func (l *lane) pauseAfter(err error) time.Duration {
 	pause := retryFirst
 	if dberr.Lasts(dberr.CodeOf(err)) {
 		pause = retryMax / 2
 	}
-	return r.random.around(pause)
+	return l.random.around(pause)
 }
 
 // rest waits until there is something to do.
@@ -224,6 +229,9 @@ func (l *lane) rest() {
 	wait := at.Sub(now)
 	if wait <= 0 { // its time has come, and there was nothing for it
 		wait = retryLater
+	}
+	if len(l.r.each) > 1 { // that may wait for the same instant, such as for the gate: chance decides which comes first
+		wait += time.Duration(l.random() * float64(time.Millisecond))
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -310,7 +318,7 @@ func (l *lane) rejoin(hard context.Context) {
 		err := l.leaves(ctx, life)
 		l.database.Note(hard, by(keeping, "leave"), err)
 		if err != nil && l.member.relies(life, time.Now()) {
-			l.r.sleep(l.r.pauseAfter(err))
+			l.r.sleep(l.pauseAfter(err))
 			l.wake.ring()
 			return
 		}

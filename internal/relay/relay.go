@@ -25,6 +25,9 @@ type Lane struct {
 	Target   string // The broker's name, as rows have it. Required.
 	Broker   broker.Broker
 	External bool
+	// Random is as the relay's, which it defaults to: in a simulation several lanes' chances
+	// don't depend on which of them asks first.
+	Random func() float64
 }
 
 // Config is what a relay is made of.

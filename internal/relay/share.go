@@ -107,7 +107,7 @@ func (l *lane) retire(surplus int) (gone []int) {
 	owned := l.track.owned()
 	// In any order: a member on trial would get the same partition again, with nothing to
 	// send; and what has nothing in hand, which could go at once, is no help to others.
-	l.r.random.shuffle(owned)
+	l.random.shuffle(owned)
 	for _, part := range owned {
 		if l.track.parts[part].retired {
 			surplus--

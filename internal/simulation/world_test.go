@@ -57,7 +57,6 @@ type process struct {
 	life     context.Context
 	end      context.CancelFunc
 	topics   [topics + 1]hearing
-	chance   *rand.Rand
 	last     map[int64]judgement // by seq: its last call that has returned
 }
 
@@ -140,13 +139,16 @@ func (w *world) say(format string, args ...any) {
 // start starts a process.
 func (w *world) start() {
 	p := &process{number: len(w.procs) + 1, dead: make(chan struct{}), up: make(chan struct{}), ended: make(chan struct{}), sent: map[name]int64{}, last: map[int64]judgement{}}
-	p.chance = rand.New(rand.NewPCG(w.plan.seed, 100+uint64(p.number)))
 	p.life, p.end = context.WithCancel(context.Background())
 	cfg := relay.Config{
-		Provider: "simulation", Store: &conn{Store: w.store.Connect(), w: w, p: p}, Outbox: w.plan.outbox(), Logger: slog.New(slog.DiscardHandler), Random: func() float64 { return w.random(p) },
+		Provider: "simulation", Store: &conn{Store: w.store.Connect(), w: w, p: p}, Outbox: w.plan.outbox(), Logger: slog.New(slog.DiscardHandler), Random: w.random(100 + uint64(p.number)),
 	}
-	for _, target := range w.plan.targets() {
-		cfg.Lanes = append(cfg.Lanes, relay.Lane{Target: target, Broker: &wire{w, p}})
+	for i, target := range w.plan.targets() {
+		l := relay.Lane{Target: target, Broker: &wire{w, p}}
+		if i > 0 { // the first one shares the relay's
+			l.Random = w.random(1000*uint64(i) + uint64(p.number))
+		}
+		cfg.Lanes = append(cfg.Lanes, l)
 	}
 	var err error
 	if p.relay, err = relay.New(cfg); err != nil {
@@ -163,10 +165,14 @@ func (w *world) start() {
 	}()
 }
 
-func (w *world) random(p *process) float64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return p.chance.Float64()
+// random are numbers of the seed's, of a stream of their own.
+func (w *world) random(stream uint64) func() float64 {
+	chance := rand.New(rand.NewPCG(w.plan.seed, stream))
+	return func() float64 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return chance.Float64()
+	}
 }
 
 func (w *world) isDead(p *process) bool {
