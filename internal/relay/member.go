@@ -301,7 +301,8 @@ func (k *keeper) bury(ctx context.Context, lanes map[MemberID]*lane) {
 	var gone []MemberID
 	for _, id := range slices.Sorted(maps.Keys(lanes)) {
 		l := lanes[id]
-		if l.lost(id); !l.exact {
+		l.lost(id)
+		if !l.exact {
 			gone = append(gone, id)
 		}
 	}

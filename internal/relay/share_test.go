@@ -13,7 +13,7 @@ func TestRetire_GivesOfWhatHasWork(t *testing.T) {
 	const partitions, working = 8, 4
 	given := 0
 	for range 100 {
-		l := &lane{r: &Relay{random: rand.Float64}, track: newTrack(newBreakers(func() float64 { return 0.5 }))}
+		l := &lane{random: rand.Float64, track: newTrack(newBreakers(func() float64 { return 0.5 }))}
 		for part := range partitions {
 			l.track.take(part)
 		}
