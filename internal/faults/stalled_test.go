@@ -45,10 +45,10 @@ func stalled(t *testing.T) {
 	t.Logf("units in %v: %v before, %v while Kafka was stalled", lasts, usual, during)
 	require.Zero(t, published, "nothing was")
 	require.Less(t, during.at(1), lasts/2)
-	// In one run, one after the other: what else the machine does may differ, and a commit that
-	// waits for a broker would take seconds. engine's test of S4-21 measures them in turns.
-	require.Less(t, during.at(0.5), 2*usual.at(0.5)+5*time.Millisecond, "commits take as long")
-	require.Less(t, during.at(0.99), 3*usual.at(0.99)+100*time.Millisecond, "commits take as long")
+	// One after the other, so what else the machine does may differ, which the margins are for: a
+	// commit that waits for a broker takes seconds. engine's test of S4-21 measures them in turns.
+	require.Less(t, during.at(0.5), 2*usual.at(0.5)+100*time.Millisecond, "commits take as long")
+	require.Less(t, during.at(0.99), 3*usual.at(0.99)+time.Second, "commits take as long")
 	w.engine()
 	w.drain()
 	w.check()
