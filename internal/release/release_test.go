@@ -111,12 +111,18 @@ func TestCheck_Refuses(t *testing.T) {
 	must(t, dir, nil, "git", "commit", "-qm", "0.2.0")
 	must(t, dir, nil, "git", "tag", "v0.3.0")
 	refused("v0.2.0 is lower than v0.3.0", "v0.2.0")
-	must(t, dir, nil, "git", "tag", "v0.2.0")
+	must(t, dir, nil, "git", "tag", "-a", "v0.2.0", "-m", "0.2.0")
 	refused("a version is never changed", "v0.2.0")
 	changes, err := os.ReadFile(filepath.Join(dir, "CHANGELOG.md"))
 	require.NoError(t, err)
 	require.Regexp(t, `## Unreleased\n\n## 0\.2\.0 - \d{4}-\d\d-\d\d\n\n###`, string(changes))
 	require.Contains(t, must(t, dir, nil, "cat", "broker/watermill/kafka/go.mod"), module+" v0.2.0")
+
+	// The next version is compared with this one, whose tag has a message.
+	must(t, dir, nil, "scripts/release", "proxy", dir+"/proxy", "v0.2.0", "v0.2.0")
+	info, err := os.ReadFile(filepath.Join(dir, "proxy", module, "@v/v0.2.0.info"))
+	require.NoError(t, err)
+	require.Regexp(t, `^\{"Version":"v0\.2\.0","Time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"\}\n$`, string(info))
 }
 
 // A version from its commit to what is uploaded, by one who has never seen it: the library and the command are fetched
