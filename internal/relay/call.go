@@ -76,15 +76,18 @@ func (c *call) messages() (messages []broker.Message, sendable []int) {
 // stores of each key a leading run and nothing behind [NOPREFIX]. Otherwise the next one
 // of each key; rows behind one that wasn't stored are not sent.
 func (c *call) wave(sendable []int) (wave, rest []int) {
-	broken, in := map[int64]bool{}, map[int64]bool{}
+	broken, in := map[int64]int{}, map[int64]bool{} // of each key the first row that failed
 	for i := range c.errs {
-		broken[c.rows[i].KeyHash] = true
+		if at, ok := broken[c.rows[i].KeyHash]; !ok || i < at {
+			broken[c.rows[i].KeyHash] = i
+		}
 	}
 	prefix := c.f.slot != nil || c.l.Broker.Capabilities().Prefix
 	for _, i := range sendable {
 		key := c.rows[i].KeyHash
+		at, failed := broken[key]
 		switch {
-		case broken[key]:
+		case failed && at < i: // one that can't be sent stops none that is before it
 			c.errs[i] = errUnsent
 		case in[key] && !prefix:
 			rest = append(rest, i)

@@ -116,6 +116,31 @@ func TestCall_ARowThatIsRefusedWaitsAndItsKeyWithIt(t *testing.T) {
 	})
 }
 
+// A row of which no message can be made stops none that is before it in its key and claim: it
+// is abandoned in its turn, and the key goes on.
+func TestCall_ARowThatCannotBeSentStopsNoneBeforeIt(t *testing.T) {
+	for name, start := range map[string]func(w *world) *process{
+		"prefix": func(w *world) *process { return w.start() },
+		"waves": func(w *world) *process {
+			return w.start(func(p *process, _ *relay.Config) { p.broker.noPrefix = true })
+		},
+		"transactions": func(w *world) *process { p, _ := w.exactly(); return p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := start(w)
+				w.ready(map[*process]int{p: 8})
+				first, bad, last := relaytest.Row(target, topic, "a"), relaytest.Row(target, topic, "a"), relaytest.Row(target, topic, "a")
+				bad.CloudEvent = "no JSON"
+				p.Wake(w.store.Insert(first, bad, last))
+				w.delivered(10 * time.Second)
+				require.Equal(t, []string{first.MessageID, last.MessageID}, w.ids("a"))
+				require.Len(t, w.store.Abandoned(), 1)
+			})
+		})
+	}
+}
+
 func TestCall_ARowIsAbandonedAndTheNextGoesOn(t *testing.T) {
 	for name, hold := range map[string]outbox.OnAbandoned{"skip": outbox.Skip, "hold": outbox.Hold} {
 		t.Run(name, func(t *testing.T) {
