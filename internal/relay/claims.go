@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/outbox"
@@ -15,8 +16,9 @@ type flight struct {
 	n     int64
 	c     *choice
 	rows  []Claimed
-	leave func() // of the gate
-	slot  *slot  // of its transaction; nil: it has none
+	leave func()   // of the gate
+	slot  *slot    // of its transaction; nil: it has none
+	token []RowRef // with a slot: the rows that its token has, by seq; some may not go
 }
 
 // inHandEnough are so many rows that a lane is never idle beside a broker that answers
@@ -160,6 +162,7 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	f.n = l.n
 	if f.slot != nil {
 		f.n |= int64(f.slot.number+1) << slotBits
+		f.token = slices.Clone(f.c.rows)
 	}
 	answered := false
 	defer func() {

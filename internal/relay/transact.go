@@ -176,7 +176,7 @@ func (c *call) publisher(wave []int) func(context.Context, []broker.Message) err
 	for _, i := range wave {
 		sent[c.rows[i].Seq] = true
 	}
-	tx, mark := c.f.slot.tx, broker.Mark{N: c.f.n, Note: noteOf(c.f.c.rows, sent)}
+	tx, mark := c.f.slot.tx, broker.Mark{N: c.f.n, Note: noteOf(c.f.token, sent)}
 	return func(ctx context.Context, messages []broker.Message) error { return tx.Publish(ctx, mark, messages) }
 }
 

@@ -119,6 +119,38 @@ func TestTransact_AMarkSaysWhichRowsAreInIt(t *testing.T) {
 	})
 }
 
+// The same of a row that an operator took back when it was chosen and not claimed yet: its
+// token has it, and who reaps leaves it held.
+func TestTransact_AMarkKnowsOfRowsThatWaitedAtTheirClaim(t *testing.T) {
+	inWorld(t, func(w *world) {
+		a, conn := w.exactly()
+		w.ready(map[*process]int{a: 8})
+		first, held := relaytest.Row(target, topic, "a"), relaytest.Row(target, topic, "a")
+		var stored atomic.Bool
+		conn.sends(func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
+			err := tx.Publish(ctx, mark, messages)
+			stored.Store(true)
+			<-ctx.Done()
+			return errors.Join(broker.ErrUndecided, err)
+		})
+		var once sync.Once
+		a.store.Before(func(step relaytest.Step) {
+			if step == relaytest.Claim {
+				once.Do(func() { require.True(t, w.store.Hold(2)) })
+			}
+		})
+		a.Wake(w.store.Insert(first, held))
+		w.until(time.Minute, "stored", stored.Load)
+		w.vanish(a)
+		w.exactly()
+		w.until(2*time.Minute, "reaped", func() bool { return w.store.Tokens() == 0 })
+		require.Equal(t, []int64{2}, w.store.Undelivered())
+		require.True(t, w.store.Retry(2))
+		w.delivered(2 * time.Minute)
+		require.Equal(t, []string{first.MessageID, held.MessageID}, w.ids("a"))
+	})
+}
+
 // A commit that isn't answered is decided by its mark, and the membership goes on.
 func TestTransact_AnUnansweredCommitIsDecidedByItsMark(t *testing.T) {
 	inWorld(t, func(w *world) {
