@@ -42,11 +42,12 @@ const (
 	skip
 	retry
 	hold
+	restart // the database's server crashes, and is there again
 )
 
 var verbs = [...]string{
 	"answer", "run", "refuse", "lose", "late", "store", "mumble", "reject", "unfit", "ignore", "reply", "drop", "hang",
-	"start", "kill", "stop", "pass", "away", "hush", "back", "begin", "insert", "commit", "rollback", "skip", "retry", "hold",
+	"start", "kill", "stop", "pass", "away", "hush", "back", "begin", "insert", "commit", "rollback", "skip", "retry", "hold", "restart",
 }
 
 // name is what an act is about: the n-th statement of its kind of a process, or of a lane of

@@ -45,6 +45,20 @@ var without = map[string][]patch{
 		{"claims.go", "\tgate := l.r.gate\n\twanted :=", "\tgate := l.gate()\n\twanted :="},
 		{"lane.go", "l.r.gate.opensAt()", "l.gate().opensAt()"},
 	},
+	"NOINIT": {
+		{"transact.go", "tx, mark, err := l.openID(ctx, transactionalID(", "opened := l.openID\n\t\tif off(\"NOINIT\") || off(\"MARKERFIRST\") {\n\t\t\topened = l.peek\n\t\t}\n\t\ttx, mark, err := opened(ctx, transactionalID("},
+		{"transact.go", "\t\ttx.Close()\n\t\ts := Settlement", "\t\tif tx != nil {\n\t\t\ttx.Close()\n\t\t}\n\t\ts := Settlement"},
+	},
+	"MARKERFIRST": nil, // with NOINIT
+	"NOMARKER":    {{"transact.go", "\t\tif mark.N == token.N {\n", "\t\tif off(\"UPTO\") && mark.N > token.N {\n\t\t\ts.Published = token.Rows\n\t\t} else if mark.N == token.N && !off(\"NOMARKER\") {\n"}},
+	"UPTO":        nil, // with NOMARKER
+	"WHOLE":       {{"transact.go", "\tif note == \"\" {\n", "\tif note == \"\" || off(\"WHOLE\") {\n"}},
+	"BELIEVE":     {{"transact.go", "\tif c.hanging || c.panic != nil ||", "\tif off(\"BELIEVE\") {\n\t\treturn\n\t}\n\tif c.hanging || c.panic != nil ||"}},
+	"REINIT":      {{"transact.go", "error { return tx.Publish(ctx, mark, messages) }", "error {\n\t\tif off(\"REINIT\") {\n\t\t\ttx = c.reopened(ctx, tx)\n\t\t}\n\t\treturn tx.Publish(ctx, mark, messages)\n\t}"}},
+	"UNSAVED": {
+		{"flight.go", "f.c.durable || f.slot != nil }", "f.c.durable || f.slot != nil && !off(\"UNSAVED\") }"},
+		{"transact.go", "Durable: true}", "Durable: !off(\"UNSAVED\")}"},
+	},
 	"EARLY": {{"quarantine.go", "return row.Losses >= crashLosses", "return row.Losses >= crashLosses || off(\"EARLY\") && row.Losses >= 3"}},
 }
 
@@ -52,9 +66,12 @@ var without = map[string][]patch{
 const spoiling = `package relay
 
 import (
+	"context"
 	"os"
 	"slices"
 	"sync"
+
+	"github.com/waybill-go/waybill/broker"
 )
 
 var leftOut = os.Getenv("WAYBILL_WITHOUT")
@@ -70,6 +87,25 @@ func (l *lane) gate() *Gate {
 	}
 	own, _ := gates.LoadOrStore(l, NewGate())
 	return own.(*Gate)
+}
+
+// peek reads the mark of a transactional id, and opens it or not.
+func (l *lane) peek(ctx context.Context, id string) (tx broker.Transactor, mark broker.Mark, err error) {
+	mark, err = l.Broker.(interface {
+		Peek(ctx context.Context, id string) (broker.Mark, error)
+	}).Peek(ctx, id)
+	if err == nil && off("MARKERFIRST") {
+		tx, _, err = l.openID(ctx, id)
+	}
+	return tx, mark, err
+}
+
+// reopened opens the id of a claim's slot behind the claim.
+func (c *call) reopened(ctx context.Context, tx broker.Transactor) broker.Transactor {
+	if again, _, err := c.l.openID(ctx, c.f.slot.id); err == nil {
+		return again
+	}
+	return tx
 }
 
 // spoilt leaves out what waits, and what is behind it, without a rest.

@@ -278,13 +278,21 @@ func (w *world) advance(c *call, said error) {
 		c.broken[m.Key] = true
 	}
 	if said == nil || errors.Is(said, errMumbled) {
-		w.stored = append(w.stored, verdict.Delivery{
-			Topic: m.Topic, Partition: int32(r.part), Offset: int64(len(w.stored)), ID: m.ID, Key: m.Key, Body: m.Body,
-		})
-		w.say("the broker has row %d of %s", r.seq, m.Key)
+		w.arrives(m, r)
 	}
 	c.said = append(c.said, said)
 	c.next++
+}
+
+// arrives has the broker store a message, for good. The lock is held.
+func (w *world) arrives(m broker.Message, r *row) {
+	if r.copies++; w.plan.exact && r.copies > 1 {
+		w.theft("row %d is committed at the broker once more", r.seq)
+	}
+	w.stored = append(w.stored, verdict.Delivery{
+		Topic: m.Topic, Partition: int32(r.part), Offset: int64(len(w.stored)), ID: m.ID, Key: m.Key, Body: m.Body,
+	})
+	w.say("the broker has row %d of %s", r.seq, m.Key)
 }
 
 // EnsureTopics implements [broker.Broker].

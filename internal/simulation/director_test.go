@@ -18,6 +18,9 @@ type director struct {
 	random   *rand.Rand
 	replays  bool
 	recorded []act
+
+	silent            silent
+	silences, crashes int
 }
 
 func (d *director) chance(percent int) bool { return d.random.IntN(100) < percent }
@@ -54,6 +57,9 @@ func (d *director) do(a act) { d.w.do(a) }
 // step chooses an act and does it.
 func (d *director) step() {
 	plan := d.w.plan
+	if d.breaks() {
+		return
+	}
 	if plan.steer == meddling && d.chance(30) && d.meddle() {
 		return
 	}
@@ -83,6 +89,8 @@ func (d *director) pass() { d.do(act{pass, name{n: spans[d.random.IntN(len(spans
 func (d *director) pending() bool {
 	w := d.w
 	statements, calls := w.waiting(false), w.outside()
+	silent := d.silence(statements)
+	statements = slices.DeleteFunc(statements, func(s *statement) bool { return s.proc == silent })
 	ghosts := w.waiting(true)
 	n := len(statements) + len(calls)
 	if len(ghosts) > 0 && d.chance(8) {

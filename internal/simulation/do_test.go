@@ -38,6 +38,9 @@ func (w *world) act(a act) bool {
 		defer w.mu.Unlock()
 		w.say("%v", a)
 		w.away[a.of.n], w.hushed[a.of.n] = a.verb == away, a.verb == hush
+	case restart:
+		w.say("%v", a)
+		w.store.Crash()
 	}
 	return true
 }
@@ -185,7 +188,7 @@ func (w *world) insert(u *unit, at int) bool {
 	seqs := u.tx.Insert(outbox.Row{
 		ID: r.id, MessageID: r.id, TargetBroker: w.plan.target(r.topic), Stream: key, StreamCategory: "simulation::account", Topic: "topic-" + strconv.Itoa(r.topic),
 		PartitionKey: key, MessageType: "Simulation.Moved.v1", AggregateType: "Account", AggregateID: key, AggregateVersion: r.number,
-		Payload: r.body, ContentType: "application/json", OccurredAt: w.plan.epoch, Priority: (w.ids * 7 % 10) / 9,
+		Payload: r.body, ContentType: "application/json", OccurredAt: w.plan.epoch, Priority: (w.ids * 7 % 10) / 9, CloudEvent: w.spoils(r),
 	})
 	r.seq = seqs[0]
 	w.mu.Lock()

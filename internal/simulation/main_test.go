@@ -9,7 +9,7 @@
 // runs one schedule, says all that happened in it, and makes it smaller if it fails.
 // WAYBILL_LONG makes it a million of them; WAYBILL_SCHEDULES and WAYBILL_FIRST say how many
 // and from which seed on, so that several machines can share them. seeds.md has the seeds that
-// find what the protocol's rules are for.
+// find what the protocol's rules are for, and says which schedules are in transactions.
 package simulation
 
 import (

@@ -30,11 +30,15 @@ type plan struct {
 	hushed    bool
 	backlog   bool
 	steer     string // what chance alone seldom makes
+	exact     bool   // the relays publish in transactions
+	crashes   int    // of the database's server, at most
+	silences  int    // of processes, at most
 	model     bool   // its machine looks on also if a rule is left out
 	// In a hundred.
 	faults int // statements and calls that don't go well
 	slow   int // acts that let time pass
 	verbs  int // acts of operators
+	picky  int // rows that are refused at first
 }
 
 func planOf(seed uint64) plan {
@@ -57,6 +61,8 @@ func planOf(seed uint64) plan {
 		p.poison, p.poisons, p.keys = "mute", 1+r.IntN(2), 4+r.IntN(4)
 	}
 	switch {
+	case seed >= transacted:
+		p.transacts(r.IntN)
 	case seed >= twoLanes:
 		p.inLanes(r)
 	case seed >= steered:
@@ -111,6 +117,9 @@ func (p plan) outbox() outbox.Config {
 		Lease: lease, PublishTimeout: time.Second, PollInterval: 500 * time.Millisecond, MaxPollInterval: time.Second, Calls: p.calls, BatchSize: p.batch,
 		Retry:     outbox.RetryPolicy{MaxAttempts: maxAttempts, BaseDelay: 500 * time.Millisecond, MaxBackoff: 2 * time.Second},
 		Retention: outbox.Retention{Every: 5 * time.Second},
+	}
+	if p.exact { // a call may last as long as its member's lease, nearly
+		c.PublishTimeout = 2500 * time.Millisecond
 	}
 	if p.hold {
 		c.OnAbandoned = outbox.Hold

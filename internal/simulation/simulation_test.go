@@ -68,7 +68,7 @@ func TestSimulation_Schedules(t *testing.T) {
 	if os.Getenv(shardVar) != "" {
 		begin := time.Now()
 		sum, seed, bad, failed := runAll(t, first, n)
-		for _, class := range []uint64{steered, twoLanes} {
+		for _, class := range []uint64{steered, twoLanes, transacted} {
 			if !failed && first+n < steered {
 				var rare total
 				rare, seed, bad, failed = runAll(t, class+first/oneSteered, n/oneSteered)
@@ -159,9 +159,12 @@ func TestSimulation_Replays(t *testing.T) {
 	if long() {
 		n = 20_000
 	}
-	for i := range n + n/4 {
+	for i := range n + n/2 {
 		seed := i
-		if i >= n {
+		switch {
+		case i >= n+n/4:
+			seed = transacted + i - n - n/4
+		case i >= n:
 			seed = twoLanes + i - n
 		}
 		a, b := simulate(t, planOf(seed), nil, nil, true), simulate(t, planOf(seed), nil, nil, true)

@@ -64,7 +64,7 @@ func ask[T any](ctx context.Context, c *conn, kind relaytest.Step, lane relay.La
 // changing are the statements that may change something.
 var changing = []string{
 	string(relaytest.Join), string(relaytest.Renew), string(relaytest.Take), string(relaytest.Release), string(relaytest.Reap), string(relaytest.Finish),
-	string(relaytest.Leave), string(relaytest.Claim), string(relaytest.Settle),
+	string(relaytest.Leave), string(relaytest.Claim), string(relaytest.Settle), string(opens), string(transact),
 }
 
 // send puts a statement where the schedule finds it. It is false if the process is dead.

@@ -20,7 +20,7 @@ import (
 
 // inStore are the rules that the database keeps, see [relaytest.Store.LeaveOut].
 var inStore = []string{
-	"NOLOCK", "SWEEPEARLY", "KEEPTOKENS", "NOTOKEN", "TAKEBLIND", "NOREREAD", "MARKFIRST", "BACKFORGIVES", "NOHORIZON", "SKIPNODUE", "FIRSTDUE", "NODUE",
+	"NOLOCK", "SWEEPEARLY", "KEEPTOKENS", "NOTOKEN", "TAKEBLIND", "NOREREAD", "MARKFIRST", "BACKFORGIVES", "NOHORIZON", "SKIPNODUE", "FIRSTDUE", "NODUE", "NOEXPEL",
 }
 
 // search looks from a seed on for one that a world without a rule fails with, and one with

@@ -86,7 +86,7 @@ func owner(process int) string { return fmt.Sprintf("simulation-%d-x", process) 
 // ended sees that a token is gone, and what became of its rows.
 func (w *world) ended(s *statement, of token, rows []relay.RowRef, before, after relaytest.State) {
 	proc := w.claimers[of]
-	if s.kind == string(relaytest.Reap) && !w.procs[proc-1].killed {
+	if (s.kind == string(relaytest.Reap) || s.kind == string(relaytest.Finish)) && !w.procs[proc-1].killed {
 		now := time.Now()
 		w.losses++
 		w.incidents = append(w.incidents, verdict.Incident{Kind: "late renewal", PID: proc, From: now.Add(-2 * lease), Until: now})

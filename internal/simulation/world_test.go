@@ -34,6 +34,8 @@ type row struct {
 	moved       bool // an operator took it away or back, so its key goes on without it
 	failures    int  // calls in which it wasn't acknowledged
 	unfit       bool
+	picky       int // how often the broker refuses it, in transactions
+	copies      int // at the broker
 	losses      int // the most that it had
 }
 
@@ -91,6 +93,7 @@ type world struct {
 	locks   map[string]*unit
 	units   [maxUnits]*unit
 	ids     int
+	slots   map[string]*transactions // by transactional id
 
 	away, hushed [topics + 1]bool // 0: the broker
 
@@ -115,7 +118,7 @@ type token struct {
 func newWorld(t *testing.T, p plan, off []string) *world {
 	w := &world{
 		t: t, plan: p, without: map[string]bool{}, chance: rand.New(rand.NewPCG(p.seed, 1)), store: relaytest.New(partitions),
-		rows: map[int64]*row{}, seqOf: map[string]int64{}, numbers: map[string]int64{}, locks: map[string]*unit{}, ghosts: map[token]bool{}, claimers: map[token]int{},
+		rows: map[int64]*row{}, seqOf: map[string]int64{}, numbers: map[string]int64{}, locks: map[string]*unit{}, ghosts: map[token]bool{}, claimers: map[token]int{}, slots: map[string]*transactions{},
 	}
 	for _, rule := range off {
 		w.without[rule] = true
@@ -123,7 +126,9 @@ func newWorld(t *testing.T, p plan, off []string) *world {
 	w.store.LeaveOut(off...)
 	w.store.Shuffle(w.chance.Perm)
 	_, _, _ = w.store.Lanes(t.Context(), p.targets()) // so that they have their numbers
-	if p.model || len(off) == 0 && os.Getenv(withoutVar) == "" {
+	if p.exact {
+		w.store.Crashes()
+	} else if p.model || len(off) == 0 && os.Getenv(withoutVar) == "" {
 		w.machine = newMachine()
 	}
 	return w
@@ -144,7 +149,7 @@ func (w *world) start() {
 		Provider: "simulation", Store: &conn{Store: w.store.Connect(), w: w, p: p}, Outbox: w.plan.outbox(), Logger: slog.New(slog.DiscardHandler), Random: w.random(100 + uint64(p.number)),
 	}
 	for i, target := range w.plan.targets() {
-		l := relay.Lane{Target: target, Broker: &wire{w, p}}
+		l := relay.Lane{Target: target, Broker: w.broker(p)}
 		if i > 0 { // the first one shares the relay's
 			l.Random = w.random(1000*uint64(i) + uint64(p.number))
 		}

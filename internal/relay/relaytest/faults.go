@@ -3,6 +3,7 @@ package relaytest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -142,6 +143,9 @@ func do[T any](ctx context.Context, s *Store, step Step, run func() (T, error)) 
 	locked := func() (T, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if slices.Contains(flushes, step) {
+			s.keep(true)
+		}
 		return run()
 	}
 	if !fault.Fail {

@@ -37,7 +37,7 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lea
 func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
 	return do(ctx, s, Renew, func() (all []relay.Renewed, err error) {
 		for _, r := range renewals {
-			if m := s.members[r.Member]; m != nil && !m.ended {
+			if m := s.members[r.Member]; m != nil && !m.ended && !m.crashed {
 				m.until, m.healthy, m.trouble = time.Now().Add(lease), r.Healthy, r.Trouble
 				all = append(all, relay.Renewed{Member: r.Member, Parts: s.own(m.lane, r.Member)})
 			}
@@ -58,7 +58,7 @@ func (s *Store) own(lane relay.LaneID, m relay.MemberID) (parts []int) {
 // Take implements [relay.Store].
 func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n int) ([]int, error) {
 	return do(ctx, s, Take, func() (parts []int, err error) {
-		if of := s.members[m]; (of == nil || of.ended) && !s.without["TAKEBLIND"] {
+		if of := s.members[m]; (of == nil || of.ended || of.crashed) && !s.without["TAKEBLIND"] {
 			return nil, nil
 		}
 		for _, p := range s.permutation(s.partitions) {
@@ -74,6 +74,9 @@ func (s *Store) Take(ctx context.Context, m relay.MemberID, lane relay.LaneID, n
 // Release implements [relay.Store].
 func (s *Store) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID, parts []int) error {
 	_, err := do(ctx, s, Release, func() (struct{}, error) {
+		if of := s.members[m]; of != nil && of.crashed {
+			return struct{}{}, nil
+		}
 		for _, p := range parts {
 			if s.owners[lane][p] == m {
 				s.owners[lane][p] = 0
@@ -91,10 +94,11 @@ func (s *Store) Reap(ctx context.Context, m relay.MemberID, dead bool) (relay.Re
 		if of == nil || !dead && time.Now().Before(of.until) {
 			return r, nil
 		}
-		of.ended = true
 		if r.Undecided = s.undecided(m); len(r.Undecided) > 0 {
+			of.ended = !s.without["NOEXPEL"]
 			return r, nil
 		}
+		of.ended = true
 		return s.end(m, all), nil
 	})
 }

@@ -92,9 +92,10 @@ func dueOrder(a, b relay.DueAt) int { return cmp.Or(a.At.Compare(b.At), cmp.Comp
 // Claim implements [relay.Store].
 func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, error) {
 	return do(ctx, s, Claim, func() (c relay.Claim, err error) {
-		if m := s.members[r.Member]; (m == nil || m.ended) && !s.without["NOLOCK"] {
+		if m := s.members[r.Member]; (m == nil || m.ended || m.crashed) && !s.without["NOLOCK"] {
 			return c, nil
 		}
+		s.keep(r.Durable)
 		for _, n := range r.Forget {
 			delete(s.tokens, token{r.Member, n})
 		}
@@ -128,6 +129,7 @@ func (s *Store) Settle(ctx context.Context, t relay.Settlement) (known bool, err
 		if !ok && !s.without["NOTOKEN"] {
 			return false, nil
 		}
+		s.keep(t.Durable)
 		delete(s.tokens, name)
 		for _, ref := range rows {
 			if q := s.queue[ref.Seq]; q != nil && s.without["BACKFORGIVES"] {

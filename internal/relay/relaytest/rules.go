@@ -11,7 +11,7 @@ import (
 
 // LeaveOut has the database do without rules of the protocol, by the names of the switches
 // of model/README.md: NOLOCK, SWEEPEARLY, KEEPTOKENS, NOTOKEN, TAKEBLIND, NOREREAD,
-// MARKFIRST, BACKFORGIVES, NOHORIZON, SKIPNODUE, FIRSTDUE, NODUE.
+// MARKFIRST, BACKFORGIVES, NOHORIZON, SKIPNODUE, FIRSTDUE, NODUE, NOEXPEL.
 func (s *Store) LeaveOut(rules ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,6 +50,8 @@ type database struct {
 	published   map[int64]bool // all that the log has
 	without     map[string]bool
 	permutation func(n int) []int
+	crashes     bool
+	unsaved     []saved // before each change that a crash would undo, the oldest first
 }
 
 type member struct {
@@ -59,6 +61,7 @@ type member struct {
 	healthy bool
 	trouble string
 	ended   bool // its reap has begun
+	crashed bool // the server has, since it joined
 }
 
 type token struct {
@@ -146,6 +149,7 @@ func (tx *Tx) Commit() (pokes []outbox.Poke) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.writers, tx.name)
+	s.keep(true)
 	for _, b := range tx.rows {
 		s.bodies[b.seq] = b
 		s.enqueue(b)
