@@ -83,7 +83,13 @@ func (d *director) step() {
 
 var spans = []int64{1, 5, 20, 100, 300, 1100, 1100, 4000}
 
-func (d *director) pass() { d.do(act{pass, name{n: spans[d.random.IntN(len(spans))]}}) }
+func (d *director) pass() {
+	n := len(spans)
+	if d.silent.acts > 0 {
+		n-- // what a process waits for meanwhile isn't given up at once
+	}
+	d.do(act{pass, name{n: spans[d.random.IntN(n)]}})
+}
 
 // pending has something go on that waits: a statement or a call.
 func (d *director) pending() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill/broker"
@@ -142,6 +143,13 @@ func (t *transactor) commit(s sending, messages []broker.Message) error {
 		return errFenced
 	}
 	failed := map[int]error{}
+	if slices.ContainsFunc(s.seqs, func(seq int64) bool { return w.rows[seq].poison != "" }) {
+		if !t.b.p.killed { // or it never got this far
+			w.crashes++
+			w.crash(t.b.p)
+		}
+		return errFenced
+	}
 	for i, seq := range s.seqs {
 		if err := w.refusal(w.rows[seq]); err != nil {
 			failed[i] = err
@@ -186,7 +194,9 @@ const transacted = 3_000_000_000
 // transacts makes it one of these: its processes lose their leases and live on, and the
 // database's server crashes.
 func (p *plan) transacts(intN func(int) int) {
-	p.poison, p.poisons, p.dead, p.backlog, p.prefix = "", 0, 0, false, true
+	if p.backlog, p.prefix = false, true; p.poison != "deadly" { // what is never answered is an outage
+		p.poison, p.poisons = "", 0
+	}
 	p.exact, p.processes, p.acts = true, 1+intN(3), 100+intN(300)
 	p.keys, p.rows, p.calls, p.batch = 1+intN(6), 6+intN(20), 1+intN(3), 1+intN(4)
 	p.kills, p.crashes, p.silences, p.picky = intN(4), intN(3), intN(4), []int{0, 10, 40}[intN(3)]
@@ -211,13 +221,19 @@ func (w *world) spoils(r *row) (cloudEvent string) {
 // silent is a process that gets no answers for a while, longer than its lease perhaps.
 type silent struct {
 	process, acts int
+	reaps         bool
 }
 
 // silence has a process get no answers, or lets it go on; it is 0 if all get theirs. It is often
-// one that has a transaction on its way.
+// one that has a transaction on its way; and once another is about to end its member, that one,
+// so that it goes on beside its reap.
 func (d *director) silence(statements []*statement) (process int) {
 	s := &d.silent
 	if s.acts--; s.acts > 0 {
+		reaper := slices.IndexFunc(statements, func(by *statement) bool { return by.kind == string(relaytest.Finish) && by.proc != s.process })
+		if reaper >= 0 && !s.reaps {
+			*s = silent{statements[reaper].proc, 10 + d.random.IntN(60), true}
+		}
 		return s.process
 	}
 	if d.silences >= d.w.plan.silences || len(statements) == 0 {
@@ -232,7 +248,7 @@ func (d *director) silence(statements []*statement) (process int) {
 		return 0
 	}
 	d.silences++
-	*s = silent{of.proc, 10 + d.random.IntN(60)}
+	*s = silent{of.proc, 10 + d.random.IntN(60), false}
 	return s.process
 }
 
