@@ -3,9 +3,12 @@ package main
 import (
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +37,26 @@ func TestList_NamesWhatIsThere(t *testing.T) {
 		}
 		require.True(t, found, "mutants.txt:%d: there is no %s in %s", m.at, name, m.pkg)
 	}
+}
+
+// A mutant that doesn't compile takes those of its whole package along.
+func TestList_Compiles(t *testing.T) {
+	text, err := os.ReadFile("mutants.txt")
+	require.NoError(t, err)
+	all, err := parse(string(text))
+	require.NoError(t, err)
+	w, err := weave("../..", t.TempDir(), all)
+	require.NoError(t, err)
+	packages := map[string]bool{}
+	for _, m := range all {
+		if strings.HasSuffix(m.file, ".go") {
+			packages["./"+filepath.Dir(m.file)] = true
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-overlay", w.overlay}, slices.Sorted(maps.Keys(packages))...)...) //nolint:gosec // It builds what the list names.
+	build.Dir = "../.."
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // The page has the list's rules, and the long run's are enough.
