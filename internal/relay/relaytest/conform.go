@@ -1,7 +1,7 @@
 package relaytest
 
 import (
-	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +31,7 @@ func Conform(t *testing.T, open func(t *testing.T) Database) {
 		"a reap takes what was in hand":                (*conforming).reap,
 		"nobody who is gone takes, claims or settles":  (*conforming).gone,
 		"a reap waits for what transactions became of": (*conforming).undecided,
+		"a token has the rows of its claim, all":       (*conforming).whole,
 		"looks go forward by partition":                (*conforming).looks,
 		"a claim reads its rows again":                 (*conforming).claim,
 		"a settle is bound to its token":               (*conforming).settle,
@@ -247,6 +248,39 @@ func (c *conforming) undecided() {
 	require.Empty(c, c.polled().Members)
 }
 
+// whole: the mark of a transaction says by their places which of its token's rows are in it, so
+// that one which is gone at the claim, or waits, has its place in the reap, too.
+func (c *conforming) whole() {
+	const slot = 1 << 48
+	c.insert("a", "b", "c", "d")
+	m := c.join(time.Minute, 8)
+	rows := c.rows()
+	c.claims(m, 1, rows)
+	require.True(c, c.settles(relay.Settlement{
+		Member: m, N: 1, Published: refs(rows[:1]),
+		Abandoned: []relay.Abandonment{{RowRef: refs(rows)[1], Class: "permanent", Error: "too large", Attempts: 1}},
+		Failed:    []relay.Failure{{RowRef: refs(rows)[2], Attempts: 1, DueIn: time.Hour, Class: "transient", Error: "no"}},
+	}))
+	require.Len(c, c.claims(m, slot+2, rows).Rows, 2)
+	r, err := c.db.Reap(c.Context(), m, true)
+	c.ok(err)
+	require.Len(c, r.Undecided, 1)
+	var want, got []int64
+	for _, row := range rows {
+		want = append(want, row.Seq)
+	}
+	for _, row := range r.Undecided[0].Rows {
+		got = append(got, row.Seq)
+	}
+	slices.Sort(want)
+	require.Equal(c, want, got)
+	require.True(c, c.settles(relay.Settlement{Member: m, N: slot + 2, Published: refs(rows[3:])}))
+	left := c.rows()
+	require.Len(c, left, 1)
+	require.Equal(c, rows[2].Seq, left[0].Seq)
+	require.True(c, left[0].Waits)
+}
+
 func (c *conforming) gone() {
 	c.insert("a")
 	m := c.join(time.Minute, 8)
@@ -317,78 +351,4 @@ func (c *conforming) claim() {
 	require.False(c, got.CreatedAt.IsZero())
 	require.GreaterOrEqual(c, got.Waited, time.Duration(0))
 	require.Less(c, got.Waited, time.Hour)
-}
-
-func (c *conforming) settle() {
-	c.insert("a", "b", "c")
-	m := c.join(time.Minute, 8)
-	rows := c.rows()
-	c.claims(m, 1, rows)
-	require.False(c, c.settles(relay.Settlement{Member: m, N: 2, Published: refs(rows)}), "another token")
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows[:1]), Lost: refs(rows[1:2])}))
-	require.False(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows)}), "once")
-	left := c.rows()
-	require.Len(c, left, 2)
-	require.Equal(c, 1, left[0].Losses)
-	c.claims(m, 3, left)
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 3}), "handed back")
-	require.Equal(c, left, c.rows())
-}
-
-func (c *conforming) fails() {
-	c.insert("a", "b")
-	m := c.join(time.Minute, 8)
-	rows := c.rows()
-	c.claims(m, 1, rows)
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Failed: []relay.Failure{
-		{RowRef: refs(rows)[0], Attempts: 1, DueIn: 200 * time.Millisecond, Class: "transient", Error: "no"},
-		{RowRef: refs(rows)[1], Attempts: 5, Class: "transient", Error: errors.ErrUnsupported.Error(), Held: true},
-	}}))
-	after := c.rows()
-	require.True(c, after[0].Waits && after[1].Waits)
-	require.NotNil(c, c.polled().NextDue)
-	var due []relay.DueRow
-	waittest.Until(c, func() bool {
-		var err error
-		due, _, err = c.db.Due(c.Context(), c.lane, []int{0, 1, 2, 3, 4, 5, 6, 7}, relay.DueAt{}, 10)
-		c.ok(err)
-		return len(due) > 0
-	})
-	require.Equal(c, []relay.DueRow{{Part: rows[0].Part, Seq: rows[0].Seq, Key: rows[0].Key, Topic: rows[0].Topic}}, due)
-	require.LessOrEqual(c, *c.polled().NextDue, time.Duration(0))
-	claim := c.claims(m, 2, rows)
-	require.Len(c, claim.Rows, 2)
-	for _, row := range claim.Rows {
-		require.Equal(c, row.Seq == rows[1].Seq, row.Waits)
-		require.Equal(c, map[bool]int{true: 5, false: 1}[row.Waits], row.Attempts)
-	}
-}
-
-func (c *conforming) abandons() {
-	c.insert("a", "a")
-	m := c.join(time.Minute, 8)
-	rows := c.rows()
-	c.claims(m, 1, rows[:1])
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 1, Abandoned: []relay.Abandonment{{RowRef: refs(rows)[0], Class: "permanent", Error: "too large", Attempts: 1}}}))
-	left := c.rows()
-	require.Len(c, left, 1)
-	require.False(c, left[0].Waits)
-	due, next, err := c.db.Due(c.Context(), c.lane, []int{rows[0].Part}, relay.DueAt{}, 10)
-	c.ok(err)
-	require.Len(c, due, 1)
-	require.Equal(c, left[0].Seq, due[0].Seq)
-	require.Zero(c, next)
-}
-
-func (c *conforming) forgets() {
-	c.insert("a")
-	m := c.join(time.Minute, 8)
-	rows := c.rows()
-	c.claims(m, 1, rows)
-	claim, err := c.db.Claim(c.Context(), relay.ClaimRequest{Member: m, Lane: c.lane, N: 2, Rows: refs(rows), Forget: []int64{1}})
-	c.ok(err)
-	require.Len(c, claim.Rows, 1)
-	require.False(c, c.settles(relay.Settlement{Member: m, N: 1, Published: refs(rows)}))
-	require.True(c, c.settles(relay.Settlement{Member: m, N: 2, Published: refs(rows)}))
-	require.Empty(c, c.rows())
 }
