@@ -2,6 +2,7 @@ package whole
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -144,33 +145,47 @@ func (w *world) operate(p *process, v verb) {
 		ctx, cancel := context.WithTimeout(p.life, 5*time.Second)
 		defer cancel()
 		letters := subscription.NewDeadLetters(p.provider)
-		filter := subscription.DeadLetterFilter{Subscription: "effects"}
-		var err error
-		if v == replay {
-			_, err = letters.Replay(ctx, filter, subscription.ReplayOptions{Actor: "simulation"})
-		} else {
-			_, err = letters.Discard(ctx, filter, subscription.DiscardOptions{Actor: "simulation"})
+		subscriptions := []string{"effects"}
+		if w.plan.timers {
+			subscriptions = append(subscriptions, commandGroup)
+		}
+		var errs []error
+		for _, name := range subscriptions {
+			var err error
+			filter := subscription.DeadLetterFilter{Subscription: name}
+			if v == replay {
+				_, err = letters.Replay(ctx, filter, subscription.ReplayOptions{Actor: "simulation"})
+			} else {
+				_, err = letters.Discard(ctx, filter, subscription.DiscardOptions{Actor: "simulation"})
+			}
+			errs = append(errs, err)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.say("%s: %v", verbs[v], err)
+		w.say("%s: %v", verbs[v], errors.Join(errs...))
 	})
 }
+
+// ofCommands is what the number of an act has more if it is about the commands' group.
+const ofCommands = 100
 
 // outside is what happens to the database, the broker and the group.
 func (w *world) outside(a act) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g := &w.group
+	g, n := &w.group, a.n
+	if n >= ofCommands {
+		g, n = &w.commands, n-ofCommands
+	}
 	switch {
 	case a.verb == away || a.verb == back:
 		w.away[a.n] = a.verb == away
 	case len(g.members) == 0:
 		return false
 	case a.verb == share:
-		g.share(a.n)
+		g.share(n)
 	case a.verb == expel:
-		g.expel(g.members[a.n%len(g.members)])
+		g.expel(g.members[n%len(g.members)])
 	}
 	w.say("%v", a)
 	return true

@@ -41,6 +41,9 @@ type Tallied struct {
 var bank = domain.MustNew("bank",
 	domain.Aggregate[*Account]("account", domain.Event[Moved]()),
 	domain.Aggregate[*Tally]("tally", domain.Event[Tallied]()),
+	domain.Aggregate[*Alarm]("alarm"),
+	domain.Command[Ring](domain.KeyedBy("alarm")),
+	domain.Command[Ask](domain.KeyedBy("alarm")),
 )
 
 const (
@@ -63,6 +66,8 @@ type op struct {
 	accounts []string
 	fate     fate
 	rolls    bool // back, when its function has run
+	change   *change
+	there    bool // as the judge sees: its accounts have it
 }
 
 var errRollsBack = errors.New("whole: the unit's function doesn't want it")
@@ -74,6 +79,11 @@ func (w *world) unit(p *process, n int) {
 	if other := account(n / 3 % w.plan.keys); n%4 == 0 && other != o.accounts[0] {
 		o.accounts = append(o.accounts, other)
 	}
+	if w.plan.timers {
+		if o.change = changeOf(n/84, id); n%3 != 0 {
+			o.accounts = nil
+		}
+	}
 	w.ops[id] = o
 	w.operators.Go(func() {
 		ctx, cancel := context.WithTimeout(p.life, 20*time.Second)
@@ -81,6 +91,11 @@ func (w *world) unit(p *process, n int) {
 		err := p.units.Do(ctx, func(ctx context.Context) error {
 			for _, account := range o.accounts {
 				if err := p.move(ctx, account, id); err != nil {
+					return err
+				}
+			}
+			if o.change != nil {
+				if err := p.apply(ctx, o.change); err != nil {
 					return err
 				}
 			}
@@ -141,7 +156,7 @@ func (p *process) handle(ctx context.Context, e Moved) error {
 	if err := p.w.ask(ctx, p, &request{kind: "handle", what: fmt.Sprint(e.Account, " ", e.Number), do: func() {}}); err != nil {
 		return err
 	}
-	if err := p.mood(e); err != nil {
+	if err := p.mood(fmt.Sprint(e.Account, " ", e.Number), p.w.poisonsEvents() && e.Account == account(0) && e.Number == p.w.plan.poisoned); err != nil {
 		return err
 	}
 	m, _ := domain.MetadataFrom(ctx)
@@ -180,12 +195,11 @@ func (p *process) count(ctx context.Context) error {
 }
 
 // mood is what the handler does with a message.
-func (p *process) mood(e Moved) error {
+func (p *process) mood(name string, poison bool) error {
 	w := p.w
 	w.mu.Lock()
-	name := fmt.Sprint(e.Account, " ", e.Number)
 	w.tried[name]++
-	poisoned := !w.healed && w.plan.poison != "" && e.Account == account(0) && e.Number == w.plan.poisoned
+	poisoned := !w.healed && w.plan.poison != "" && poison
 	kills := poisoned && w.plan.poison == "deadly"
 	if kills {
 		w.deaths++

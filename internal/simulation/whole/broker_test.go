@@ -40,6 +40,7 @@ type place struct{ part, offset, turn int }
 type member struct {
 	w    *world
 	p    *process
+	g    *group
 	gone bool
 	lost bool // its process doesn't know that it has joined
 }
@@ -121,12 +122,24 @@ func (b bus) Publish(ctx context.Context, messages []broker.Message) error {
 
 // store keeps a message.
 func (w *world) store(m broker.Message) {
-	if m.Topic != topic {
+	g := w.groupOf(m.Topic)
+	if g == nil {
 		return
 	}
 	part := outbox.PartitionOf(m.Key, parts)
-	w.group.log[part] = append(w.group.log[part], &stored{Message: m, at: time.Now()})
+	g.log[part] = append(g.log[part], &stored{Message: m, at: time.Now()})
 	w.say("the broker has %s of %s", m.ID, m.Key)
+}
+
+// groupOf is the group that consumes a topic; nil: none does.
+func (w *world) groupOf(name string) *group {
+	switch {
+	case name == topic:
+		return &w.group
+	case name == commandTopic && w.plan.timers:
+		return &w.commands
+	}
+	return nil
 }
 
 func (b bus) EnsureTopics(context.Context, ...string) error { return nil }
@@ -136,12 +149,11 @@ func (b bus) Capabilities() broker.Capabilities {
 }
 func (b bus) Close(context.Context) error { return nil }
 
-func (b bus) Consume(ctx context.Context, _, _ string) (broker.Consumer, error) {
-	m := &member{w: b.w, p: b.p}
+func (b bus) Consume(ctx context.Context, topic, _ string) (broker.Consumer, error) {
+	m := &member{w: b.w, p: b.p, g: b.w.groupOf(topic)}
 	err := b.w.ask(ctx, b.p, &request{kind: "join", do: func() {
-		g := &b.w.group
-		g.members = append(g.members, m)
-		g.share(0)
+		m.g.members = append(m.g.members, m)
+		m.g.share(0)
 	}})
 	if err != nil {
 		b.w.mu.Lock()
@@ -157,7 +169,7 @@ var errLeft = errors.New("whole: the consumer is not in its group")
 const most = 4
 
 func (m *member) Receive(ctx context.Context, limit int) (got []broker.Delivery, err error) {
-	g := &m.w.group
+	g := m.g
 	asked := m.w.ask(ctx, m.p, &request{
 		kind: "receive",
 		ready: func() bool {
@@ -189,7 +201,7 @@ func (m *member) Receive(ctx context.Context, limit int) (got []broker.Delivery,
 
 // own are the parts that are m's.
 func (m *member) own() (all []int) {
-	for part, owner := range m.w.group.owners {
+	for part, owner := range m.g.owners {
 		if owner == m {
 			all = append(all, part)
 		}
@@ -198,7 +210,7 @@ func (m *member) own() (all []int) {
 }
 
 func (m *member) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
-	g := &m.w.group
+	g := m.g
 	deliveries = slices.Clone(deliveries) // it may happen when the caller has its own back
 	return m.w.ask(ctx, m.p, &request{kind: "ack", changes: true, do: func() {
 		for _, d := range deliveries {
@@ -206,7 +218,9 @@ func (m *member) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
 			if g.turns[at.part] != at.turn {
 				continue
 			}
-			m.w.acknowledged(g.log[at.part][at.offset].Message)
+			if g == &m.w.group {
+				m.w.acknowledged(g.log[at.part][at.offset].Message)
+			}
 			g.acked[at.part][at.offset] = true
 			for g.acked[at.part][g.committed[at.part]] {
 				g.committed[at.part]++
@@ -221,6 +235,6 @@ func (m *member) Release(context.Context, ...broker.Delivery) error { return nil
 func (m *member) Close(context.Context) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
-	m.w.group.expel(m)
+	m.g.expel(m)
 	return nil
 }

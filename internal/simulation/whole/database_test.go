@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	sqliteprovider "github.com/waybill-go/waybill/uow/sqlite"
@@ -48,6 +50,9 @@ func template(t interface {
 	require.NoError(t, outboxdb.Migrate(ctx, p.DB(), partitions))
 	require.NoError(t, repository.Migrations().Up(ctx, p.DB()))
 	require.NoError(t, subscription.Migrations().Up(ctx, p.DB()))
+	require.NoError(t, command.Migrations().Up(ctx, p.DB()))
+	require.NoError(t, timerdb.Migrations().Up(ctx, p.DB()))
+	require.NoError(t, addAlarms(ctx, p))
 	_, err = p.DB().ExecContext(ctx, "CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL, account TEXT NOT NULL, number INTEGER NOT NULL)")
 	require.NoError(t, err)
 	_, err = p.DB().ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")

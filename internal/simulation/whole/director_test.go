@@ -77,7 +77,11 @@ func (d *director) step() {
 		d.process()
 	case p < plan.slow+plan.moves+14 && len(w.ops) < plan.units:
 		if p := d.one(); p != nil {
-			w.do(act{verb: unit, proc: p.number, n: d.random.IntN(84)})
+			n := d.random.IntN(84)
+			if plan.timers {
+				n += 84 * d.random.IntN(changes)
+			}
+			w.do(act{verb: unit, proc: p.number, n: n})
 		}
 	default:
 		if !d.request() {
@@ -119,9 +123,9 @@ func (d *director) move() {
 		w.do(act{verb: back, n: 0})
 		w.do(act{verb: back, n: 1})
 	case 2:
-		w.do(act{verb: share, n: d.random.IntN(2)})
+		w.do(act{verb: share, n: d.random.IntN(2) + d.which()})
 	case 3:
-		w.do(act{verb: expel, n: d.random.IntN(4)})
+		w.do(act{verb: expel, n: d.random.IntN(4) + d.which()})
 	default:
 		v := replay
 		if d.chance(15) {
@@ -131,6 +135,14 @@ func (d *director) move() {
 			w.do(act{verb: v, proc: p.number})
 		}
 	}
+}
+
+// which group an act is about.
+func (d *director) which() int {
+	if d.w.plan.timers && d.chance(50) {
+		return ofCommands
+	}
+	return 0
 }
 
 // busy is most often a process that has asked for what can't be taken back.

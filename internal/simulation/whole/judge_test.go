@@ -36,7 +36,7 @@ func (w *world) finished() bool { return w.left() == "" }
 // left says what is.
 func (w *world) left() string {
 	w.mu.Lock()
-	lag, running := w.group.lag(), 0
+	lag, running := w.group.lag()+w.commands.lag(), 0
 	for _, r := range w.requests {
 		if !r.ghost && (r.kind == "in" || r.kind == "begin" || r.kind == "commit") {
 			running++
@@ -45,10 +45,11 @@ func (w *world) left() string {
 	w.mu.Unlock()
 	queued := w.number("SELECT count(*) FROM outbox_queue")
 	letters := w.number("SELECT count(*) FROM dead_letters WHERE " + isOpen)
-	if lag == 0 && running == 0 && queued == 0 && letters == 0 {
+	timers := w.number(waitingTimers)
+	if lag == 0 && running == 0 && queued == 0 && letters == 0 && timers == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d rows are queued, %d messages not acknowledged, %d letters open, %d statements wait: %v", queued, lag, letters, running,
+	return fmt.Sprintf("%d rows are queued, %d messages not acknowledged, %d letters open, %d timers not handled, %d statements wait: %v", queued, lag, letters, timers, running,
 		w.read("SELECT message_id, key_id, status, attempts, crashes, reason, error FROM dead_letters WHERE "+isOpen))
 }
 
@@ -94,6 +95,7 @@ func (w *world) judge() {
 	w.judgeUnits(accounts)
 	w.judgeBroker(accounts)
 	w.judgeEffects(accounts)
+	w.judgeAlarms()
 	// Who was up before the first death doesn't know of it before its next beat.
 	if w.deaths > maxAttempts+w.begun {
 		w.wrong("poison: it killed %d processes, of %d", w.deaths, w.begun)
@@ -120,10 +122,11 @@ func (w *world) judgeUnits(accounts map[string]*Account) {
 				}
 			}
 		}
+		o.there = n > 0
 		switch {
 		case n != 0 && n != len(o.accounts):
 			w.wrong("torn: unit %s changed %d of its %d accounts", id, n, len(o.accounts))
-		case n == 0 && o.fate == done:
+		case n == 0 && o.fate == done && len(o.accounts) > 0:
 			w.wrong("lost: unit %s was committed, and nothing is left of it", id)
 		case n > 0 && (o.fate == undone || o.rolls):
 			w.wrong("ghost: unit %s was not committed, and has changed its accounts", id)

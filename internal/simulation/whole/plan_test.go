@@ -29,6 +29,7 @@ type plan struct {
 	tally     bool // and change an aggregate
 	exact     bool // relays publish in transactions
 	tells     bool // the broker says what it delivers again
+	timers    bool // units set and stop timers, and send commands
 	poison    string
 	poisoned  int64
 	// In a hundred.
@@ -36,6 +37,9 @@ type plan struct {
 	slow   int // acts that let time pass
 	moves  int // acts that change the group, or what is there
 }
+
+// timed is the first seed whose units have timers and commands, too.
+const timed = 3_000_000_000
 
 func planOf(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -47,6 +51,10 @@ func planOf(seed uint64) plan {
 	}
 	p.poison = []string{"", "", "", "fails", "hopeless", "later", "panics", "deadly"}[r.IntN(8)]
 	p.tells, p.exact = r.IntN(2) == 0, r.IntN(3) == 0
+	if p.timers = seed >= timed; p.timers {
+		p.acts, p.units, p.keys = p.acts+250, p.units+4+r.IntN(14), 1+r.IntN(2)
+		p.slow, p.moves, p.faults = 2+2*r.IntN(2), []int{0, 2, 4}[r.IntN(3)], []int{0, 2, 5, 12}[r.IntN(4)]
+	}
 	return p
 }
 

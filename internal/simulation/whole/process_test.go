@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
@@ -27,6 +29,11 @@ type process struct {
 	tallies  *repository.Repository[*Tally]
 	relay    *relay.Relay
 	runner   *subscription.Runner
+	alarms   *repository.Repository[*Alarm]
+	commands *subscription.Runner // nil: the plan has none
+	promoter *timerdb.Promoter
+	promotes sync.WaitGroup
+	demote   context.CancelFunc
 	chance   *rand.Rand
 
 	dead             chan struct{} // closed: it was killed
@@ -54,6 +61,9 @@ func (w *world) start() {
 		defer close(p.up)
 		p.persist(func() error { return p.relay.Start(p.life) })
 		p.persist(func() error { return p.runner.Start(p.life) })
+		if p.commands != nil {
+			p.persist(func() error { return p.commands.Start(p.life) })
+		}
 	}()
 }
 
@@ -71,7 +81,7 @@ func (p *process) build() (err error) {
 	if p.units, err = uow.New(uow.Config{Domain: bank, Providers: []uow.Provider{p.provider}, Logger: quiet}); err != nil {
 		return err
 	}
-	p.accounts, p.tallies = repository.New[*Account](p.units), repository.New[*Tally](p.units)
+	p.accounts, p.tallies, p.alarms = repository.New[*Account](p.units), repository.New[*Tally](p.units), repository.New[*Alarm](p.units)
 	p.relay, err = relay.New(relay.Config{
 		Provider: p.provider.Name(), Store: outboxdb.New(p.provider.db, p.provider.reader), Lanes: []relay.Lane{{Target: "default", Broker: bus{p.w, p}}},
 		Outbox: p.w.plan.outbox(), Logger: quiet, Random: func() float64 {
@@ -85,7 +95,28 @@ func (p *process) build() (err error) {
 	}
 	p.units.OnCommit(func(_ string, pokes []outbox.Poke) []outbox.Poke { return p.relay.Wake(pokes) })
 	p.runner, err = subscription.NewRunner(subscription.RunnerConfig{Stream: p.stream(), Broker: bus{p.w, p}, Logger: quiet})
-	return err
+	if err != nil || !p.w.plan.timers {
+		return err
+	}
+	return p.time(quiet)
+}
+
+// time makes what handles commands, and sends timers.
+func (p *process) time(quiet *slog.Logger) error {
+	handlers, err := p.handlers()
+	if err != nil {
+		return err
+	}
+	stream, _ := handlers.Stream()
+	if p.commands, err = subscription.NewRunner(subscription.RunnerConfig{Stream: stream, Broker: bus{p.w, p}, Logger: quiet}); err != nil {
+		return err
+	}
+	p.promoter = timerdb.NewPromoter(timerdb.New(p.provider.db, p.provider.reader), time.Second, func(pokes []outbox.Poke) { p.relay.Wake(pokes) }, nil, quiet)
+	p.units.OnTimer(func(_ string, at time.Time) { p.promoter.Set(at) })
+	ctx, cancel := context.WithCancel(p.life)
+	p.demote = cancel
+	p.promotes.Go(func() { p.promoter.Run(ctx) })
+	return nil
 }
 
 // stop has a process come to its end by itself.
@@ -99,6 +130,11 @@ func (p *process) stop() {
 // halt ends a process: hard, if it was killed.
 func (p *process) halt() {
 	<-p.up
+	if p.commands != nil {
+		p.demote()
+		p.promotes.Wait()
+		_ = p.commands.Stop(p.life)
+	}
 	_ = p.runner.Stop(p.life)
 	_ = p.relay.Stop(p.life)
 	p.end()

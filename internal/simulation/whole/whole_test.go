@@ -37,6 +37,8 @@ type outcome struct {
 	units  int
 	kills  int
 	doubly int // messages that came more than once
+	rang   int // timers
+	asked  int // commands that were done
 }
 
 // simulate runs a schedule: that of a plan's seed, or the recorded one.
@@ -49,9 +51,11 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 		cryptotest.SetGlobalRandom(t, p.seed)
 		p.epoch = time.Now()
 		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}, ids: map[string]*transactions{}}
-		w.group.share(0)
-		for part := range parts {
-			w.group.acked[part] = map[int]bool{}
+		for _, g := range []*group{&w.group, &w.commands} {
+			g.share(0)
+			for part := range parts {
+				g.acked[part] = map[int]bool{}
+			}
 		}
 		if tell {
 			w.trace = &strings.Builder{}
@@ -59,7 +63,7 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 		d := &director{w: w, random: rand.New(rand.NewPCG(p.seed, 7)), replays: recorded != nil, recorded: recorded}
 		d.run()
 		w.judge()
-		o = outcome{wrongs: w.wrongs, acts: w.acts, units: len(w.ops)}
+		o = outcome{wrongs: w.wrongs, acts: w.acts, units: len(w.ops), rang: w.rang, asked: w.asked}
 		for _, proc := range w.procs {
 			if proc.killed {
 				o.kills++
@@ -94,7 +98,7 @@ func TestWhole_Schedules(t *testing.T) {
 	}
 	first, n := simtest.Number(t, "WAYBILL_FIRST", 0), simtest.Number(t, "WAYBILL_SCHEDULES", n)
 	file, begin := template(t), simtest.Processor(t)
-	var sum struct{ schedules, acts, units, kills, doubly int }
+	var sum struct{ schedules, acts, units, kills, doubly, rang, asked int }
 	for seed := first; seed < first+n; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
 		if len(o.wrongs) > 0 {
@@ -105,6 +109,8 @@ func TestWhole_Schedules(t *testing.T) {
 		sum.units += o.units
 		sum.kills += o.kills
 		sum.doubly += o.doubly
+		sum.rang += o.rang
+		sum.asked += o.asked
 		if seed%cleanUp == 0 {
 			runtime.GC()
 		}

@@ -54,7 +54,8 @@ type world struct {
 	mu       sync.Mutex
 	requests []*request
 	procs    []*process
-	group    group
+	group    group // of the events' topic
+	commands group // of the commands' topic
 	ids      map[string]*transactions
 	away     [2]bool // database, broker
 
@@ -66,6 +67,8 @@ type world struct {
 	begun     int // processes, before all is well
 	operators sync.WaitGroup
 	wrongs    []string
+	rang      int // timers, as the judge finds
+	asked     int // commands that were done
 }
 
 // say writes what happens, if anybody wants to read it.
@@ -256,9 +259,11 @@ func (w *world) alive() (all []*process) {
 func (w *world) bury() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, m := range slices.Clone(w.group.members) {
-		if m.p.killed || m.lost {
-			w.group.expel(m)
+	for _, g := range []*group{&w.group, &w.commands} {
+		for _, m := range slices.Clone(g.members) {
+			if m.p.killed || m.lost {
+				g.expel(m)
+			}
 		}
 	}
 }
