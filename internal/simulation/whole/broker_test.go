@@ -90,6 +90,18 @@ func (g *group) lag() (n int) {
 	return n
 }
 
+// doubly is how many messages came more than once.
+func (g *group) doubly() (n int) {
+	for _, log := range g.log {
+		for _, s := range log {
+			if s.given > 1 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // bus is a process's connection to the broker.
 type bus struct {
 	w *world

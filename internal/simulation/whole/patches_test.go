@@ -168,6 +168,31 @@ var rules = map[string][]simtest.Patch{
 	"MARKERFIRST": nil, // the broker's, see bus.Transact
 	"NOMARKER":    {{File: "../../relay/transact.go", Old: "if mark.N == token.N {", New: "if mark.N == token.N && !off(\"NOMARKER\") {"}},
 	"BELIEVE":     {{File: "../../relay/transact.go", Old: "|| errors.Is(err, broker.ErrUndecided) {", New: "|| errors.Is(err, broker.ErrUndecided) && !off(\"BELIEVE\") {"}},
+	"STOPWAITING": {{
+		File: "../../timerdb/timer.go", Old: "&statement{query: stopQuery,", New: "&statement{query: onlyWaiting(stopQuery),",
+	}},
+	"SENTAPART": {
+		{
+			File: "../../timerdb/promote.go", Old: "if _, err := tx.Tx.ExecContext(ctx, string(query)); err != nil {",
+			New: "if off(\"SENTAPART\") {\n\t\tdefer func() { s.behind = string(query) }()\n\t} else if _, err := tx.Tx.ExecContext(ctx, string(query)); err != nil {",
+		},
+		{
+			File: "../../timerdb/promote.go", Old: "\tif err != nil {\n\t\treturn Promoted{}, fmt.Errorf(\"timers: send those",
+			New: "\tif off(\"SENTAPART\") && err == nil && p.Sent > 0 {\n\t\t_, err = s.db.DB.ExecContext(ctx, s.behind)\n\t}\n\tif err != nil {\n\t\treturn Promoted{}, fmt.Errorf(\"timers: send those",
+		},
+		{File: "../../timerdb/store.go", Old: "\tcounting sync.Mutex\n", New: "\tbehind   string\n\tcounting sync.Mutex\n"},
+	},
+	"HANDLEDAPART": {{
+		File: "../../../command/queue.go", Old: "\tif meta.Command.Timer {\n\t\tif err := b.waits(",
+		New: "\tif meta.Command.Timer && off(\"HANDLEDAPART\") {\n\t\tif err := h.handledApart(ctx, meta.ID); err != nil {\n\t\t\treturn err\n\t\t}\n\t} else if meta.Command.Timer {\n\t\tif err := b.waits(",
+	}},
+	"NOTTHERE": {
+		{File: "../../../command/queue.go", Old: "\tif err == nil && !there {\n", New: "\tif err == nil && !there && !off(\"NOTTHERE\") {\n"},
+		{File: "../../../command/queue.go", Old: "Rows: 1, Else:", New: "Rows: one(), Else:"},
+	},
+	"KEYAPART": {{
+		File: "../../../command/work.go", Old: "\tdb, err := uow.DB(ctx)\n", New: "\tdb, err := h.keys(ctx)\n",
+	}},
 	"NOVERSION": {{
 		File: "../../../repository/document.go", Old: "bun.SafeQuery(updateDocument,", New: "bun.SafeQuery(unversioned(updateDocument),",
 	}},
@@ -185,6 +210,8 @@ func program(t *testing.T) string {
 			"../../../subscription/simulation.go": turns,
 			"../../../uow/simulation.go":          "package uow" + offs,
 			"../../relay/simulation.go":           "package relay" + offs,
+			"../../timerdb/simulation.go":         "package timerdb" + offs + onlyWaiting,
+			"../../../command/simulation.go":      handledApart,
 			"../../../repository/simulation.go":   "package repository\n\nimport \"strings\"" + offs + unversioned,
 		}))
 		require.NoError(t, err)
@@ -207,5 +234,64 @@ func unversioned(query string) string {
 		return strings.Replace(query, "version = ? AND unit", "version > 0 * ? AND unit", 1)
 	}
 	return query
+}
+`
+
+const onlyWaiting = `
+func onlyWaiting(query string) string {
+	if off("STOPWAITING") {
+		return query + " AND status = 'waiting'"
+	}
+	return query
+}
+`
+
+// handledApart is what the switches of commands need.
+const handledApart = `package command
+
+import (
+	"context"
+	"os"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
+)
+
+func off(rule string) bool { return os.Getenv("WAYBILL_WITHOUT") == rule }
+
+// handledApart deletes a timer's row in a transaction of its own.
+func (h *Handlers) handledApart(ctx context.Context, id string) error {
+	db := h.cfg.Units.Providers()[0].DB()
+	text, err := timerdb.Handled(id).AppendQuery(db.QueryGen(), nil)
+	if err != nil {
+		return err
+	}
+	done, err := db.DB.ExecContext(ctx, string(text))
+	if err != nil {
+		return err
+	}
+	if n, err := done.RowsAffected(); err == nil && n == 0 {
+		return subscription.Drop(errStopped)
+	}
+	return nil
+}
+
+// one is how many rows a handled timer has to have.
+func one() int64 {
+	if off("NOTTHERE") {
+		return -1
+	}
+	return 1
+}
+
+// keys is where idempotency keys are stored.
+func (h *Handlers) keys(ctx context.Context) (bun.IDB, error) {
+	if off("KEYAPART") {
+		return h.cfg.Units.Providers()[0].DB(), nil
+	}
+	return uow.DB(ctx)
 }
 `

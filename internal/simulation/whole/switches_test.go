@@ -34,7 +34,9 @@ func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
 	for _, rule := range all {
 		first := from[rule]
 		if long() {
-			first = 0
+			if first = 0; from[rule] >= timed {
+				first = timed
+			}
 		}
 		t.Setenv(withoutVar, rule)
 		seed := found(t, file, rule, simtest.Number(t, "WAYBILL_FIRST", first))

@@ -22,8 +22,12 @@ import (
 const (
 	ordinary = 40
 	longRun  = 20_000
-	cleanUp  = 5 // schedules between two collections of garbage
-	longest  = 20 * time.Second
+	// Of those with timers.
+	ordinaryTimed = 20
+	longRunTimed  = 10_000
+
+	cleanUp = 5 // schedules between two collections of garbage
+	longest = 20 * time.Second
 )
 
 // inside is set in the program in which schedules run: see patches.
@@ -69,13 +73,7 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 				o.kills++
 			}
 		}
-		for _, log := range w.group.log {
-			for _, s := range log {
-				if s.given > 1 {
-					o.doubly++
-				}
-			}
-		}
+		o.doubly = w.group.doubly() + w.commands.doubly()
 		if tell {
 			o.trace = w.trace.String()
 		}
@@ -92,12 +90,22 @@ func TestWhole_Schedules(t *testing.T) {
 		t.Log(run(t, program(t), "TestWhole_Schedules"))
 		return
 	}
-	n := uint64(ordinary)
+	n, timers := uint64(ordinary), uint64(ordinaryTimed)
 	if long() {
-		n = longRun
+		n, timers = longRun, longRunTimed
 	}
-	first, n := simtest.Number(t, "WAYBILL_FIRST", 0), simtest.Number(t, "WAYBILL_SCHEDULES", n)
-	file, begin := template(t), simtest.Processor(t)
+	file := template(t)
+	first := simtest.Number(t, "WAYBILL_FIRST", 0)
+	schedules(t, file, first, simtest.Number(t, "WAYBILL_SCHEDULES", n))
+	if first == 0 {
+		schedules(t, file, timed, timers)
+	}
+}
+
+// schedules runs n of them.
+func schedules(t *testing.T, file []byte, first, n uint64) {
+	t.Helper()
+	begin := simtest.Processor(t)
 	var sum struct{ schedules, acts, units, kills, doubly, rang, asked int }
 	for seed := first; seed < first+n; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
@@ -131,7 +139,11 @@ func TestWhole_Replays(t *testing.T) {
 	// The ids of a schedule go on behind those of the one before.
 	ids := regexp.MustCompile(`x'[0-9a-f]*'|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	file := template(t)
-	for seed := range seeds {
+	for n := range seeds {
+		seed := n
+		if n%2 == 1 {
+			seed += timed
+		}
 		var first, again string
 		// On a machine that is too busy to run this program for 10 ms, the runtime has another
 		// goroutine go on in the place of the one that was running.
