@@ -137,3 +137,17 @@ func BenchmarkLook(b *testing.B) {
 		t.looked(look{parts: []PartLow{{}}, limit: 4000, horizon: 1 << 40, moved: []int{0}}, rows, time.Unix(1, 0))
 	}
 }
+
+// A partition that is being released goes when nothing of it is in hand: nothing more is
+// chosen from it, neither what was listed at that time nor what is handed back behind it.
+func TestChoose_NothingFromAPartitionThatIsBeingReleased(t *testing.T) {
+	p := newPump(1, queue(1, 8, 4)...)
+	p.look()
+	c := p.t.choose(p.now, limits{rows: 2, bytes: claimBytes})
+	require.Len(t, c.rows, 2)
+	p.t.retire(c.rows[0].Part)
+	require.Nil(t, p.chosen())
+	p.t.handBack(c)
+	require.False(t, p.t.busy(c.rows[0].Part), "it can go")
+	require.Nil(t, p.chosen())
+}
