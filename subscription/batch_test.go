@@ -18,11 +18,13 @@ import (
 // fails, the others take effect all the same, and once.
 func TestBatch_OneTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
-		const keys, each = 10, 30
+		const keys, each = 4, 75
 		var mu sync.Mutex
 		units := map[*uow.Unit]int{}
 		var runs atomic.Int64
+		delivered := make(chan struct{}) // so many that each key has more than a batch
 		s := w.streamOf(subscription.On(func(ctx context.Context, e OrderPlaced) error {
+			<-delivered
 			if e.Note == "7" && e.OrderID == "o-3" && runs.Add(1) < 4 {
 				return errBad
 			}
@@ -42,6 +44,8 @@ func TestBatch_OneTransaction(t *testing.T) {
 			}
 		}
 		r, stop := w.start(s, w.broker)
+		w.until(func() bool { return r.Status().InFlight > keys*(20+1) }, "enough are delivered")
+		close(delivered)
 		w.until(w.acknowledged("shipping"), "all are handled")
 		stop()
 		for k := range keys {
