@@ -149,6 +149,10 @@ func (w *world) operate(p *process, v verb) {
 		if w.plan.timers {
 			subscriptions = append(subscriptions, commandGroup)
 		}
+		if w.plan.journeys {
+			v = replay // a journey without one of its messages has no end
+			subscriptions = append(subscriptions, journeyName)
+		}
 		var errs []error
 		for _, name := range subscriptions {
 			var err error
@@ -166,17 +170,14 @@ func (w *world) operate(p *process, v verb) {
 	})
 }
 
-// ofCommands is what the number of an act has more if it is about the commands' group.
-const ofCommands = 100
+// ofOthers is what the number of an act has more for each group that it passes over.
+const ofOthers = 100
 
 // outside is what happens to the database, the broker and the group.
 func (w *world) outside(a act) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g, n := &w.group, a.n
-	if n >= ofCommands {
-		g, n = &w.commands, n-ofCommands
-	}
+	g, n := w.groups()[a.n/ofOthers], a.n%ofOthers
 	switch {
 	case a.verb == away || a.verb == back:
 		w.away[a.n] = a.verb == away

@@ -56,6 +56,7 @@ type change struct {
 	token, unit       string
 	in                time.Duration
 	once              string // a key
+	pays              bool   // for a trip
 }
 
 var delays = []time.Duration{-time.Second, 5 * time.Millisecond, 300 * time.Millisecond, 1100 * time.Millisecond, 4 * time.Second, 12 * time.Second}
@@ -92,6 +93,9 @@ func addAlarms(ctx context.Context, p uow.Provider) error {
 
 // apply has a unit change an alarm.
 func (p *process) apply(ctx context.Context, c *change) error {
+	if c.what == "begin" || c.what == "pay" {
+		return p.travel(ctx, c)
+	}
 	a, err := p.alarms.Get(ctx, c.alarm)
 	if err != nil {
 		return err
@@ -138,7 +142,7 @@ func (p *process) handlers() (*command.Handlers, error) {
 	plan := p.w.plan
 	return command.New(command.Config{
 		Units:    p.units,
-		Handlers: []command.Handler{command.On(p.ring), command.On(p.asked)},
+		Handlers: append(p.travelHandlers(), command.On(p.ring), command.On(p.asked)),
 		Queue: subscription.Stream{
 			Lanes: plan.lanes, Batch: plan.batch, MaxAttempts: maxAttempts, Backoff: 50 * time.Millisecond, OnParked: plan.policy, Timeout: 10 * time.Second,
 		},

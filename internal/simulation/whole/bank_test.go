@@ -38,13 +38,13 @@ type Tallied struct {
 	N int64 `json:"n"`
 }
 
-var bank = domain.MustNew("bank",
+var bank = domain.MustNew("bank", append(journeys(),
 	domain.Aggregate[*Account]("account", domain.Event[Moved]()),
 	domain.Aggregate[*Tally]("tally", domain.Event[Tallied]()),
 	domain.Aggregate[*Alarm]("alarm"),
 	domain.Command[Ring](domain.KeyedBy("alarm")),
 	domain.Command[Ask](domain.KeyedBy("alarm")),
-)
+)...)
 
 const (
 	category = "bank::account"
@@ -80,7 +80,13 @@ func (w *world) unit(p *process, n int) {
 		o.accounts = append(o.accounts, other)
 	}
 	if w.plan.timers {
-		if o.change = changeOf(n/84, id); n%3 != 0 {
+		o.change = changeOf(n/84, id)
+		if w.plan.journeys && n/84%4 < 2 {
+			w.mu.Lock()
+			o.change = w.journeyOf(n/84/2, id)
+			w.mu.Unlock()
+		}
+		if n%3 != 0 || o.change.what == "pay" {
 			o.accounts = nil
 		}
 	}

@@ -143,6 +143,9 @@ func (w *world) store(m broker.Message) {
 	w.say("the broker has %s of %s", m.ID, m.Key)
 }
 
+// groups are all of them.
+func (w *world) groups() []*group { return append([]*group{&w.group, &w.commands}, w.more...) }
+
 // groupOf is the group that consumes a topic; nil: none does.
 func (w *world) groupOf(name string) *group {
 	switch {
@@ -150,6 +153,10 @@ func (w *world) groupOf(name string) *group {
 		return &w.group
 	case name == commandTopic && w.plan.timers:
 		return &w.commands
+	case w.plan.journeys:
+		if i := slices.Index(journeyTopics, name); i >= 0 {
+			return w.more[i]
+		}
 	}
 	return nil
 }

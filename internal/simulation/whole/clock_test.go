@@ -3,6 +3,7 @@ package whole
 import (
 	"database/sql/driver"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -11,12 +12,14 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtime"
 )
 
-// init has SQLite go by the bubble's clock: its own functions of the time ask the machine.
+// init has SQLite go by the bubble's clock, as its own functions of the time ask the machine,
+// and by the seed.
 //
 //nolint:gochecknoinits // functions have to be known before the first connection
 func init() {
 	sqlite.MustRegisterFunction("strftime", &sqlite.FunctionImpl{NArgs: -1, Scalar: strftime})
 	sqlite.MustRegisterFunction("julianday", &sqlite.FunctionImpl{NArgs: -1, Scalar: julianday})
+	sqlite.MustRegisterFunction("random", &sqlite.FunctionImpl{NArgs: 0, Scalar: random})
 }
 
 const format = "%Y-%m-%dT%H:%M:%fZ"
@@ -57,6 +60,13 @@ func strftime(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, err
 		return nil, err
 	}
 	return at.UTC().Format(dbtime.Layout), nil
+}
+
+// dice are those of the schedule that runs.
+var dice *rand.Rand
+
+func random(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+	return int64(dice.Uint64()), nil
 }
 
 func julianday(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
+	managers "github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	sqliteprovider "github.com/waybill-go/waybill/uow/sqlite"
@@ -52,6 +53,7 @@ func template(t interface {
 	require.NoError(t, subscription.Migrations().Up(ctx, p.DB()))
 	require.NoError(t, command.Migrations().Up(ctx, p.DB()))
 	require.NoError(t, timerdb.Migrations().Up(ctx, p.DB()))
+	require.NoError(t, managers.Migrations().Up(ctx, p.DB()))
 	require.NoError(t, addAlarms(ctx, p))
 	_, err = p.DB().ExecContext(ctx, "CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL, account TEXT NOT NULL, number INTEGER NOT NULL)")
 	require.NoError(t, err)

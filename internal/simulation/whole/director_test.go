@@ -139,8 +139,11 @@ func (d *director) move() {
 
 // which group an act is about.
 func (d *director) which() int {
-	if d.w.plan.timers && d.chance(50) {
-		return ofCommands
+	switch plan := d.w.plan; {
+	case plan.journeys:
+		return ofOthers * d.random.IntN(2+len(journeyTopics))
+	case plan.timers && d.chance(50):
+		return ofOthers
 	}
 	return 0
 }

@@ -36,7 +36,10 @@ func (w *world) finished() bool { return w.left() == "" }
 // left says what is.
 func (w *world) left() string {
 	w.mu.Lock()
-	lag, running := w.group.lag()+w.commands.lag(), 0
+	lag, running := 0, 0
+	for _, g := range w.groups() {
+		lag += g.lag()
+	}
 	for _, r := range w.requests {
 		if !r.ghost && (r.kind == "in" || r.kind == "begin" || r.kind == "commit") {
 			running++
@@ -96,6 +99,7 @@ func (w *world) judge() {
 	w.judgeBroker(accounts)
 	w.judgeEffects(accounts)
 	w.judgeAlarms()
+	w.judgeJourneys()
 	// Who was up before the first death doesn't know of it before its next beat.
 	if w.deaths > maxAttempts+w.begun {
 		w.wrong("poison: it killed %d processes, of %d", w.deaths, w.begun)

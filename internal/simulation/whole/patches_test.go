@@ -21,6 +21,8 @@ var always = []simtest.Patch{
 	{File: "../../../subscription/runner.go", Old: "\t\"math/rand/v2\"\n", New: ""},
 	{File: "../../../subscription/waiting.go", Old: "\tmu   sync.Mutex\n\tn    int64", New: "\tmu   turn\n\tn    int64"},
 	{File: "../../../subscription/waiting.go", Old: "\t\"sync\"\n", New: ""},
+	{File: "../../../subscription/instances.go", Old: "for r := range in.runners {", New: "for _, r := range inOrder(in.runners) {"},
+	{File: "../../../uow/commit.go", Old: "slices.Collect(maps.Keys(p.pokes))", New: "inOrder(maps.Keys(p.pokes))"},
 	{File: "../../../uow/manager.go", Old: "rand.N(longest)", New: "time.Duration(time.Now().UnixNano()*31) % longest"},
 	{File: "../../../uow/manager.go", Old: "\t\"math/rand/v2\"\n", New: ""},
 }
@@ -30,7 +32,9 @@ const turns = `package subscription
 
 import (
 	"context"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -114,6 +118,11 @@ func (t *turn) Unlock()  { t.leave(func() { t.writer = false }) }
 func (t *turn) RLock()   { t.wait(func() bool { return !t.writer }, func() { t.readers++ }) }
 func (t *turn) RUnlock() { t.leave(func() { t.readers-- }) }
 
+// inOrder are the runners by name: those of a map come in an order of chance.
+func inOrder(of map[*Runner]bool) []*Runner {
+	return slices.SortedFunc(maps.Keys(of), func(a, b *Runner) int { return strings.Compare(a.stream.Name, b.stream.Name) })
+}
+
 // chance is a number that depends on nothing but the bubble's time.
 func chance() float64 { return float64(time.Now().UnixNano()%9973) / 9973 }
 
@@ -190,6 +199,13 @@ var rules = map[string][]simtest.Patch{
 		{File: "../../../command/queue.go", Old: "\tif err == nil && !there {\n", New: "\tif err == nil && !there && !off(\"NOTTHERE\") {\n"},
 		{File: "../../../command/queue.go", Old: "Rows: 1, Else:", New: "Rows: one(), Else:"},
 	},
+	"NOARRIVED": {{
+		File: "../../../process/hear.go", Old: "\tif r.status == awaited {\n\t\tif err := u.Exec(", New: "\tif r.status == awaited && !off(\"NOARRIVED\") {\n\t\tif err := u.Exec(",
+	}},
+	"SENDBEHIND": {{
+		File: "../../../process/hear.go", Old: "\t\tif err := u.Send(ctx, c, o); err != nil {\n",
+		New: "\t\tif off(\"SENDBEHIND\") {\n\t\t\tp.sendBehind(u, c, o)\n\t\t} else if err := u.Send(ctx, c, o); err != nil {\n",
+	}},
 	"KEYAPART": {{
 		File: "../../../command/work.go", Old: "\tdb, err := uow.DB(ctx)\n", New: "\tdb, err := h.keys(ctx)\n",
 	}},
@@ -208,10 +224,11 @@ func program(t *testing.T) string {
 		}
 		text, err := os.ReadFile(simtest.Build(t, all, map[string]string{
 			"../../../subscription/simulation.go": turns,
-			"../../../uow/simulation.go":          "package uow" + offs,
+			"../../../uow/simulation.go":          "package uow\n\nimport (\n\t\"cmp\"\n\t\"iter\"\n\t\"slices\"\n\n\t\"github.com/waybill-go/waybill/outbox\"\n)" + offs + pokes,
 			"../../relay/simulation.go":           "package relay" + offs,
 			"../../timerdb/simulation.go":         "package timerdb" + offs + onlyWaiting,
 			"../../../command/simulation.go":      handledApart,
+			"../../../process/simulation.go":      sendBehind,
 			"../../../repository/simulation.go":   "package repository\n\nimport \"strings\"" + offs + unversioned,
 		}))
 		require.NoError(t, err)
@@ -293,5 +310,39 @@ func (h *Handlers) keys(ctx context.Context) (bun.IDB, error) {
 		return h.cfg.Units.Providers()[0].DB(), nil
 	}
 	return uow.DB(ctx)
+}
+`
+
+// sendBehind is what the switches of processes need.
+const sendBehind = `package process
+
+import (
+	"context"
+	"os"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+func off(rule string) bool { return os.Getenv("WAYBILL_WITHOUT") == rule }
+
+// sendBehind sends a command in a unit of its own, when the process's has committed.
+func (p *process) sendBehind(u *uow.Unit, c any, o uow.CommandOptions) {
+	u.AfterCommit(func(context.Context) {
+		_ = p.units.Do(context.Background(), func(ctx context.Context) error {
+			own, err := uow.From(ctx)
+			if err != nil {
+				return err
+			}
+			return own.Send(ctx, c, o)
+		})
+	})
+}
+`
+
+const pokes = `
+func inOrder(all iter.Seq[outbox.Poke]) []outbox.Poke {
+	return slices.SortedFunc(all, func(a, b outbox.Poke) int {
+		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Partition, b.Partition))
+	})
 }
 `

@@ -30,6 +30,7 @@ type plan struct {
 	exact     bool // relays publish in transactions
 	tells     bool // the broker says what it delivers again
 	timers    bool // units set and stop timers, and send commands
+	journeys  bool // and begin processes
 	poison    string
 	poisoned  int64
 	// In a hundred.
@@ -40,6 +41,9 @@ type plan struct {
 
 // timed is the first seed whose units have timers and commands, too.
 const timed = 3_000_000_000
+
+// travelled is the first one that has processes with that.
+const travelled = 3_500_000_000
 
 func planOf(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -55,6 +59,7 @@ func planOf(seed uint64) plan {
 		p.acts, p.units, p.keys = p.acts+250, p.units+4+r.IntN(14), 1+r.IntN(2)
 		p.slow, p.moves, p.faults = 2+2*r.IntN(2), []int{0, 2, 4}[r.IntN(3)], []int{0, 2, 5, 12}[r.IntN(4)]
 	}
+	p.journeys = seed >= travelled
 	return p
 }
 

@@ -30,7 +30,9 @@ type process struct {
 	relay    *relay.Relay
 	runner   *subscription.Runner
 	alarms   *repository.Repository[*Alarm]
-	commands *subscription.Runner // nil: the plan has none
+	tours    *repository.Repository[*Trip]
+	bills    *repository.Repository[*Bill]
+	others   []*subscription.Runner // of commands and processes
 	promoter *timerdb.Promoter
 	promotes sync.WaitGroup
 	demote   context.CancelFunc
@@ -61,8 +63,8 @@ func (w *world) start() {
 		defer close(p.up)
 		p.persist(func() error { return p.relay.Start(p.life) })
 		p.persist(func() error { return p.runner.Start(p.life) })
-		if p.commands != nil {
-			p.persist(func() error { return p.commands.Start(p.life) })
+		for _, r := range p.others {
+			p.persist(func() error { return r.Start(p.life) })
 		}
 	}()
 }
@@ -82,6 +84,7 @@ func (p *process) build() (err error) {
 		return err
 	}
 	p.accounts, p.tallies, p.alarms = repository.New[*Account](p.units), repository.New[*Tally](p.units), repository.New[*Alarm](p.units)
+	p.tours, p.bills = repository.New[*Trip](p.units), repository.New[*Bill](p.units)
 	p.relay, err = relay.New(relay.Config{
 		Provider: p.provider.Name(), Store: outboxdb.New(p.provider.db, p.provider.reader), Lanes: []relay.Lane{{Target: "default", Broker: bus{p.w, p}}},
 		Outbox: p.w.plan.outbox(), Logger: quiet, Random: func() float64 {
@@ -108,8 +111,17 @@ func (p *process) time(quiet *slog.Logger) error {
 		return err
 	}
 	stream, _ := handlers.Stream()
-	if p.commands, err = subscription.NewRunner(subscription.RunnerConfig{Stream: stream, Broker: bus{p.w, p}, Logger: quiet}); err != nil {
+	commands, err := subscription.NewRunner(subscription.RunnerConfig{Stream: stream, Broker: bus{p.w, p}, Logger: quiet})
+	if err != nil {
 		return err
+	}
+	p.others = append(p.others, commands)
+	if p.w.plan.journeys {
+		runners, err := p.journeyRunners(quiet)
+		if err != nil {
+			return err
+		}
+		p.others = append(p.others, runners...)
 	}
 	p.promoter = timerdb.NewPromoter(timerdb.New(p.provider.db, p.provider.reader), time.Second, func(pokes []outbox.Poke) { p.relay.Wake(pokes) }, nil, quiet)
 	p.units.OnTimer(func(_ string, at time.Time) { p.promoter.Set(at) })
@@ -130,10 +142,12 @@ func (p *process) stop() {
 // halt ends a process: hard, if it was killed.
 func (p *process) halt() {
 	<-p.up
-	if p.commands != nil {
+	if p.promoter != nil {
 		p.demote()
 		p.promotes.Wait()
-		_ = p.commands.Stop(p.life)
+	}
+	for _, r := range p.others {
+		_ = r.Stop(p.life)
 	}
 	_ = p.runner.Stop(p.life)
 	_ = p.relay.Stop(p.life)

@@ -34,15 +34,23 @@ func TestSwitches_OfUnitsAndConsumersAreFoundWithinAMinute(t *testing.T) {
 	for _, rule := range all {
 		first := from[rule]
 		if long() {
-			if first = 0; from[rule] >= timed {
-				first = timed
-			}
+			first = begin(from[rule])
 		}
 		t.Setenv(withoutVar, rule)
 		seed := found(t, file, rule, simtest.Number(t, "WAYBILL_FIRST", first))
 		t.Setenv(withoutVar, "")
 		require.Empty(t, simulate(t, file, searched(seed), nil, false).wrongs, "seed %d, with all rules", seed)
 	}
+}
+
+// begin is where a search for a rule begins: at the first seed of its kind.
+func begin(kept uint64) uint64 {
+	for _, first := range []uint64{travelled, timed} {
+		if kept >= first {
+			return first
+		}
+	}
+	return 0
 }
 
 // searched is a seed's plan with less patience: what the kept seeds begin is over soon, and

@@ -22,7 +22,7 @@ import (
 const (
 	ordinary = 40
 	longRun  = 20_000
-	// Of those with timers.
+	// Of those with timers; of those with processes half as many.
 	ordinaryTimed = 20
 	longRunTimed  = 10_000
 
@@ -40,9 +40,10 @@ type outcome struct {
 	trace  string
 	units  int
 	kills  int
-	doubly int // messages that came more than once
-	rang   int // timers
-	asked  int // commands that were done
+	doubly int            // messages that came more than once
+	rang   int            // timers
+	asked  int            // commands that were done
+	ends   map[string]int // of processes
 }
 
 // simulate runs a schedule: that of a plan's seed, or the recorded one.
@@ -53,9 +54,13 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 	defer func() { require.NoError(t, db.close()) }()
 	synctest.Test(t, func(t *testing.T) {
 		cryptotest.SetGlobalRandom(t, p.seed)
+		dice = rand.New(rand.NewPCG(p.seed, 9))
 		p.epoch = time.Now()
-		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}, ids: map[string]*transactions{}}
-		for _, g := range []*group{&w.group, &w.commands} {
+		w := &world{plan: p, db: db, tried: map[string]int{}, settled: map[string]bool{}, ops: map[string]*op{}, ids: map[string]*transactions{}, journeys: map[string]int{}}
+		for range journeyTopics {
+			w.more = append(w.more, &group{})
+		}
+		for _, g := range w.groups() {
 			g.share(0)
 			for part := range parts {
 				g.acked[part] = map[int]bool{}
@@ -67,13 +72,15 @@ func simulate(t *testing.T, template []byte, p plan, recorded []act, tell bool) 
 		d := &director{w: w, random: rand.New(rand.NewPCG(p.seed, 7)), replays: recorded != nil, recorded: recorded}
 		d.run()
 		w.judge()
-		o = outcome{wrongs: w.wrongs, acts: w.acts, units: len(w.ops), rang: w.rang, asked: w.asked}
+		o = outcome{wrongs: w.wrongs, acts: w.acts, units: len(w.ops), rang: w.rang, asked: w.asked, ends: w.journeys}
 		for _, proc := range w.procs {
 			if proc.killed {
 				o.kills++
 			}
 		}
-		o.doubly = w.group.doubly() + w.commands.doubly()
+		for _, g := range w.groups() {
+			o.doubly += g.doubly()
+		}
 		if tell {
 			o.trace = w.trace.String()
 		}
@@ -99,6 +106,7 @@ func TestWhole_Schedules(t *testing.T) {
 	schedules(t, file, first, simtest.Number(t, "WAYBILL_SCHEDULES", n))
 	if first == 0 {
 		schedules(t, file, timed, timers)
+		schedules(t, file, travelled, timers/2)
 	}
 }
 
@@ -106,7 +114,11 @@ func TestWhole_Schedules(t *testing.T) {
 func schedules(t *testing.T, file []byte, first, n uint64) {
 	t.Helper()
 	begin := simtest.Processor(t)
-	var sum struct{ schedules, acts, units, kills, doubly, rang, asked int }
+	var sum struct {
+		schedules, acts, units, kills, doubly, rang, asked int
+		ends                                               map[string]int
+	}
+	sum.ends = map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		o := simulate(t, file, planOf(seed), nil, false)
 		if len(o.wrongs) > 0 {
@@ -119,6 +131,9 @@ func schedules(t *testing.T, file []byte, first, n uint64) {
 		sum.doubly += o.doubly
 		sum.rang += o.rang
 		sum.asked += o.asked
+		for end, n := range o.ends {
+			sum.ends[end] += n
+		}
 		if seed%cleanUp == 0 {
 			runtime.GC()
 		}
@@ -137,13 +152,10 @@ func TestWhole_Replays(t *testing.T) {
 		seeds = 500
 	}
 	// The ids of a schedule go on behind those of the one before.
-	ids := regexp.MustCompile(`x'[0-9a-f]*'|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	ids := regexp.MustCompile(`[xX]'[0-9a-f]*'|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	file := template(t)
 	for n := range seeds {
-		seed := n
-		if n%2 == 1 {
-			seed += timed
-		}
+		seed := n + []uint64{0, timed, travelled}[n%3]
 		var first, again string
 		// On a machine that is too busy to run this program for 10 ms, the runtime has another
 		// goroutine go on in the place of the one that was running.

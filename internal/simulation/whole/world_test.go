@@ -54,8 +54,9 @@ type world struct {
 	mu       sync.Mutex
 	requests []*request
 	procs    []*process
-	group    group // of the events' topic
-	commands group // of the commands' topic
+	group    group    // of the events' topic
+	commands group    // of the commands' topic
+	more     []*group // of the topics of processes
 	ids      map[string]*transactions
 	away     [2]bool // database, broker
 
@@ -67,8 +68,9 @@ type world struct {
 	begun     int // processes, before all is well
 	operators sync.WaitGroup
 	wrongs    []string
-	rang      int // timers, as the judge finds
-	asked     int // commands that were done
+	rang      int            // timers, as the judge finds
+	asked     int            // commands that were done
+	journeys  map[string]int // by their end
 }
 
 // say writes what happens, if anybody wants to read it.
@@ -259,7 +261,7 @@ func (w *world) alive() (all []*process) {
 func (w *world) bury() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, g := range []*group{&w.group, &w.commands} {
+	for _, g := range w.groups() {
 		for _, m := range slices.Clone(g.members) {
 			if m.p.killed || m.lost {
 				g.expel(m)
