@@ -3,6 +3,7 @@ package config
 import (
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -55,7 +56,12 @@ func (f *File) warnOfVariables(logger *slog.Logger) {
 			}
 		}
 	}
-	sections := []string{variable("providers."), variable("brokers."), variable("outbox."), variable("subscriptions."), variable("server.")}
+	var sections []string
+	for _, k := range keysOf(reflect.TypeFor[document]()) {
+		if k.typ.Kind() == reflect.Struct || k.typ == reflect.TypeFor[[]entry]() {
+			sections = append(sections, variable(k.name)+"_")
+		}
+	}
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
 		if known[name] || !strings.HasPrefix(name, variable("")) {

@@ -15,14 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The list names what is there: each snippet once in its file, and a test of its package.
-func TestList_NamesWhatIsThere(t *testing.T) {
+// listed are the mutants of the list.
+func listed(t *testing.T) []mutant {
 	text, err := os.ReadFile("mutants.txt")
 	require.NoError(t, err)
 	all, err := parse(string(text))
 	require.NoError(t, err)
+	return all
+}
+
+// The list names what is there: each snippet once in its file, and a test of its package.
+func TestList_NamesWhatIsThere(t *testing.T) {
+	all := listed(t)
 	require.NotEmpty(t, all)
-	_, err = weave("../..", t.TempDir(), all)
+	_, err := weave("../..", t.TempDir(), all)
 	require.NoError(t, err)
 	for _, m := range all {
 		files, err := filepath.Glob(filepath.Join("../..", m.pkg, "*_test.go"))
@@ -41,10 +47,7 @@ func TestList_NamesWhatIsThere(t *testing.T) {
 
 // A mutant that doesn't compile takes those of its whole package along.
 func TestList_Compiles(t *testing.T) {
-	text, err := os.ReadFile("mutants.txt")
-	require.NoError(t, err)
-	all, err := parse(string(text))
-	require.NoError(t, err)
+	all := listed(t)
 	w, err := weave("../..", t.TempDir(), all)
 	require.NoError(t, err)
 	packages := map[string]bool{}
@@ -61,10 +64,7 @@ func TestList_Compiles(t *testing.T) {
 
 // The page has the list's rules, and the long run's are enough.
 func TestPage_IsMadeOfTheList(t *testing.T) {
-	text, err := os.ReadFile("mutants.txt")
-	require.NoError(t, err)
-	all, err := parse(string(text))
-	require.NoError(t, err)
+	all := listed(t)
 	made, err := os.ReadFile("mutants.md")
 	require.NoError(t, err)
 	if string(made) != page(all) {

@@ -94,6 +94,18 @@ func TestTransact_IsDecidedAlsoByWhoHasNone(t *testing.T) {
 	})
 }
 
+// answersNothing has transactions committed, and nobody hear of it; stored: one was.
+func (e *exact) answersNothing() (stored *atomic.Bool) {
+	stored = new(atomic.Bool)
+	e.sends(func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
+		err := tx.Publish(ctx, mark, messages)
+		stored.Store(true)
+		<-ctx.Done()
+		return errors.Join(broker.ErrUndecided, err)
+	})
+	return stored
+}
+
 // The switch WHOLE of the model: of a claim, what isn't in the transaction isn't published.
 func TestTransact_AMarkSaysWhichRowsAreInIt(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -101,13 +113,7 @@ func TestTransact_AMarkSaysWhichRowsAreInIt(t *testing.T) {
 		bad.CloudEvent = "no JSON"
 		a, conn := w.exactly()
 		w.ready(map[*process]int{a: 8})
-		var stored atomic.Bool
-		conn.sends(func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
-			err := tx.Publish(ctx, mark, messages)
-			stored.Store(true)
-			<-ctx.Done()
-			return errors.Join(broker.ErrUndecided, err)
-		})
+		stored := conn.answersNothing()
 		a.Wake(w.store.Insert(bad, good))
 		w.until(time.Minute, "stored", stored.Load)
 		w.vanish(a)
@@ -126,13 +132,7 @@ func TestTransact_AMarkKnowsOfRowsThatWaitedAtTheirClaim(t *testing.T) {
 		a, conn := w.exactly()
 		w.ready(map[*process]int{a: 8})
 		first, held := relaytest.Row(target, topic, "a"), relaytest.Row(target, topic, "a")
-		var stored atomic.Bool
-		conn.sends(func(ctx context.Context, tx broker.Transactor, mark broker.Mark, messages []broker.Message) error {
-			err := tx.Publish(ctx, mark, messages)
-			stored.Store(true)
-			<-ctx.Done()
-			return errors.Join(broker.ErrUndecided, err)
-		})
+		stored := conn.answersNothing()
 		var once sync.Once
 		a.store.Before(func(step relaytest.Step) {
 			if step == relaytest.Claim {

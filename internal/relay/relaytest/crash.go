@@ -12,7 +12,7 @@ import (
 // was written meanwhile, or a later change that is durable had it written.
 const unflushed = 600 * time.Millisecond
 
-// flushes are the steps that are durable whatever they are told; nil of what only reads.
+// flushes are the steps that are durable whatever they are told.
 var flushes = []Step{Join, Renew, Take, Release, Reap, Finish, Leave}
 
 // saved is what a database was, before a change that isn't durable.

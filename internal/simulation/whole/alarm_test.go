@@ -137,7 +137,7 @@ func (a *Alarm) set(ctx context.Context, s step) error {
 	return nil
 }
 
-// commands are what handles rings and what is asked.
+// handlers are those of rings and of what is asked.
 func (p *process) handlers() (*command.Handlers, error) {
 	plan := p.w.plan
 	return command.New(command.Config{

@@ -114,7 +114,7 @@ var journeyTopics = []string{"bank.trip", "bank.bill", "bank.processes"}
 
 const journeyName = "bank.journey"
 
-// begun is what a unit does to a journey: it begins one, and may pay at once, or it pays for
+// journeyOf is what a unit does to a journey: it begins one, and may pay at once, or it pays for
 // one that another unit has begun.
 func (w *world) journeyOf(n int, id string) *change {
 	c := &change{what: "begin", alarm: "trip-" + id, pays: n/2%3 == 0}

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/subscription"
 )
 
-// waiting are those that should come to their end by themselves: not those whose letter was
+// waitingTimers counts those that should come to their end by themselves: not those whose letter was
 // given up, which an operator stops.
 const waitingTimers = "SELECT count(*) FROM timers AS t WHERE NOT EXISTS (SELECT 1 FROM dead_letters AS d WHERE d.message_id = t.id AND d.status = 'discarded')"
 
