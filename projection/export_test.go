@@ -50,6 +50,9 @@ func (h *Hand) Read(ctx context.Context) (n int, commit func() error) {
 	}
 }
 
+// Failed finds out where it stands after an error.
+func (h *Hand) Failed(ctx context.Context, err error) error { return h.w.failed(ctx, err) }
+
 // ChangeOver makes a build the live one, as a process that runs it would.
 func ChangeOver(ctx context.Context, ps *Projections, n, number int) error {
 	p := ps.all[n].current()
@@ -87,6 +90,7 @@ func Clean(ctx context.Context, ps *Projections, n int) error {
 // Errors that tests look for.
 var (
 	ErrFenced = errFenced
+	ErrMoved  = errMoved
 	ErrNot    = errNot
 )
 

@@ -304,7 +304,7 @@ func (w *worker) blame(ctx context.Context, p page, n, good int, err error) erro
 		fallthrough
 	case isEvents:
 		return w.fault(p, good, failed.err)
-	case errors.Is(err, errFenced), n == 0, dberr.Away(err), w.r.provider.Retryable(err):
+	case errors.Is(err, errFenced), errors.Is(err, errMoved), n == 0, dberr.Away(err), w.r.provider.Retryable(err):
 		return err
 	}
 	if _, unknown := errors.AsType[*uow.CommitUnknownError](err); unknown {
@@ -333,15 +333,21 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	next := w.now()
+	from := next.position
 	next.position, next.atHead, next.events = upTo, atHead, int64(len(events))
 	b := &batch{
 		program: w.program, build: w.lease.build, db: w.r.provider.DB(), reader: w.r.provider.Reader(), session: w.r.provider.Session(), events: events, recent: &w.recent,
-		statements: []uow.Statement{w.lease.advance(w.r.provider, w.r.wait.lease, next)},
+		statements: []uow.Statement{w.lease.advance(w.r.provider, w.r.wait.lease, from, next)},
 	}
 	defer func() {
 		rollback, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		_ = b.session.Rollback(rollback) // nothing, after a commit
+		if errors.Is(err, errFenced) {
+			if _, look := w.lease.position(rollback, w.r.provider); look == nil {
+				err = errMoved
+			}
+		}
 	}()
 	for b.at = range events {
 		err := b.handle(ctx, events[b.at])

@@ -352,8 +352,12 @@ func (l lease) where() schema.QueryAppender {
 	return bun.SafeQuery("projection = ? AND build = ? AND shard = ? AND fence = ?", l.projection, l.build, l.shard, l.fence)
 }
 
-// errFenced is a lease that another process has by now, or that was taken away.
-var errFenced = errors.New("projection: another process has the lease")
+var (
+	// errFenced is a lease that another process has by now, or that was taken away.
+	errFenced = errors.New("projection: another process has the lease")
+	// errMoved is a position that has moved under the lease that this process still has.
+	errMoved = errors.New("projection: an earlier commit, whose answer was lost, has taken effect after all; it continues from there")
+)
 
 // take takes a shard's lease, if nobody has it.
 func take(ctx context.Context, p uow.Provider, name string, build, shard int, owner string, length time.Duration) (l lease, position int64, failure Failure, ok bool, err error) {
@@ -391,12 +395,14 @@ func (l lease) renew(ctx context.Context, p uow.Provider, length time.Duration, 
 }
 
 // advance is the statement that a commit begins with: it locks the position, and changes
-// no row if the lease is another's by now.
-func (l lease) advance(p uow.Provider, length time.Duration, s shard) uow.Statement {
+// no row if the lease is another's by now, or the position isn't where the batch begins. The
+// fence alone would let a commit whose answer was lost, and which the server does later, take
+// effect beside the one that was made in its place.
+func (l lease) advance(p uow.Provider, length time.Duration, from int64, s shard) uow.Statement {
 	return uow.Statement{
 		Query: bun.SafeQuery("UPDATE projection_positions SET position = ?, at_head = ?, events = events + ?, per_second = ?, closing = ?, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(p.DB().Dialect(), length)+
-			", tries = 0, failed_at = NULL, failed_position = NULL, failed_event = NULL, next_at = NULL, error = NULL WHERE ?",
-			s.position, s.atHead, s.events, s.perSecond, s.closing, l.where()),
+			", tries = 0, failed_at = NULL, failed_position = NULL, failed_event = NULL, next_at = NULL, error = NULL WHERE ? AND position = ?",
+			s.position, s.atHead, s.events, s.perSecond, s.closing, l.where(), from),
 		Rows: 1, Else: errFenced,
 	}
 }

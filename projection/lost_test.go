@@ -1,0 +1,88 @@
+package projection_test
+
+import (
+	"context"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/projection"
+	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
+)
+
+// A commit whose answer is lost, and which the server does later, when its owner has read the
+// position and done the batch again under the same lease: what comes second changes nothing.
+// Without the position in its condition the fence lets both through.
+// Conformance: N5.
+func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
+	t.Parallel()
+	direct, cfg := dbtest.Postgres(t)
+	w := newWorld(t, direct)
+	u, err := url.Parse(cfg.DSN)
+	require.NoError(t, err)
+	relay, err := netfault.New(t.Context(), u.Host)
+	require.NoError(t, err)
+	t.Cleanup(relay.Close)
+	u.Host = relay.Address
+	cfg.DSN, cfg.MaxConns = u.String(), 4
+	through, err := postgres.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, through.Close()) })
+
+	const table = "counted"
+	p := projection.Projection{
+		Name: "counted", Tables: []projection.Definition{projection.SQL("CREATE TABLE {" + table + "} (loan_id TEXT PRIMARY KEY, n INTEGER NOT NULL)")},
+		Handlers: []projection.Handler{projection.On(func(ctx context.Context, e LoanPlaced) error {
+			return projection.Exec(ctx, "INSERT INTO {"+table+"} AS c (loan_id, n) VALUES (?, 1) ON CONFLICT (loan_id) DO UPDATE SET n = c.n + 1", e.LoanID)
+		})},
+	}
+	program := (&world{p: through}).program(t)
+	hand, ok, err := projection.Take(t.Context(), program.of(t, p), 0)
+	require.NoError(t, err)
+	require.True(t, ok)
+	w.place(t, "l1")
+	_, commit := hand.Read(t.Context())
+	require.NoError(t, commit())
+
+	w.place(t, "l2")
+	n, late := hand.Read(t.Context())
+	require.Equal(t, 1, n)
+	relay.Set(netfault.Late)
+	var unknown *uow.CommitUnknownError
+	require.ErrorAs(t, late(), &unknown)
+
+	n, again := hand.Read(t.Context()) // from the position that the database has
+	require.Equal(t, 1, n)
+	require.NoError(t, again())
+	w.place(t, "l3")
+	_, commit = hand.Read(t.Context())
+	require.NoError(t, commit())
+	position, err := projection.Position(t.Context(), direct, p.Name, hand.Build())
+	require.NoError(t, err)
+	relay.Deliver()
+
+	require.Equal(t, []string{"l1 1", "l2 1", "l3 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
+	have, err := projection.Position(t.Context(), direct, p.Name, hand.Build())
+	require.NoError(t, err)
+	require.Equal(t, position, have, "it has not gone back")
+
+	// It comes first: the one in its place is refused, which is no event's fault, and it goes on.
+	w.place(t, "l4")
+	_, late = hand.Read(t.Context())
+	_, again = hand.Read(t.Context())
+	relay.Set(netfault.Late)
+	require.ErrorAs(t, late(), &unknown)
+	relay.Deliver()
+	refused := again()
+	require.ErrorIs(t, refused, projection.ErrMoved)
+	require.NoError(t, hand.Failed(t.Context(), refused))
+	w.place(t, "l5")
+	n, commit = hand.Read(t.Context())
+	require.Equal(t, 1, n)
+	require.NoError(t, commit())
+	require.Equal(t, []string{"l1 1", "l2 1", "l3 1", "l4 1", "l5 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
+}
