@@ -86,3 +86,34 @@ func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
 	require.NoError(t, commit())
 	require.Equal(t, []string{"l1 1", "l2 1", "l3 1", "l4 1", "l5 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
 }
+
+// A build that is removed leaves its number to the next one. Who was frozen since before that
+// writes nothing into it, though it is the first owner of both, at the same position.
+// Conformance: N5.
+func TestRace_AFrozenOwnerOfARemovedBuildCommitsNothing(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		old, _ := currentLoans(1)
+		w.place(t, "l1", "l2")
+		frozen := w.of(t, old)
+		projection.Slow(frozen)
+		a, ok, err := projection.Take(t.Context(), frozen, 0)
+		require.NoError(t, err)
+		require.True(t, ok)
+		n, late := a.Read(t.Context())
+		require.Equal(t, 2, n)
+		eventually(t, func() bool { return projection.Retire(t.Context(), w.p, old.Name, 0, "ada") == nil })
+
+		newer, loans := currentLoans(2)
+		newer.Handlers[0] = projection.On(func(ctx context.Context, e LoanPlaced) error {
+			return loans.Put(ctx, CurrentLoan{e.LoanID, e.MemberID, "waiting"})
+		})
+		b, ok, err := projection.Take(t.Context(), w.of(t, newer), 0)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, a.Build(), b.Build())
+		require.ErrorIs(t, late(), projection.ErrFenced)
+		_, commit := b.Read(t.Context())
+		require.NoError(t, commit())
+		require.Equal(t, []string{"waiting", "waiting"}, w.view(t, "SELECT status FROM current_loans"))
+	})
+}

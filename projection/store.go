@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -242,7 +243,9 @@ func (g *program) make(ctx context.Context, number int) error {
 			return err
 		}
 		for s := range g.Shards {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO projection_positions (projection, build, shard, position) VALUES (?, ?, ?, ?)", g.Name, number, s, int64(beginning)); err != nil {
+			// A removed build may have had the number. Its frozen owner's fence must not be one of
+			// this build's, so they begin anywhere.
+			if _, err := tx.ExecContext(ctx, "INSERT INTO projection_positions (projection, build, shard, position, fence) VALUES (?, ?, ?, ?, ?)", g.Name, number, s, int64(beginning), rand.Int64N(1<<62)); err != nil {
 				return err
 			}
 		}
