@@ -5,10 +5,13 @@
    position row with its lock, a fence, and two programs that may feed it: they take the
    lease, read a page behind their position, lock the position's row by its fence, and
    commit effect and position. A lease may end at any time, also while its owner goes on.
+   A commit may go unanswered, and the database may do it later, or never, while its owner
+   reads the position and goes on.
    A switch to each build but the first: it locks the rows of all builds, reads which is
    live, freezes that one's position, waits until the new one is not behind, and replaces
    the view. An operator goes back to the first build, by the same rule. A cleaner removes
-   builds that were live before. Programs and switches may end before their commit.
+   builds that were live before, an operator one that wasn't live yet; its number is given
+   to another build. Programs and switches may end before their commit.
    Abstracted: shards, of which the highest and the lowest position count as the one here;
    statuses (building, ready), which only say when a switch is tried.
 
@@ -16,6 +19,7 @@
      ONCE   each build's tables have the effect of each event up to its position, once
      BACK   the view never shows less than it has shown
      GONE   what the view shows is there
+     OWN    only a build's own programs write into its tables
      DONE   when nothing more can happen, the live build has all events, nothing is locked,
             and without an operator the newest one is live
 
@@ -33,7 +37,7 @@
 #define NOBODY 255
 #define SWITCH(b) (100 + (b))
 /* the properties; one that is 0 isn't asserted */
-hidden byte ONCE = 1, BACK = 1, GONE = 1, DONE = 1;
+hidden byte ONCE = 1, BACK = 1, GONE = 1, OWN = 1, DONE = 1;
 
 byte faults = FB, ops = OPS, head;
 byte live;                                 /* whose tables the view shows */
@@ -42,6 +46,8 @@ byte pos[BUILDS], eff[BUILDS], fence[BUILDS], lk[BUILDS], owner[BUILDS];
 byte rows = NOBODY;                        /* who has locked the rows of the builds */
 /* programs, two for each build */
 byte rpc[2*BUILDS], rfence[2*BUILDS], rpos[2*BUILDS], rto[2*BUILDS];
+bit anew[BUILDS], ranew[2*BUILDS];         /* a build that has a removed one's number; programs that took its lease */
+byte late[BUILDS], lfrom[BUILDS], lto[BUILDS]; /* an unanswered commit that may still be done: its fence and what it moves */
 /* switches by the build that they are to; that to build 0 is the operator's */
 byte spc[BUILDS], sold[BUILDS];
 byte dpc[BUILDS];                          /* the cleaner, by build */
@@ -51,20 +57,20 @@ byte dpc[BUILDS];                          /* the cleaner, by build */
 #define OTHER(r) ((r) % 2 == 0 -> (r) + 1 : (r) - 1)
 inline let_go(r) {
   if :: lk[B(r)] == r -> lk[B(r)] = NOBODY :: else fi;
-  rpc[r] = 0; rfence[r] = 0; rpos[r] = 0; rto[r] = 0
+  rpc[r] = 0; rfence[r] = 0; rpos[r] = 0; rto[r] = 0; ranew[r] = 0
 }
-#ifdef KEEPFENCE /* a takeover leaves the fence as it is */
-#define NEXT(b) fence[b]
-#else
-#define NEXT(b) fence[b] + 1
-#endif
 inline take(r) {
-  fence[B(r)] = NEXT(B(r)); owner[B(r)] = r; rfence[r] = fence[B(r)]; rpos[r] = pos[B(r)]; rpc[r] = 1
+  fence[B(r)]++; owner[B(r)] = r; rfence[r] = fence[B(r)]; rpos[r] = pos[B(r)]; ranew[r] = anew[B(r)]; rpc[r] = 1
 }
 #ifdef NOFENCE /* a commit doesn't ask whose the lease is */
 #define MINE(r) there[B(r)]
 #else
 #define MINE(r) (there[B(r)] && fence[B(r)] == rfence[r])
+#endif
+#ifdef NOFROM /* a commit doesn't ask whether the position is where it begins */
+#define FROM(b, from) true
+#else
+#define FROM(b, from) (pos[b] == (from))
 #endif
 inline program(r) {
   if
@@ -74,7 +80,13 @@ inline program(r) {
   :: d_step { rpc[r] == 0 && there[B(r)] && lk[B(r)] == NOBODY && owner[B(r)] == OTHER(r) && rpc[OTHER(r)] > 0 && faults > 0 -> faults--; take(r) }
   :: d_step { rpc[r] == 1 && rpos[r] < head -> rto[r] = rpos[r] + 1; rpc[r] = 2 }
   :: d_step { rpc[r] == 1 && rpos[r] + 1 < head -> rto[r] = head; rpc[r] = 2 }
-  :: d_step { rpc[r] == 2 && lk[B(r)] == NOBODY && MINE(r) -> lk[B(r)] = r; rpc[r] = 3 }
+  :: d_step { rpc[r] == 2 && lk[B(r)] == NOBODY && MINE(r) && FROM(B(r), rpos[r]) -> lk[B(r)] = r; rpc[r] = 3 }
+  :: d_step { rpc[r] == 2 && lk[B(r)] == NOBODY && MINE(r) && !FROM(B(r), rpos[r]) -> rpos[r] = pos[B(r)]; rto[r] = 0; rpc[r] = 1 }
+#ifndef TWOTX
+  /* its commit isn't answered, and not done yet; it reads the position, and goes on */
+  :: d_step { rpc[r] == 2 && MINE(r) && late[B(r)] == 0 && faults > 0 -> faults--;
+       late[B(r)] = rfence[r]; lfrom[B(r)] = rpos[r]; lto[B(r)] = rto[r]; rpos[r] = pos[B(r)]; rto[r] = 0; rpc[r] = 1 }
+#endif
   :: d_step { rpc[r] >= 1 && rpc[r] < 3 && !MINE(r) -> let_go(r) }
 #ifdef TWOTX /* the effect is committed before the position */
   :: d_step { rpc[r] == 3 -> eff[B(r)] = eff[B(r)] + rto[r] - rpos[r]; lk[B(r)] = NOBODY; rpc[r] = 4 }
@@ -82,9 +94,18 @@ inline program(r) {
   :: d_step { rpc[r] == 4 && !MINE(r) -> let_go(r) }
 #else
   :: d_step { rpc[r] == 3 -> eff[B(r)] = eff[B(r)] + rto[r] - rpos[r]; pos[B(r)] = rto[r]; rpos[r] = rto[r];
-       assert(!ONCE || eff[B(r)] == pos[B(r)]); lk[B(r)] = NOBODY; rpc[r] = 1; rto[r] = 0 }
+       assert(!ONCE || eff[B(r)] == pos[B(r)]); assert(!OWN || ranew[r] == anew[B(r)]); lk[B(r)] = NOBODY; rpc[r] = 1; rto[r] = 0 }
 #endif
   :: d_step { rpc[r] >= 1 && faults > 0 -> faults--; let_go(r) }
+  fi
+}
+
+/* the database does an unanswered commit after all, or never */
+inline unanswered(b) {
+  if
+  :: d_step { late[b] > 0 && lk[b] == NOBODY && there[b] && fence[b] == late[b] && FROM(b, lfrom[b]) ->
+       eff[b] = eff[b] + lto[b] - lfrom[b]; pos[b] = lto[b]; assert(!ONCE || eff[b] == pos[b]); late[b] = 0; lfrom[b] = 0; lto[b] = 0 }
+  :: d_step { late[b] > 0 -> late[b] = 0; lfrom[b] = 0; lto[b] = 0 }
   fi
 }
 
@@ -130,15 +151,24 @@ inline switch(b) {
   fi
 }
 
-/* --- the cleaner: removes what was live ------------------------------------- */
-inline remove(b) { assert(!GONE || b != live); there[b] = 0; was[b] = 0 }
+/* --- the cleaner removes what was live, an operator what wasn't yet ---------- */
+inline remove(b) { assert(!GONE || b != live); there[b] = 0; was[b] = 0; owner[b] = NOBODY }
+#ifdef FENCESANEW /* the fences of each build begin with the same number */
+#define FIRST 0
+#else
+#define FIRST 100
+#endif
 inline cleaner(b) {
   if
 #ifdef DROPLOOK /* it believes its look */
   :: d_step { dpc[b] == 0 && there[b] && was[b] -> dpc[b] = 1 }
   :: d_step { dpc[b] == 1 && rows == NOBODY -> remove(b); dpc[b] = 2 }
 #else
-  :: d_step { there[b] && was[b] && rows == NOBODY -> remove(b) }
+  :: d_step { there[b] && was[b] && rows == NOBODY && lk[b] == NOBODY -> remove(b) }
+#endif
+#if OPS > 0
+  :: d_step { there[b] && b > live && !was[b] && ops > 0 && rows == NOBODY && lk[b] == NOBODY -> ops--; remove(b) }
+  :: d_step { !there[b] && b > live && !anew[b] && rows == NOBODY -> anew[b] = 1; there[b] = 1; pos[b] = 0; eff[b] = 0; fence[b] = FIRST }
 #endif
   fi
 }
@@ -161,6 +191,8 @@ init {
   :: program(1)
   :: program(2)
   :: program(3)
+  :: unanswered(0)
+  :: unanswered(1)
   :: switch(0)
   :: switch(1)
   :: cleaner(0)
@@ -168,6 +200,7 @@ init {
 #if BUILDS > 2
   :: program(4)
   :: program(5)
+  :: unanswered(2)
   :: switch(2)
   :: cleaner(2)
 #endif

@@ -169,7 +169,7 @@ func TestPrevious_IsKeptUpToDate(t *testing.T) {
 	})
 }
 
-// model/projection.pml, NOFENCE and KEEPFENCE: who was frozen while another took its shard
+// model/projection.pml, NOFENCE and NOFROM: who was frozen while another took its shard
 // commits nothing, although it doesn't know of that yet.
 // Conformance: N5.
 func TestRace_AFrozenOwnerCommitsNothing(t *testing.T) {
