@@ -65,9 +65,9 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 		}
 		t.unprobed(now, []int64{topic})
 	}
-	if q := &t.ready[aloneBucket].byAge; lim.alone && q.Len() > 0 {
-		c := &choice{alone: true, count: t.breakers.silentCalls(q.keys[0].key)}
-		t.hold(c, q.keys[0], 1)
+	if k := t.ready[aloneBucket].oldest(); lim.alone && k != nil {
+		c := &choice{alone: true, count: t.breakers.silentCalls(k.key)}
+		t.hold(c, k, 1)
 		t.breakers.began(c)
 		return c
 	}
@@ -88,8 +88,8 @@ func (t *track) choose(now time.Time, lim limits) *choice {
 func (t *track) suspicious() int {
 	best, head := 1, int64(0)
 	for bucket := 1; bucket <= mostSilent; bucket++ {
-		if h := &t.ready[bucket].byAge; h.Len() > 0 && (head == 0 || h.keys[0].order.head < head) {
-			best, head = bucket, h.keys[0].order.head
+		if k := t.ready[bucket].oldest(); k != nil && (head == 0 || k.place().head < head) {
+			best, head = bucket, k.place().head
 		}
 	}
 	return best
@@ -97,12 +97,13 @@ func (t *track) suspicious() int {
 
 // chooseOf takes keys of one count of silent calls only: the more, the fewer.
 func (t *track) chooseOf(bucket int, lim limits) *choice {
-	h := &t.ready[bucket].byClass
-	if h.Len() == 0 {
+	ready := &t.ready[bucket]
+	if ready.len() == 0 {
 		return nil
 	}
+	next := ready.highest
 	if t.turns++; t.turns%4 == 0 {
-		h = &t.ready[bucket].byAge
+		next = ready.oldest
 	}
 	c := &choice{count: bucket}
 	rows, keys := lim.rows, lim.rows
@@ -113,13 +114,13 @@ func (t *track) chooseOf(bucket int, lim limits) *choice {
 	default:
 		rows = min(rows, silentRows[bucket])
 	}
-	for rows > 0 && len(c.keys) < keys && h.Len() > 0 {
-		n := h.keys[0].run(rows, lim.bytes-c.bytes, len(c.keys) == 0)
+	for k := next(); k != nil && rows > 0 && len(c.keys) < keys; k = next() {
+		n := k.run(rows, lim.bytes-c.bytes, len(c.keys) == 0)
 		if n == 0 {
 			break
 		}
 		rows -= n
-		t.hold(c, h.keys[0], n)
+		t.hold(c, k, n)
 	}
 	if len(c.keys) == 0 {
 		return nil

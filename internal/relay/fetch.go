@@ -27,17 +27,18 @@ func (t *track) nextFetch(now time.Time) (fetch, bool) {
 }
 
 func (t *track) timedFetch(now time.Time) (fetch, bool) {
-	if t.checks.Len() == 0 || t.checks.keys[0].order.at.After(now) || t.listed >= t.bounds.lane {
+	at, ok := t.checkAt()
+	if !ok || at.After(now) || t.listed >= t.bounds.lane {
 		return fetch{}, false
 	}
-	return t.fetch(t.checks.keys[0], t.bounds.lane-t.listed), true
+	return t.fetch(t.checks.first(), t.bounds.lane-t.listed), true
 }
 
 func (t *track) wantedFetch() (fetch, bool) {
-	if t.wanted.Len() == 0 {
+	k := t.wanted.first()
+	if k == nil {
 		return fetch{}, false
 	}
-	k := t.wanted.keys[0]
 	room := t.bounds.look - t.listed
 	if k.class > 0 {
 		room = t.bounds.lane - t.listed

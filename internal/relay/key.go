@@ -14,14 +14,6 @@ type entry struct {
 	class  int8
 }
 
-// The heaps that a key may be in; it has a place in each.
-const (
-	byClass = iota
-	byAge
-	byWant
-	heaps
-)
-
 // keyTrack is what a lane knows of a key.
 type keyTrack struct {
 	key, topic int64
@@ -38,23 +30,14 @@ type keyTrack struct {
 	checkAt time.Time // not before
 	pause   time.Duration
 
-	changes int  // of all that a fetch in between would undo
-	class   int8 // of its list, or of what is wanted
-	bucket  int  // of the heaps by class and by age
-	at      [heaps]int
-	order   order // while it is in heaps
-}
-
-// order is what a key's heaps go by. It stays as it is while the key is in them,
-// whatever becomes of its list meanwhile.
-type order struct {
-	class int8
-	head  int64
-	at    time.Time
+	changes int      // of all that a fetch in between would undo
+	class   int8     // of its list, or of what is wanted
+	heap    *keyHeap // that it is in; nil: in none
+	index   int      // in heap
 }
 
 func newKey(row QueueRow) *keyTrack {
-	return &keyTrack{key: row.Key, topic: row.Topic, part: row.Part, at: [heaps]int{-1, -1, -1}}
+	return &keyTrack{key: row.Key, topic: row.Topic, part: row.Part}
 }
 
 // idle says that nothing is remembered.
@@ -100,47 +83,4 @@ func (k *keyTrack) head() int64 {
 		return k.list[0].seq
 	}
 	return k.rest
-}
-
-// keyHeap is a heap of keys that knows where each is.
-type keyHeap struct {
-	keys []*keyTrack
-	slot int
-}
-
-func (h *keyHeap) Len() int { return len(h.keys) }
-
-func (h *keyHeap) Less(i, j int) bool {
-	a, b := h.keys[i], h.keys[j]
-	switch {
-	case h.slot == byWant && !a.order.at.Equal(b.order.at):
-		return a.order.at.Before(b.order.at)
-	case h.slot != byAge && a.order.class != b.order.class:
-		return a.order.class > b.order.class
-	}
-	if a.order.head != b.order.head {
-		return a.order.head < b.order.head
-	}
-	return a.key < b.key // the same order whenever it is asked for
-}
-
-func (h *keyHeap) Swap(i, j int) {
-	h.keys[i], h.keys[j] = h.keys[j], h.keys[i]
-	h.keys[i].at[h.slot], h.keys[j].at[h.slot] = i, j
-}
-
-// Push is heap.Interface's.
-func (h *keyHeap) Push(x any) {
-	k := x.(*keyTrack)
-	k.at[h.slot] = len(h.keys)
-	h.keys = append(h.keys, k)
-}
-
-// Pop is heap.Interface's.
-func (h *keyHeap) Pop() any {
-	last := len(h.keys) - 1
-	k := h.keys[last]
-	h.keys[last] = nil
-	h.keys, k.at[h.slot] = h.keys[:last], -1
-	return k
 }

@@ -19,7 +19,7 @@ type look struct {
 // the one that was known before the read, but may be below one that is known
 // after it [NOHORIZON, HORIZONLATE].
 func (t *track) beginLook(horizon int64) (look, bool) {
-	if t.listed >= t.bounds.look || t.wanted.Len() >= t.bounds.want {
+	if t.listed >= t.bounds.look || len(t.wanted.places) >= t.bounds.want {
 		return look{}, false
 	}
 	var poked, more []int

@@ -222,8 +222,8 @@ func (l *lane) fetches(hard context.Context) (more bool, err error) {
 
 // checkAt is when a key is to be looked at again.
 func (t *track) checkAt() (at time.Time, ok bool) {
-	if t.checks.Len() == 0 {
+	if len(t.checks.places) == 0 {
 		return at, false
 	}
-	return t.checks.keys[0].order.at, true
+	return time.Unix(0, t.checks.places[0].at), true
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 	"time"
 )
@@ -43,7 +42,7 @@ type track struct {
 	dead     map[int64]int64 // topics that are shut, and from where on their rows were passed; 0: none was
 	samples  map[int64]int   // rows of them that stay listed, about
 
-	ready  [aloneBucket + 1]struct{ byClass, byAge keyHeap }
+	ready  [aloneBucket + 1]bucket
 	wanted keyHeap // to be fetched as soon as there is room
 	checks keyHeap // to be fetched at a time
 	listed int     // rows
@@ -71,12 +70,7 @@ type partTrack struct {
 }
 
 func newTrack(b *breakers) *track {
-	t := &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}, samples: map[int64]int{}}
-	for i := range t.ready {
-		t.ready[i].byClass.slot, t.ready[i].byAge.slot = byClass, byAge
-	}
-	t.wanted.slot, t.checks.slot = byWant, byWant
-	return t
+	return &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}, samples: map[int64]int{}}
 }
 
 // take adds a partition, to be read from its beginning.
@@ -119,7 +113,7 @@ func (t *track) inHand() int {
 }
 
 // quarantined is how many keys wait for it.
-func (t *track) quarantined() int { return t.ready[aloneBucket].byAge.Len() }
+func (t *track) quarantined() int { return t.ready[aloneBucket].len() }
 
 // owned are the partitions, in order.
 func (t *track) owned() []int {
@@ -146,45 +140,31 @@ func (t *track) pokeAll() {
 // update puts the key where it belongs by what is known of it.
 func (t *track) update(k *keyTrack) {
 	k.changes++
-	t.unqueue(k)
+	if k.heap != nil {
+		k.heap.remove(k)
+	}
 	if k.idle() {
 		if t.keys[k.key] == k {
 			delete(t.keys, k.key)
 		}
 		return
 	}
-	p := t.parts[k.part]
+	part := t.parts[k.part]
 	_, shut := t.dead[k.topic]
-	if len(k.hand) > 0 || shut || p == nil || p.retired { // [PIPEBAD]
+	if len(k.hand) > 0 || shut || part == nil || part.retired { // [PIPEBAD]
 		return
 	}
 	k.class = k.rank()
-	k.order = order{k.class, k.head(), k.checkAt}
+	p := place{head: k.head(), key: k.key, class: k.class, of: k}
 	switch {
 	case len(k.list) > 0:
-		k.bucket = t.bucketOf(k)
-		heap.Push(&t.ready[k.bucket].byClass, k)
-		heap.Push(&t.ready[k.bucket].byAge, k)
+		t.ready[t.bucketOf(k)][k.class+1].push(p)
+	case k.want && k.checkAt.IsZero():
+		t.wanted.push(p)
 	case k.want:
-		heap.Push(t.fetches(k), k)
+		p.at = k.checkAt.UnixNano()
+		t.checks.push(p)
 	}
-}
-
-// unqueue takes the key out of the heaps.
-func (t *track) unqueue(k *keyTrack) {
-	for _, h := range []*keyHeap{&t.ready[k.bucket].byClass, &t.ready[k.bucket].byAge, t.fetches(k)} {
-		if i := k.at[h.slot]; i >= 0 {
-			heap.Remove(h, i)
-		}
-	}
-}
-
-// fetches is where the key waits for its fetch.
-func (t *track) fetches(k *keyTrack) *keyHeap {
-	if k.order.at.IsZero() {
-		return &t.wanted
-	}
-	return &t.checks
 }
 
 func (t *track) bucketOf(k *keyTrack) int {
