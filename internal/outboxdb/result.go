@@ -1,6 +1,7 @@
 package outboxdb
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -14,32 +15,49 @@ import (
 // result is a row of what either database answers. A NULL
 // is the zero value of what it is read as.
 type result struct {
-	postgres string  // all columns, in PostgreSQL's binary form
+	postgres string  // all columns but the large one, in PostgreSQL's binary form
 	ends     []int32 // of each column in it; the complement for a NULL
+	at       int     // of the large column
+	large    []byte  // nil: there is none
 	sqlite   []any
 }
 
+// large is from how many bytes on the longest column, which is a message's body, is kept
+// apart: it is read as bytes, and would be copied again.
+const large = 256
+
 // fromPostgres copies a row, of which the driver uses the memory again.
 func fromPostgres(columns [][]byte) result {
-	r := result{ends: make([]int32, len(columns))}
-	size := 0
+	r := result{ends: make([]int32, len(columns)), at: -1}
+	longest, size := large-1, 0
 	for i, c := range columns {
-		size += len(c)
-		if r.ends[i] = int32(size); c == nil { //nolint:gosec // a message of the server is smaller
-			r.ends[i] = ^r.ends[i]
+		if size += len(c); len(c) > longest {
+			longest, r.at = len(c), i
 		}
+	}
+	if r.at >= 0 {
+		r.large = bytes.Clone(columns[r.at])
+		size -= longest
 	}
 	var all strings.Builder
 	all.Grow(size)
-	for _, c := range columns {
-		all.Write(c)
+	for i, c := range columns {
+		if i != r.at {
+			all.Write(c)
+		}
+		if r.ends[i] = int32(all.Len()); c == nil { //nolint:gosec // a message of the server is smaller
+			r.ends[i] = ^r.ends[i]
+		}
 	}
 	r.postgres = all.String()
 	return r
 }
 
 // column is one of PostgreSQL's.
-func (r result) column(i int) string {
+func (r *result) column(i int) string {
+	if i == r.at {
+		return string(r.large)
+	}
 	begin := int32(0)
 	if i > 0 {
 		begin = max(r.ends[i-1], ^r.ends[i-1])
@@ -47,7 +65,7 @@ func (r result) column(i int) string {
 	return r.postgres[begin:max(r.ends[i], ^r.ends[i])]
 }
 
-func (r result) null(i int) bool {
+func (r *result) null(i int) bool {
 	if r.sqlite != nil {
 		return r.sqlite[i] == nil
 	}
@@ -55,7 +73,7 @@ func (r result) null(i int) bool {
 }
 
 // number is an integer of two, four or eight bytes, or a boolean of one.
-func (r result) number(i int) int64 {
+func (r *result) number(i int) int64 {
 	if r.sqlite != nil {
 		n, _ := r.sqlite[i].(int64)
 		return n
@@ -71,9 +89,9 @@ func (r result) number(i int) int64 {
 	return int64(n)
 }
 
-func (r result) yes(i int) bool { return r.number(i) != 0 }
+func (r *result) yes(i int) bool { return r.number(i) != 0 }
 
-func (r result) text(i int) string {
+func (r *result) text(i int) string {
 	if r.sqlite != nil {
 		s, _ := r.sqlite[i].(string)
 		return s
@@ -81,26 +99,32 @@ func (r result) text(i int) string {
 	return r.column(i)
 }
 
-func (r result) bytes(i int) []byte {
+func (r *result) bytes(i int) []byte {
 	if r.sqlite != nil {
 		b, _ := r.sqlite[i].([]byte)
 		return b
 	}
+	if i == r.at {
+		return r.large
+	}
 	return []byte(r.column(i))
 }
 
-func (r result) uuid(i int) (string, error) {
+func (r *result) uuid(i int) (string, error) {
 	if r.sqlite != nil {
 		return r.text(i), nil
 	}
-	id, err := uuid.FromBytes([]byte(r.column(i)))
-	return id.String(), err
+	var id uuid.UUID
+	if n := copy(id[:], r.column(i)); n != len(id) {
+		return "", fmt.Errorf("outbox: an id of %d bytes, which has %d", n, len(id))
+	}
+	return id.String(), nil
 }
 
 // epoch is where PostgreSQL's times begin.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (r result) time(i int) (time.Time, error) {
+func (r *result) time(i int) (time.Time, error) {
 	if r.sqlite == nil {
 		return epoch.Add(time.Duration(r.number(i)) * time.Microsecond), nil
 	}

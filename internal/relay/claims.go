@@ -188,9 +188,10 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 	l.forget = nil
 	l.mu.Lock()
 	f.rows = f.track.claimed(f.c, answer.Rows)
+	nameTopics(f.rows)
 	last := ""
 	for i := range f.rows {
-		if topic := topicOf(&f.rows[i]); topic != last {
+		if topic := f.rows[i].Topic; topic != last {
 			l.names[outbox.TopicHash(topic)], last = topic, topic
 		}
 	}

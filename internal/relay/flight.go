@@ -253,7 +253,7 @@ func (f *flight) published(ctx context.Context, s Settlement, took time.Duration
 		if id := tracing.TraceID(ctx, row.Traceparent); id != "" {
 			log = log.With("trace_id", id)
 		}
-		log.Debug("published", "id", row.MessageID, "type", row.MessageType, "topic", topicOf(row), "correlation_id", row.CorrelationID)
+		log.Debug("published", "id", row.MessageID, "type", row.MessageType, "topic", row.Topic, "correlation_id", row.CorrelationID)
 	}
 }
 

@@ -11,18 +11,25 @@ import (
 // timeLayout is RFC 3339 in UTC with exactly six decimals.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// topicOf is where a row goes.
-func topicOf(row *Claimed) string {
-	if row.Topic != "" {
-		return row.Topic
+// nameTopics writes out where rows go that have their category's topic.
+func nameTopics(rows []Claimed) {
+	category, topic := "", ""
+	for i := range rows {
+		row := &rows[i]
+		if row.Topic != "" {
+			continue
+		}
+		if row.StreamCategory != category {
+			category, topic = row.StreamCategory, outbox.DefaultTopic(row.StreamCategory)
+		}
+		row.Topic = topic
 	}
-	return outbox.DefaultTopic(row.StreamCategory)
 }
 
 // messageOf is what travels of a row. An error can only come from a row that was
 // written by hand: it will be the same the next time.
 func messageOf(row *Claimed) (broker.Message, error) {
-	m := broker.Message{ID: row.MessageID, Topic: topicOf(row), Key: row.PartitionKey, Body: row.Payload, Headers: make(map[string]string, 12)}
+	m := broker.Message{ID: row.MessageID, Topic: row.Topic, Key: row.PartitionKey, Body: row.Payload, Headers: make(map[string]string, 8)}
 	m.Headers["id"] = row.MessageID
 	m.Headers["type"] = row.MessageType
 	m.Headers["time"] = row.OccurredAt.UTC().Format(timeLayout)
