@@ -149,21 +149,21 @@ func (t *track) update(k *keyTrack) {
 		}
 		return
 	}
-	part := t.parts[k.part]
+	p := t.parts[k.part]
 	_, shut := t.dead[k.topic]
-	if len(k.hand) > 0 || shut || part == nil || part.retired { // [PIPEBAD]
+	if len(k.hand) > 0 || shut || p == nil || p.retired { // [PIPEBAD]
 		return
 	}
 	k.class = k.rank()
-	p := place{head: k.head(), key: k.key, class: k.class, of: k}
+	at := place{head: k.head(), key: k.key, class: k.class, of: k}
 	switch {
 	case len(k.list) > 0:
-		t.ready[t.bucketOf(k)][k.class+1].push(p)
+		t.ready[t.bucketOf(k)][k.class+1].push(at)
 	case k.want && k.checkAt.IsZero():
-		t.wanted.push(p)
+		t.wanted.push(at)
 	case k.want:
-		p.at = k.checkAt.UnixNano()
-		t.checks.push(p)
+		at.at = k.checkAt.UnixNano()
+		t.checks.push(at)
 	}
 }
 
