@@ -27,7 +27,7 @@ const (
 	settling = 30 * time.Second
 	// cutOffFor is how long a broker gives a subscription nothing before that counts:
 	// longer than a group takes to divide a topic anew.
-	cutOffFor = 5 * time.Second
+	cutOffFor = 4 * time.Second
 	// recentLoss is how long it is told that messages were missed.
 	recentLoss = 24 * time.Hour
 	// recentCrash is for how long a crash shows. A lane that crashes again and again
