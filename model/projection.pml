@@ -48,6 +48,7 @@ byte rows = NOBODY;                        /* who has locked the rows of the bui
 byte rpc[2*BUILDS], rfence[2*BUILDS], rpos[2*BUILDS], rto[2*BUILDS];
 bit anew[BUILDS], ranew[2*BUILDS];         /* a build that has a removed one's number; programs that took its lease */
 byte late[BUILDS], lfrom[BUILDS], lto[BUILDS]; /* an unanswered commit that may still be done: its fence and what it moves */
+bit lanew[BUILDS];
 /* switches by the build that they are to; that to build 0 is the operator's */
 byte spc[BUILDS], sold[BUILDS];
 byte dpc[BUILDS];                          /* the cleaner, by build */
@@ -85,7 +86,7 @@ inline program(r) {
 #ifndef TWOTX
   /* its commit isn't answered, and not done yet; it reads the position, and goes on */
   :: d_step { rpc[r] == 2 && MINE(r) && late[B(r)] == 0 && faults > 0 -> faults--;
-       late[B(r)] = rfence[r]; lfrom[B(r)] = rpos[r]; lto[B(r)] = rto[r]; rpos[r] = pos[B(r)]; rto[r] = 0; rpc[r] = 1 }
+       late[B(r)] = rfence[r]; lfrom[B(r)] = rpos[r]; lto[B(r)] = rto[r]; lanew[B(r)] = ranew[r]; rpos[r] = pos[B(r)]; rto[r] = 0; rpc[r] = 1 }
 #endif
   :: d_step { rpc[r] >= 1 && rpc[r] < 3 && !MINE(r) -> let_go(r) }
 #ifdef TWOTX /* the effect is committed before the position */
@@ -104,8 +105,9 @@ inline program(r) {
 inline unanswered(b) {
   if
   :: d_step { late[b] > 0 && lk[b] == NOBODY && there[b] && fence[b] == late[b] && FROM(b, lfrom[b]) ->
-       eff[b] = eff[b] + lto[b] - lfrom[b]; pos[b] = lto[b]; assert(!ONCE || eff[b] == pos[b]); late[b] = 0; lfrom[b] = 0; lto[b] = 0 }
-  :: d_step { late[b] > 0 -> late[b] = 0; lfrom[b] = 0; lto[b] = 0 }
+       eff[b] = eff[b] + lto[b] - lfrom[b]; pos[b] = lto[b]; assert(!ONCE || eff[b] == pos[b]); assert(!OWN || lanew[b] == anew[b]);
+       late[b] = 0; lfrom[b] = 0; lto[b] = 0; lanew[b] = 0 }
+  :: d_step { late[b] > 0 -> late[b] = 0; lfrom[b] = 0; lto[b] = 0; lanew[b] = 0 }
   fi
 }
 

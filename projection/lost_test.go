@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
-// A commit whose answer is lost, and which the server does later, when its owner has read the
+// model/projection.pml, NOFROM: a commit whose answer is lost, and which the server does later, when its owner has read the
 // position and done the batch again under the same lease: what comes second changes nothing.
 // Without the position in its condition the fence lets both through.
 // Conformance: N5.
@@ -87,20 +87,13 @@ func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
 	require.Equal(t, []string{"l1 1", "l2 1", "l3 1", "l4 1", "l5 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
 }
 
-// A build that is removed leaves its number to the next one. Who was frozen since before that
+// model/projection.pml, NOFENCE and FENCESANEW: a build that is removed leaves its number to the next one. Who was frozen since before that
 // writes nothing into it, though it is the first owner of both, at the same position.
 // Conformance: N5.
 func TestRace_AFrozenOwnerOfARemovedBuildCommitsNothing(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		old, _ := currentLoans(1)
-		w.place(t, "l1", "l2")
-		frozen := w.of(t, old)
-		projection.Slow(frozen)
-		a, ok, err := projection.Take(t.Context(), frozen, 0)
-		require.NoError(t, err)
-		require.True(t, ok)
-		n, late := a.Read(t.Context())
-		require.Equal(t, 2, n)
+		a, late := w.frozenOwner(t, old)
 		eventually(t, func() bool { return projection.Retire(t.Context(), w.p, old.Name, 0, "ada") == nil })
 
 		newer, loans := currentLoans(2)

@@ -169,29 +169,37 @@ func TestPrevious_IsKeptUpToDate(t *testing.T) {
 	})
 }
 
-// model/projection.pml, NOFENCE and NOFROM: who was frozen while another took its shard
+// frozenOwner has two events, and is frozen before it commits them.
+func (w *world) frozenOwner(t *testing.T, p projection.Projection) (hand *projection.Hand, commit func() error) {
+	t.Helper()
+	w.place(t, "l1", "l2")
+	of := w.of(t, p)
+	projection.Slow(of)
+	hand, ok, err := projection.Take(t.Context(), of, 0)
+	require.NoError(t, err)
+	require.True(t, ok)
+	n, commit := hand.Read(t.Context())
+	require.Equal(t, 2, n)
+	return hand, commit
+}
+
+// model/projection.pml, NOFENCE: who was frozen while another took its shard
 // commits nothing, although it doesn't know of that yet.
 // Conformance: N5.
 func TestRace_AFrozenOwnerCommitsNothing(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		p, _ := currentLoans(1)
-		w.place(t, "l1", "l2")
-		frozen := w.of(t, p)
-		projection.Slow(frozen)
-		a, ok, err := projection.Take(t.Context(), frozen, 0)
-		require.NoError(t, err)
-		require.True(t, ok)
-		n, late := a.Read(t.Context())
-		require.Equal(t, 2, n)
+		_, late := w.frozenOwner(t, p)
 
 		other := w.of(t, p)
 		var b *projection.Hand
-		eventually(t, func() bool {
+		eventually(t, func() (ok bool) {
+			var err error
 			b, ok, err = projection.Take(t.Context(), other, 0)
 			require.NoError(t, err)
 			return ok
 		})
-		_, ok, err = projection.Take(t.Context(), w.of(t, p), 0)
+		_, ok, err := projection.Take(t.Context(), w.of(t, p), 0)
 		require.NoError(t, err)
 		require.False(t, ok, "it has an owner")
 		_, commit := b.Read(t.Context())

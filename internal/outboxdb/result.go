@@ -115,9 +115,11 @@ func (r *result) uuid(i int) (string, error) {
 		return r.text(i), nil
 	}
 	var id uuid.UUID
-	if n := copy(id[:], r.column(i)); n != len(id) {
-		return "", fmt.Errorf("outbox: an id of %d bytes, which has %d", n, len(id))
+	c := r.column(i)
+	if len(c) != len(id) {
+		return "", fmt.Errorf("outbox: an id has %d bytes instead of %d", len(c), len(id))
 	}
+	copy(id[:], c)
 	return id.String(), nil
 }
 
