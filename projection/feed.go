@@ -400,10 +400,7 @@ func (w *worker) failed(ctx context.Context, err error) error {
 			w.log.Error("projection has stopped: an event can't be handled; it is retried until it can, or an operator skips it (waybill projections skip)",
 				"position", e.Position, "event", e.Type, "id", e.ID, "error", e.Err)
 		}
-		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, e); err != nil {
-			if errors.Is(err, errFenced) {
-				return err
-			}
+		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, w.shard.position, e); err != nil {
 			w.r.outage.Note(ctx, feedWrites, err)
 		}
 	} else if w.single == 0 {

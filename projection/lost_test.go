@@ -2,7 +2,9 @@ package projection_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,34 +16,47 @@ import (
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
+// apart is a world, and a program in it whose requests can come late.
+func apart(t *testing.T) (w, through *world, relay *netfault.Relay) {
+	t.Helper()
+	direct, cfg := dbtest.Postgres(t)
+	w = newWorld(t, direct)
+	u, err := url.Parse(cfg.DSN)
+	require.NoError(t, err)
+	relay, err = netfault.New(t.Context(), u.Host)
+	require.NoError(t, err)
+	t.Cleanup(relay.Close)
+	u.Host = relay.Address
+	cfg.DSN, cfg.MaxConns = u.String(), 4
+	p, err := postgres.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return w, (&world{p: p}).program(t), relay
+}
+
+// counted is a projection that says how often each event has taken effect.
+func counted(before func(id string) error) projection.Projection {
+	const table = "counted"
+	return projection.Projection{
+		Name: "counted", Tables: []projection.Definition{projection.SQL("CREATE TABLE {" + table + "} (loan_id TEXT PRIMARY KEY, n INTEGER NOT NULL)")},
+		Handlers: []projection.Handler{projection.On(func(ctx context.Context, e LoanPlaced) error {
+			if err := before(e.LoanID); err != nil {
+				return err
+			}
+			return projection.Exec(ctx, "INSERT INTO {"+table+"} AS c (loan_id, n) VALUES (?, 1) ON CONFLICT (loan_id) DO UPDATE SET n = c.n + 1", e.LoanID)
+		})},
+	}
+}
+
 // model/projection.pml, NOFROM: a commit whose answer is lost, and which the server does later, when its owner has read the
 // position and done the batch again under the same lease: what comes second changes nothing.
 // Without the position in its condition the fence lets both through.
 // Conformance: N5.
 func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
 	t.Parallel()
-	direct, cfg := dbtest.Postgres(t)
-	w := newWorld(t, direct)
-	u, err := url.Parse(cfg.DSN)
-	require.NoError(t, err)
-	relay, err := netfault.New(t.Context(), u.Host)
-	require.NoError(t, err)
-	t.Cleanup(relay.Close)
-	u.Host = relay.Address
-	cfg.DSN, cfg.MaxConns = u.String(), 4
-	through, err := postgres.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, through.Close()) })
-
-	const table = "counted"
-	p := projection.Projection{
-		Name: "counted", Tables: []projection.Definition{projection.SQL("CREATE TABLE {" + table + "} (loan_id TEXT PRIMARY KEY, n INTEGER NOT NULL)")},
-		Handlers: []projection.Handler{projection.On(func(ctx context.Context, e LoanPlaced) error {
-			return projection.Exec(ctx, "INSERT INTO {"+table+"} AS c (loan_id, n) VALUES (?, 1) ON CONFLICT (loan_id) DO UPDATE SET n = c.n + 1", e.LoanID)
-		})},
-	}
-	program := (&world{p: through}).program(t)
-	hand, ok, err := projection.Take(t.Context(), program.of(t, p), 0)
+	w, through, relay := apart(t)
+	direct, p := w.p, counted(func(string) error { return nil })
+	hand, ok, err := projection.Take(t.Context(), through.of(t, p), 0)
 	require.NoError(t, err)
 	require.True(t, ok)
 	w.place(t, "l1")
@@ -109,4 +124,44 @@ func TestRace_AFrozenOwnerOfARemovedBuildCommitsNothing(t *testing.T) {
 		require.NoError(t, commit())
 		require.Equal(t, []string{"waiting", "waiting"}, w.view(t, "SELECT status FROM current_loans"))
 	})
+}
+
+// A note that an event has failed, which the server does late, when the event has been handled
+// after all: it says nothing of where the projection stands, and nobody can skip back by it.
+// Conformance: N5.
+func TestSkipEvent_ANoteOfAFailureThatComesLateTakesNobodyBack(t *testing.T) {
+	t.Parallel()
+	w, through, relay := apart(t)
+	var failing atomic.Bool
+	failing.Store(true)
+	p := counted(func(id string) error {
+		if id == "l2" && failing.Load() {
+			return errors.New("no idea")
+		}
+		return nil
+	})
+	hand, ok, err := projection.Take(t.Context(), through.of(t, p), 0)
+	require.NoError(t, err)
+	require.True(t, ok)
+	w.place(t, "l1", "l2")
+	_, commit := hand.Read(t.Context())
+	failed := commit()
+	e, isFailure := errors.AsType[*projection.HandlerError](failed)
+	require.True(t, isFailure, failed)
+	relay.Set(netfault.Late)
+	require.NoError(t, hand.Failed(t.Context(), failed))
+
+	failing.Store(false)
+	w.place(t, "l3")
+	_, commit = hand.Read(t.Context())
+	require.NoError(t, commit())
+	relay.Deliver()
+	list, err := projection.List(t.Context(), w.p)
+	require.NoError(t, err)
+	require.Nil(t, list[0].Failure)
+	require.ErrorContains(t, projection.SkipEvent(t.Context(), w.p, p.Name, 1, e.Position, "ada"), "hasn't stopped at position")
+
+	n, _ := hand.Read(t.Context())
+	require.Zero(t, n)
+	require.Equal(t, []string{"l1 1", "l2 1", "l3 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
 }

@@ -422,17 +422,16 @@ func (l lease) position(ctx context.Context, p uow.Provider) (position int64, er
 	return position, nil
 }
 
-// fail notes that the event behind the position has failed.
-func (l lease) fail(ctx context.Context, p uow.Provider, length, again time.Duration, e *HandlerError) error {
+// fail notes that the event behind a position has failed, if that is still where it stands: a
+// note that the server does late, when the event has been handled, would have an operator skip
+// it, back to before what came next.
+func (l lease) fail(ctx context.Context, p uow.Provider, length, again time.Duration, from int64, e *HandlerError) error {
 	d := p.DB().Dialect()
-	res, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET tries = tries + 1, failed_at = coalesce(failed_at, "+dbtime.Now(d)+"), failed_position = ?, failed_event = ?,"+
-		" next_at = "+dbtime.In(d, again)+", error = ?, at_head = FALSE, per_second = 0, closing = 0, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+" WHERE ?",
-		e.Position, dberr.Clip(strings.TrimSpace(e.Type+" "+e.ID)), dberr.Clip(e.Err.Error()), l.where())
+	_, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET tries = tries + 1, failed_at = coalesce(failed_at, "+dbtime.Now(d)+"), failed_position = ?, failed_event = ?,"+
+		" next_at = "+dbtime.In(d, again)+", error = ?, at_head = FALSE, per_second = 0, closing = 0, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+" WHERE ? AND position = ?",
+		e.Position, dberr.Clip(strings.TrimSpace(e.Type+" "+e.ID)), dberr.Clip(e.Err.Error()), l.where(), from)
 	if err != nil {
 		return fmt.Errorf("projection %s: note that build %d has stopped: %w", l.projection, l.build, err)
-	}
-	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return errFenced
 	}
 	return nil
 }
