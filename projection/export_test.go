@@ -2,6 +2,7 @@ package projection
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/waybill-go/waybill/uow"
@@ -66,14 +67,23 @@ func ChangeOver(ctx context.Context, ps *Projections, n, number int) error {
 
 // CaughtUp notes that builds are ready.
 func CaughtUp(ctx context.Context, ps *Projections, n int) error {
-	r := ps.Runner(ps.all[n].current().Provider, nil)
-	builds, err := r.builds(ctx)
-	for _, b := range builds {
-		if err == nil {
-			err = r.caughtUp(ctx, b)
-		}
+	note, err := CatchUp(ctx, ps, n)
+	if err == nil {
+		err = note()
 	}
 	return err
+}
+
+// CatchUp looks which builds are ready, and returns what notes it.
+func CatchUp(ctx context.Context, ps *Projections, n int) (note func() error, err error) {
+	r := ps.Runner(ps.all[n].current().Provider, nil)
+	builds, err := r.builds(ctx)
+	return func() (err error) {
+		for _, b := range builds {
+			err = errors.Join(err, r.caughtUp(ctx, b))
+		}
+		return err
+	}, err
 }
 
 // Clean removes what is over, as a runner does.

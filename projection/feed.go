@@ -3,8 +3,10 @@ package projection
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -239,8 +241,13 @@ func (w *worker) read(ctx context.Context, after int64) (p page) {
 	return p
 }
 
-// decode makes of a row what a handler is given.
-func (g *program) decode(e *historydb.Event) (decoded, error) {
+// decode makes of a row what a handler is given. A panic of an upcaster is an error of its event.
+func (g *program) decode(e *historydb.Event) (_ decoded, err error) {
+	defer func() {
+		if crash := recover(); crash != nil {
+			err = fmt.Errorf("%v\n%s", crash, debug.Stack())
+		}
+	}()
 	t, err := g.domain.EventNamed(e.Type)
 	if err != nil {
 		return decoded{}, err

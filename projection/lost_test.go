@@ -165,3 +165,31 @@ func TestSkipEvent_ANoteOfAFailureThatComesLateTakesNobodyBack(t *testing.T) {
 	require.Zero(t, n)
 	require.Equal(t, []string{"l1 1", "l2 1", "l3 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
 }
+
+// A process that was frozen since it saw that a build had caught up, and whose build was removed
+// meanwhile, doesn't say that of the next one with its number.
+// Conformance: N5.
+func TestRace_ANoteOfACaughtUpBuildIsNotOfTheNextWithItsNumber(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		live, _ := currentLoans(1)
+		_, stop := w.run(t, live)
+		w.place(t, "l1")
+		w.wait(t, live.Name)
+		stop()
+		newer, _ := currentLoans(2)
+		ps := w.of(t, newer)
+		hand, _, err := projection.Take(t.Context(), ps, 0)
+		require.NoError(t, err)
+		_, commit := hand.Read(t.Context())
+		require.NoError(t, commit())
+		late, err := projection.CatchUp(t.Context(), ps, 0)
+		require.NoError(t, err)
+		eventually(t, func() bool { return projection.Retire(t.Context(), w.p, newer.Name, hand.Build(), "ada") == nil })
+
+		again, _, err := projection.Take(t.Context(), w.of(t, newer), 0)
+		require.NoError(t, err)
+		require.Equal(t, hand.Build(), again.Build())
+		require.NoError(t, late())
+		require.Equal(t, []string{"1 v1 live", "2 v2 building"}, w.list(t))
+	})
+}

@@ -242,7 +242,7 @@ func (g *program) kept() error {
 }
 
 // builds reads what there is, and sees to it that there is a build of each version, with
-// its tables.
+// its tables. Where tables can't be made, there is an error beside the builds.
 func (r *Runner) builds(ctx context.Context) ([]*build, error) {
 	builds, err := load(ctx, r.provider.Reader(), r.names())
 	if err != nil {
@@ -265,23 +265,32 @@ func (r *Runner) builds(ctx context.Context) ([]*build, error) {
 		}
 	}
 	again = false
+	var errs []error
 	for _, b := range builds {
 		if g := r.program(b); g != nil && b.tables == nil {
 			again = true
-			if live := liveOf(of(builds, b.projection)); live != nil && live.version < g.Version {
-				if err := g.loses(live); err != nil {
-					return nil, err
-				}
-			}
-			if err := g.make(ctx, b.build); err != nil && !errors.Is(err, errGone) {
-				return nil, err
-			}
+			errs = append(errs, g.begin(ctx, b, liveOf(of(builds, b.projection))))
 		}
 	}
 	if again {
-		return load(ctx, r.provider.Reader(), r.names())
+		if builds, err = load(ctx, r.provider.Reader(), r.names()); err != nil {
+			return nil, err
+		}
 	}
-	return builds, nil
+	return builds, errors.Join(errs...)
+}
+
+// begin makes the tables of a build, if they can take the place of those in use.
+func (g *program) begin(ctx context.Context, b, live *build) error {
+	if live != nil && live.version < g.Version {
+		if err := g.loses(live); err != nil {
+			return err
+		}
+	}
+	if err := g.make(ctx, b.build); !errors.Is(err, errGone) {
+		return err
+	}
+	return nil
 }
 
 // program is the code of a build's version, if this process has it.
@@ -302,7 +311,7 @@ func (r *Runner) supervise(ctx context.Context) {
 		again, err := r.look(ctx)
 		r.outage.Note(ctx, looking, err)
 		wait := r.wait.look
-		if again {
+		if again && err == nil {
 			wait = r.wait.soon
 		}
 		timer := time.NewTimer(wait)
@@ -327,10 +336,10 @@ func (r *Runner) look(ctx context.Context) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(writer.Urgent(ctx), stepTime)
 	defer cancel()
 	builds, err := r.builds(ctx)
-	if err != nil {
+	if builds == nil {
 		return false, err
 	}
-	var errs []error
+	errs := []error{err} // of some; the others go on
 	feeds := map[place]bool{}
 	defer r.end(func(at place) bool { return !feeds[at] })
 	for _, p := range r.all {
@@ -403,10 +412,15 @@ func (r *Runner) caughtUp(ctx context.Context, b *build) error {
 	if !b.atHead() || b.ready.Valid {
 		return nil
 	}
-	_, err := r.provider.DB().ExecContext(ctx, "UPDATE projections SET status = CASE status WHEN 'building' THEN 'ready' ELSE status END, ready_at = "+dbtime.Now(r.provider.DB().Dialect())+
-		" WHERE projection = ? AND build = ? AND ready_at IS NULL", b.projection, b.build)
+	// By then another build may have the number, which has not.
+	of := " projection_positions AS p WHERE p.projection = projections.projection AND p.build = projections.build"
+	res, err := r.provider.DB().ExecContext(ctx, "UPDATE projections SET status = CASE status WHEN 'building' THEN 'ready' ELSE status END, ready_at = "+dbtime.Now(r.provider.DB().Dialect())+
+		" WHERE projection = ? AND build = ? AND ready_at IS NULL AND EXISTS (SELECT 1 FROM"+of+") AND NOT EXISTS (SELECT 1 FROM"+of+" AND NOT p.at_head)", b.projection, b.build)
 	if err != nil {
 		return fmt.Errorf("projection %s: note that build %d has caught up: %w", b.projection, b.build, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err
 	}
 	r.log.Info("projection has caught up", "projection", b.projection, "version", b.version, "build", b.build, "after", time.Since(b.began).Round(time.Millisecond))
 	poke(r.changed)

@@ -1,0 +1,64 @@
+package projection_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/projection"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// Where one projection's tables can't be made, the others go on, also in the process that takes
+// them over.
+// Conformance: N5.
+func TestRebuild_ThatCanNotBeginStopsNobodyElse(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		p, _ := currentLoans(1)
+		other := counted(func(string) error { return nil })
+		_, stop := w.run(t, p, other)
+		w.place(t, "l1")
+		w.wait(t, other.Name)
+		next := w.program(t)
+		next.run(t, p, other)
+		_, err := w.p.DB().ExecContext(t.Context(), "CREATE TABLE "+projection.Physical("current_loans", 2)+" (id TEXT)")
+		require.NoError(t, err)
+		_, err = projection.Rebuild(t.Context(), w.p, p.Name, "ada")
+		require.NoError(t, err)
+		stop()
+		w.place(t, "l2")
+		next.wait(t, other.Name)
+		next.wait(t, p.Name)
+		require.Equal(t, []string{"l1", "l2"}, w.view(t, "SELECT loan_id FROM counted ORDER BY 1"))
+	})
+}
+
+type LoanPlacedV1 struct {
+	LoanID string `json:"loan_id"`
+}
+
+// A panic of an upcaster is its event's fault: the projection stops there, and the process
+// goes on.
+// Conformance: N5.
+func TestProjection_APanicOfAnUpcasterStopsItAndNothingElse(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		newer := domain.MustNew("library", domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](domain.Version(2),
+			domain.Upcast(1, func(LoanPlacedV1) LoanPlaced { panic("no idea") }))))
+		w.place(t, "l1", "l2", "l3")
+		units, err := uow.New(uow.Config{Domain: newer, Providers: []uow.Provider{w.p}, History: true})
+		require.NoError(t, err)
+		next := &world{p: w.p, units: units}
+		next.run(t, counted(func(string) error { return nil }))
+		eventually(t, func() bool {
+			list, err := projection.List(context.Background(), w.p)
+			require.NoError(t, err)
+			return len(list) == 1 && list[0].Failure != nil && list[0].Failure.Tries > 1
+		})
+		list, err := projection.List(t.Context(), w.p)
+		require.NoError(t, err)
+		require.Contains(t, list[0].Failure.Error, "no idea")
+		require.NoError(t, projection.SkipEvent(t.Context(), w.p, "counted", 1, list[0].Failure.Position, "ada"))
+	})
+}
