@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/uow"
@@ -86,11 +87,7 @@ func appendRow(d schema.Dialect, s Stream, m *message) (uow.Statement, error) {
 // deadLetter is a row. What the database could refuse in a text is replaced:
 // nothing may keep a message from being parked.
 func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status string, holds bool, cause error) (columns, values string, args []any, err error) {
-	headers := make(map[string]string, len(m.Headers))
-	for name, value := range m.Headers {
-		headers[dberr.Clean(name)] = dberr.Clean(value)
-	}
-	encoded, err := json.Marshal(headers)
+	encoded, err := json.Marshal(keptHeaders(m.Message))
 	if err != nil {
 		return "", "", nil, fmt.Errorf("subscription: encode headers: %w", err)
 	}
@@ -103,6 +100,36 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
 			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, holds, m.need(why, cause),
 		}, nil
+}
+
+// nativeID is the header in which a row has the broker's id of a message, if that isn't
+// the message's header "id": a Format may read it whenever the message is handled.
+const nativeID = "waybill-native-id"
+
+// keptHeaders are those of a row.
+func keptHeaders(m broker.Message) map[string]string {
+	headers := make(map[string]string, len(m.Headers)+1)
+	for name, value := range m.Headers {
+		headers[dberr.Clean(name)] = dberr.Clean(value)
+	}
+	delete(headers, nativeID)
+	if id := dberr.Clean(m.ID); id != headers["id"] && len(id) <= maxText {
+		headers[nativeID] = id
+	}
+	return headers
+}
+
+// putBack gives m the headers of a row, and the id that is among them.
+func putBack(m *broker.Message, headers []byte) error {
+	if err := json.Unmarshal(headers, &m.Headers); err != nil {
+		return err
+	}
+	m.ID = m.Headers["id"]
+	if id, ok := m.Headers[nativeID]; ok {
+		m.ID = id
+		delete(m.Headers, nativeID)
+	}
+	return nil
 }
 
 // describe is what is kept of an error: its text, its Go type, and the stack of a

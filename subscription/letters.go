@@ -3,7 +3,6 @@ package subscription
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -48,7 +47,7 @@ const (
 	// until the second is known to be gone.
 	atRest = goesOn + " AND ? AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
 		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = ? AND r.run = dead_letters.run AND r.seen_at > ?))"
-	letter = "id, topic, partition_key, body, headers, reason, error"
+	letter = "id, topic, partition_key, key_id, body, headers, reason, error"
 )
 
 // resting are the arguments of atRest.
@@ -112,14 +111,15 @@ func (h letters) find(ctx context.Context, query string, args ...any) (found []*
 		var why reason
 		var said string
 		var row parkedRow
-		if err := scan(&row.id, &received.Topic, &received.Key, &received.Body, &headers, &why, &said); err != nil {
+		var keyID string
+		if err := scan(&row.id, &received.Topic, &received.Key, &keyID, &received.Body, &headers, &why, &said); err != nil {
 			return err
 		}
-		if err := json.Unmarshal(headers, &received.Headers); err != nil {
+		if err := putBack(&received, headers); err != nil {
 			return fmt.Errorf("headers of dead letter %s: %w", row.id, err)
 		}
-		received.ID = received.Headers["id"]
 		m := h.intake.understand(received)
+		m.keyID = keyID                              // Of the key as it came: the row's may be a cleaned one.
 		if why == tooLarge && received.Body == nil { // which was not kept
 			m.fault, m.bad = why, errors.New(said)
 		}

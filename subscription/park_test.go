@@ -87,7 +87,7 @@ func TestClaim_A73_PoisonBytesAreParkedOnceAndOthersGoOn(t *testing.T) {
 		require.Equal(t, poison.ID, d.MessageID)
 		require.Equal(t, placedV1, d.MessageType)
 		require.Equal(t, poison.Body, d.Body)
-		require.JSONEq(t, `{"type":"Ordering.OrderPlaced.v1","content-type":"application/json"}`, d.Headers)
+		require.JSONEq(t, fmt.Sprintf(`{"type":"Ordering.OrderPlaced.v1","content-type":"application/json","waybill-native-id":%q}`, poison.ID), d.Headers)
 		require.Contains(t, d.Error, "not a message")
 		require.Equal(t, "undecodable", d.Reason)
 		require.Zero(t, d.Attempts)
