@@ -30,6 +30,9 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	if group == "" {
 		return nil, errors.New("a group is required")
 	}
+	if err := b.reach(); err != nil {
+		return nil, err
+	}
 	if err := checkVersion(b.nc.ConnectedServerVersion()); err != nil {
 		return nil, err
 	}

@@ -228,6 +228,16 @@ func (b *Broker) away() (now *outage, back time.Time) {
 	return b.outage, b.back
 }
 
+// reach is why there is no connection. Without one the client's own error is that its buffer,
+// of which it has none here, is full; and before the first connection it takes the server for
+// one that knows no headers.
+func (b *Broker) reach() error {
+	if away, _ := b.away(); away != nil {
+		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, away.err)
+	}
+	return nil
+}
+
 // announce tells the consumers of a new connection.
 func (b *Broker) announce() {
 	b.mu.Lock()
@@ -274,6 +284,9 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 
 func (b *Broker) ensureTopic(ctx context.Context, topic string) error {
 	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if err := b.reach(); err != nil {
 		return err
 	}
 	_, err := b.js.StreamNameBySubject(ctx, topic)

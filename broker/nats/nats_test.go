@@ -293,9 +293,12 @@ func TestOpenWithoutServerConnectsLater_B11(t *testing.T) {
 	err := failure(t, b, message("a", 1))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
 	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
-	require.Equal(t, broker.Unavailable, broker.ClassOf(b.EnsureTopics(t.Context(), topic)))
-	_, err = b.Consume(t.Context(), topic, "group")
-	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+	_, refused := b.Consume(t.Context(), topic, "group")
+	for _, err := range []error{b.EnsureTopics(t.Context(), topic), refused} {
+		require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
+		require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
+		require.ErrorContains(t, err, "nats: no connection", "and not of a buffer that is full")
+	}
 
 	h.start(t)
 	waittest.Until(t, func() bool { return b.EnsureTopics(t.Context(), topic) == nil })

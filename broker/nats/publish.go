@@ -36,10 +36,8 @@ func (b *Broker) Publish(ctx context.Context, messages []broker.Message) error {
 	if err := ctx.Err(); err != nil {
 		return broker.Classify(broker.Unavailable, fmt.Errorf("nats: nothing was sent: %w", err))
 	}
-	if away, _ := b.away(); away != nil {
-		// Before the first connection the client takes the server for one that knows
-		// no headers, which would be a refusal.
-		return broker.Scoped(broker.Unavailable, broker.ScopeBroker, fmt.Errorf("nats: nothing was sent: %w", away.err))
+	if err := b.reach(); err != nil {
+		return fmt.Errorf("nats: nothing was sent: %w", err)
 	}
 	call := b.requests.begin(len(messages))
 	defer call.end()
