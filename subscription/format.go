@@ -192,7 +192,7 @@ func fill(got *Incoming, attributes map[string]string) error {
 			}
 		case "time":
 			at, err := time.Parse(time.RFC3339, value)
-			if err != nil {
+			if year := at.UTC().Year(); err != nil || year < 0 || year > 9999 { // which JSON couldn't carry on
 				errs = append(errs, fmt.Errorf("time is %.50q, and no time of RFC 3339", value))
 			}
 			got.Time = at.UTC()

@@ -107,6 +107,8 @@ func TestCloudEvents_Reads(t *testing.T) {
 		"two of one name":      {header("ce_", "CE_id", "e-2"), `{}`, `it has two attributes "id"`},
 		"two bindings":         {header("ce_", "ce-source", "/other"), `{}`, `it has two attributes "source"`},
 		"no time":              {header("ce_", "ce_time", "yesterday"), `{}`, `time is "yesterday"`},
+		"time, after all":      {header("ce_", "ce_time", "9999-12-31T23:59:59-23:59"), `{}`, "no time of RFC 3339"},
+		"time, before all":     {header("ce_", "ce_time", "0000-01-01T00:00:00+23:59"), `{}`, "no time of RFC 3339"},
 		"XML":                  {header("ce_", "content-type", "text/xml"), `<a/>`, `its data is "text/xml": only JSON is read`},
 		"another charset":      {header("ce_", "content-type", "application/json; charset=latin1"), `{}`, `its data is in "latin1"`},
 		"no content type":      {header("ce_", "content-type", "/;"), `{}`, `only JSON is read`},
