@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestObservatory_RetryAndReplay(t *testing.T) {
 	b.shows(".journey", "Handled by shipping")
 	require.Len(t, s.published(refusedOrder), 1)
 	b.shows("#payload", `"order_id": "`+refusedOrder+`"`)
+	b.shows("#payload", fmt.Sprintf(`"total": %d`, int64(cents)))
 
 	b.press("4") // dead letters
 	b.shows("#total", "1 message found.")

@@ -32,6 +32,7 @@ const (
 
 	refusedOrder = "order-refused" // by the partner's broker
 	failingOrder = "order-failing" // in shipping
+	cents        = 1<<53 + 1       // of an order: no number of JavaScript
 	// hostile is what a broker or a handler may say. It must stay text.
 	hostile = `no address <img src=x onerror="window.pwned = true"><script>window.pwned = true</script>`
 )
@@ -129,7 +130,7 @@ func (s *service) shipping(parcels *uow.Manager) subscription.Stream {
 
 func (s *service) place(number string) {
 	s.t.Helper()
-	order, err := ordering.Import(number, time.Now(), "customer-7", ordering.Line{Article: "book", Quantity: 1, Amount: 1250})
+	order, err := ordering.Import(number, time.Now(), "customer-7", ordering.Line{Article: "book", Quantity: 1, Amount: cents})
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.orders.Save(s.t.Context(), order))
 }

@@ -75,7 +75,18 @@ async function refusal(response) {
 export async function get(path, signal) {
   const response = await ask(path, null, signal);
   if (!response.ok) throw await refusal(response);
-  return response.json();
+  const text = await response.text();
+  const answer = JSON.parse(text);
+  for (const content of ['payload', 'state']) {
+    if (typeof answer[content] === 'object') answer[content] = JSON.parse(text, exact)[content];
+  }
+  return answer;
+}
+
+// exact keeps numbers as they were written that JavaScript would round, such as ids of 64 bits: what messages
+// carry is shown and not reckoned with.
+function exact(name, value, written) {
+  return typeof value === 'number' && written?.source && String(value) !== written.source ? JSON.rawJSON(written.source) : value;
 }
 
 // post sends a change. It asks for the token if that is what is missing, and then sends it again.
