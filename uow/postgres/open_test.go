@@ -156,8 +156,9 @@ func TestOpenCreatesTheSchema(t *testing.T) {
 }
 
 func TestTimesAreUTC(t *testing.T) {
-	for _, zone := range []string{"", "?timezone=Asia/Kolkata"} {
-		p := open(t, func(c *postgres.Config) { c.DSN += zone })
+	// Options are set before all else, as a role's settings are.
+	for _, settings := range []string{"", "?timezone=Asia/Kolkata", "?options=-cDateStyle%3DGerman"} {
+		p := open(t, func(c *postgres.Config) { c.DSN += settings })
 		var now time.Time
 		require.NoError(t, p.Reader().NewRaw("SELECT '2026-01-02T03:04:05.678912Z'::timestamptz").Scan(t.Context(), &now))
 		require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 678912000, time.UTC), now)

@@ -171,6 +171,7 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 	// never be used twice.
 	c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	c.RuntimeParams["client_encoding"] = "UTF8"
+	c.RuntimeParams["datestyle"] = "ISO" // The only one that is read, whatever role and database have.
 	if _, ok := c.RuntimeParams["timezone"]; !ok {
 		c.RuntimeParams["timezone"] = "UTC"
 	}
