@@ -26,7 +26,7 @@ type connector struct {
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	dc, err := c.Connector.Connect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, c.p.connecting(err)
 	}
 	return &conn{dc.(*stdlib.Conn), c.p}, nil
 }

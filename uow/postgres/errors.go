@@ -30,6 +30,9 @@ const (
 // explain says what is wrong with a server, user or database, and what helps.
 // It never names the password.
 func explain(c *pgx.ConnConfig, err error) error {
+	if explained, ok := errors.AsType[*noConnection](err); ok {
+		return explained.error
+	}
 	server := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if failed, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		err = attempts{failed.Unwrap()} // the ConnectError itself holds the configuration
@@ -52,6 +55,20 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s has no connection left: raise its max_connections or lower Config.MaxConns: %w", server, err)
 	}
 	return fmt.Errorf("server %s: %w", server, err)
+}
+
+// noConnection is an error that has been explained.
+type noConnection struct{ error }
+
+func (e *noConnection) Unwrap() error { return e.error }
+
+// connecting explains why there is no connection, in one line, and leaves other errors, such
+// as that of waiting for one of the pool, as they are.
+func (p *provider) connecting(err error) error {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); !ok {
+		return err
+	}
+	return &noConnection{explain(p.pool.Config().ConnConfig, err)}
 }
 
 // attempts is the error of connecting. pgx tries each address with TLS and, unless the

@@ -117,7 +117,7 @@ func (d keeperDriver) Keep(ctx context.Context, statements ...pipeline.Statement
 	}
 	conn, err := d.p.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("postgres: no connection: %w", err)
+		return fmt.Errorf("postgres: no connection: %w", d.p.connecting(err))
 	}
 	defer conn.Release() // closes it if it is in a transaction
 	_, err = runPipeline(ctx, conn.Conn(), requests)

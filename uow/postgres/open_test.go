@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/waybill-go/waybill/internal/pipeline"
+	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -108,6 +111,27 @@ func TestOpenExplains(t *testing.T) {
 				require.NotContains(t, e.Error(), url.PathEscape(secret))
 			}
 		})
+	}
+}
+
+// Of errors of many lines, health and lists show the first.
+func TestNoConnectionIsExplainedInOneLine(t *testing.T) {
+	p, x := openThrough(t)
+	things(t, p)
+	x.Cut()
+	t.Cleanup(x.Mend)
+	var n int
+	for name, ask := range map[string]func() error{
+		"a query":  func() error { return p.Reader().NewRaw("SELECT 1").Scan(t.Context(), &n) },
+		"a unit":   func() error { return p.Session().Commit(t.Context(), []uow.Statement{insert("a")}) },
+		"a step":   func() error { return p.Session().Send(t.Context(), []uow.Statement{insert("a")}) },
+		"a keeper": func() error { return p.DB().Driver().(pipeline.Keeper).Keep(t.Context()) },
+	} {
+		waittest.Until(t, func() bool { // one of the pool's may be cut only now
+			err := ask()
+			require.Error(t, err, name)
+			return strings.Contains(err.Error(), "no PostgreSQL answers at "+x.Address) && !strings.Contains(err.Error(), "\n")
+		}, name)
 	}
 }
 

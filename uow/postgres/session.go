@@ -160,7 +160,7 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 	}
 	conn, err := s.p.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("postgres: no connection: %w", err)
+		return fmt.Errorf("postgres: no connection: %w", s.p.connecting(err))
 	}
 	defer conn.Release() // closes it, unless it is idle and in no transaction
 	s.ended = true
