@@ -62,3 +62,24 @@ func TestProjection_APanicOfAnUpcasterStopsItAndNothingElse(t *testing.T) {
 		require.NoError(t, projection.SkipEvent(t.Context(), w.p, "counted", 1, list[0].Failure.Position, "ada"))
 	})
 }
+
+// A lease that was taken when the database's clock was ahead, by a process that has died since,
+// is nobody's once the clock is right.
+// Conformance: N5.
+func TestProjection_ALeaseThatAClockThatWasWrongHasLeftIsNobodys(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		p, _ := currentLoans(1)
+		_, stop := w.run(t, p)
+		w.place(t, "l1")
+		w.wait(t, p.Name)
+		stop()
+		_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET owner = 'gone', locked_until = '2999-01-01T00:00:00.000Z'")
+		require.NoError(t, err)
+		list, err := projection.List(t.Context(), w.p)
+		require.NoError(t, err)
+		require.False(t, list[0].Fed)
+		w.place(t, "l2")
+		w.run(t, p)
+		w.wait(t, p.Name)
+	})
+}

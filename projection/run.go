@@ -34,6 +34,8 @@ type waits struct {
 }
 
 const (
+	// longestLease is above every lease, and above the time for which an import holds projections.
+	longestLease = time.Minute
 	longestRetry = time.Minute
 	// stepTime is how long one batch may take. Handlers wait for nobody.
 	stepTime = time.Minute

@@ -102,7 +102,7 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		where, args = "b.projection IN (?)", []any{bun.List(append([]string{""}, names...))}
 	}
 	err = dbrows.Each(ctx, db, "SELECT b.projection, b.build, b.version, b.context, b.status, b.tables, b.began_at, b.ready_at, coalesce("+dbtime.Seconds(d, "b.old_at", now)+", 0),"+
-		" p.shard, p.position, p.at_head, p.owner, p.locked_until > "+now+", p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
+		" p.shard, p.position, p.at_head, p.owner, "+leased(d)+", p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
 		" p.events, p.per_second, p.closing, p.held_since, coalesce(p.held_by, '') FROM projections AS b LEFT JOIN projection_positions AS p ON p.projection = b.projection AND p.build = b.build"+
 		" WHERE "+where+" ORDER BY b.projection, b.build, p.shard", func(scan func(...any) error) error {
 		var b build
@@ -362,13 +362,19 @@ var (
 	errMoved = errors.New("projection: an earlier commit, whose answer was lost, has taken effect after all; it continues from there")
 )
 
+// leased is the condition of a position whose lease somebody has. One that ends later than any
+// can is from when the database's clock was wrong.
+func leased(d schema.Dialect) string {
+	return "locked_until BETWEEN " + dbtime.Now(d) + " AND " + dbtime.In(d, longestLease)
+}
+
 // take takes a shard's lease, if nobody has it.
 func take(ctx context.Context, p uow.Provider, name string, build, shard int, owner string, length time.Duration) (l lease, position int64, failure Failure, ok bool, err error) {
 	d := p.DB().Dialect()
 	l = lease{projection: name, build: build, shard: shard}
 	var at, next dbtime.Time
 	err = dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET owner = ?, fence = fence + 1, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+
-		" WHERE projection = ? AND build = ? AND shard = ? AND locked_until < "+dbtime.Now(d)+" RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
+		" WHERE projection = ? AND build = ? AND shard = ? AND NOT ("+leased(d)+") RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
 		func(scan func(...any) error) error {
 			ok = true
 			return scan(&l.fence, &position, &failure.Tries, &failure.Error, &at, &next)

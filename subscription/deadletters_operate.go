@@ -109,7 +109,8 @@ func (s *DeadLetters) Discard(ctx context.Context, f DeadLetterFilter, opts Disc
 }
 
 func (s *DeadLetters) isBusy() string {
-	return "(d.status <> 'parked' AND COALESCE(d.taken_until > " + dbtime.Now(s.provider.DB().Dialect()) + ", FALSE))"
+	d := s.provider.DB().Dialect()
+	return "(d.status <> 'parked' AND COALESCE(d.taken_until BETWEEN " + dbtime.Now(d) + " AND " + dbtime.In(d, 2*takenFor) + ", FALSE))"
 }
 
 // operation is one call of Replay or Discard.

@@ -89,11 +89,13 @@ func (s *DeadLetters) CleanUp(ctx context.Context, r DeadLetterRetention) (remov
 	return removed, err
 }
 
-// takeTurn says whether the interval's clean-up is this caller's.
+// takeTurn says whether the interval's clean-up is this caller's. One that is due later than any
+// can be is from when the database's clock was wrong.
 func (s *DeadLetters) takeTurn(ctx context.Context, every time.Duration) (bool, error) {
 	d := s.provider.DB().Dialect()
+	due := bun.Safe(dbtime.In(d, every))
 	result, err := s.provider.DB().ExecContext(ctx, "INSERT INTO subscription_jobs (name, due_at) VALUES ('dead_letters', ?)"+
-		" ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE subscription_jobs.due_at <= ?", bun.Safe(dbtime.In(d, every)), bun.Safe(dbtime.Now(d)))
+		" ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE subscription_jobs.due_at <= ? OR subscription_jobs.due_at > ?", due, bun.Safe(dbtime.Now(d)), due)
 	if err != nil {
 		return false, err
 	}

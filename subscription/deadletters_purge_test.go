@@ -66,6 +66,12 @@ func TestDeadLetters_S12_CleanUp(t *testing.T) {
 		n, err = s.CleanUp(t.Context(), subscription.DeadLetterRetention{})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, n)
+
+		keep(w, keptRow{status: "replayed"})
+		w.exec("UPDATE subscription_jobs SET due_at = '2999-01-01T00:00:00.000Z'")
+		n, err = s.CleanUp(t.Context(), subscription.DeadLetterRetention{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n, "what a clock that was wrong has left stops nobody")
 	})
 }
 

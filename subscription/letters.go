@@ -43,16 +43,17 @@ type letters struct {
 const (
 	goesOn = "status IN ('replay', 'held', 'waiting')"
 	// atRest are the conditions of one that can be taken: its time has come, this build
-	// reads it, and nobody has it. One that two runs have not seen the end of is left
+	// reads it, and nobody has it: who has one has it for takenFor at most, and what says more is
+	// from when the database's clock was wrong. One that two runs have not seen the end of is left
 	// until the second is known to be gone.
-	atRest = goesOn + " AND ? AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
+	atRest = goesOn + " AND ? AND (due_at IS NULL OR due_at <= ?) AND (taken_until IS NULL OR taken_until <= ? OR taken_until > ?) AND (NOT begun OR crashes = 0 OR NOT EXISTS" +
 		" (SELECT 1 FROM subscription_runs AS r WHERE r.subscription = ? AND r.run = dead_letters.run AND r.seen_at > ?))"
 	letter = "id, topic, partition_key, key_id, body, headers, reason, error"
 )
 
 // resting are the arguments of atRest.
 func (h letters) resting() []any {
-	return []any{h.readable(), h.in(0), h.in(0), h.stream.Name, h.in(-forgetAfter)}
+	return []any{h.readable(), h.in(0), h.in(0), h.in(2 * takenFor), h.stream.Name, h.in(-forgetAfter)}
 }
 
 // mine restricts a search to what came by the stream of this runner: others that share

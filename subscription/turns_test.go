@@ -92,3 +92,19 @@ func TestReplay_C_90_WhatAnotherRunHasInHandIsLeft(t *testing.T) {
 		require.EqualValues(t, 1, ninth.Load(), "handlers were called with it so often")
 	})
 }
+
+// A dead letter that a run had in hand when the database's clock was ahead, and which has died
+// since, is handled once the clock is right, and an operator can discard it.
+func TestReplay_WhatAClockThatWasWrongHasLeftIsTaken(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		ids := keep(w, keptRow{status: "waiting", key: "a", typ: "Ordering.OrderPlaced.v1"}, keptRow{status: "waiting", key: "b", typ: "Ordering.OrderPlaced.v1"})
+		w.exec("UPDATE dead_letters SET run = 'gone', taken_until = '2999-01-01T00:00:00.000Z', due_at = first_at")
+		r, err := subscription.NewDeadLetters(w.provider).Discard(t.Context(), subscription.DeadLetterFilter{IDs: ids[:1]}, subscription.DiscardOptions{Actor: "ada"})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.Marked)
+		_, stop := w.start(w.streamOf(subscription.On(func(context.Context, OrderPlaced) error { return nil })), w.broker)
+		w.until(func() bool { return statuses(w, ids)[1] != "waiting" }, "it is looked at")
+		stop()
+		require.Equal(t, "discarded", statuses(w, ids)[0])
+	})
+}

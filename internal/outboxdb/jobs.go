@@ -10,7 +10,8 @@ import (
 )
 
 // TakeTurn says whether it is this caller's turn to do a job that runs once per
-// interval over all processes. The first turn comes at once.
+// interval over all processes. The first turn comes at once, and so does one that is due later than
+// any can be, from when the database's clock was wrong.
 func (s *Store) TakeTurn(ctx context.Context, job string, every time.Duration) (bool, error) {
 	result, err := s.db.ExecContext(ctx, s.text("turn_take"), job, bun.Safe(dbtime.In(s.db.Dialect(), every)), bun.Safe(s.now()))
 	if err != nil {
