@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -300,4 +301,15 @@ func TestFind_OnlyMapped(t *testing.T) {
 	require.ErrorContains(t, err, "repository.Mapped")
 	_, err = repository.EventSourced[*Ledger](units).Find(t.Context(), nil)
 	require.ErrorContains(t, err, "repository.Mapped")
+}
+
+// Whoever forgot to migrate and reads first is told what helps.
+func TestGet_WithoutTables(t *testing.T) {
+	postgres, _ := dbtest.Postgres(t)
+	for name, p := range map[string]uow.Provider{"sqlite": dbtest.SQLite(t), "postgres": postgres} {
+		units, err := uow.New(uow.Config{Domain: shop, Providers: []uow.Provider{p}})
+		require.NoError(t, err)
+		_, err = repository.New[*Tally](units).Get(t.Context(), "a")
+		require.ErrorContains(t, err, "run engine.Migrate or `waybill migrate`", name)
+	}
 }

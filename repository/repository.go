@@ -34,6 +34,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
@@ -420,5 +421,5 @@ func (k kept[A]) restored(a A, id string, version int64) (stored[A], error) {
 }
 
 func (k kept[A]) readError(err error) error {
-	return fmt.Errorf("repository: reading %s: %w", k.typ.Category, err)
+	return fmt.Errorf("repository: reading %s: %w", k.typ.Category, dberr.Missing(err))
 }

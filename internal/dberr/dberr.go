@@ -4,6 +4,7 @@ package dberr
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -28,6 +29,14 @@ func CodeOf(err error) string {
 }
 
 const sqlite = "sqlite "
+
+// Missing adds what helps to an error of a query to which a table was missing.
+func Missing(err error) error {
+	if code := CodeOf(err); code == "42P01" || code == sqlite+"1" && strings.Contains(err.Error(), "no such table") {
+		return fmt.Errorf("a table is missing; run engine.Migrate or `waybill migrate` for Waybill's own, and your migrations for yours: %w", err)
+	}
+	return err
+}
 
 // lasting are codes, or their beginnings, of what is so until somebody changes it.
 var lasting = []string{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -187,8 +188,5 @@ func explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("sqlite: %w: %w", cause, err)
 	}
-	if strings.Contains(err.Error(), "no such table") {
-		return fmt.Errorf("sqlite: a table is missing; run engine.Migrate or `waybill migrate` for Waybill's own, and your migrations for yours: %w", err)
-	}
-	return err
+	return dberr.Missing(err)
 }
