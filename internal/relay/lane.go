@@ -64,6 +64,7 @@ type lane struct {
 	breakers *breakers
 	track    *track
 	life     *membership      // that the track is of; nil: none
+	version  int              // of what is the member's own, as the track has it; 0: of none
 	doubt    bool             // the membership has to end, once nothing is out
 	out      int              // calls that are not settled
 	most     int              // rows in hand
@@ -273,7 +274,14 @@ func (l *lane) adopt(hard context.Context) *membership {
 	if life == nil || waiting {
 		return nil
 	}
-	owned := l.member.owned()
+	if l.life != life {
+		l.version = 0
+	}
+	owned, version, changed := l.member.owned(l.version)
+	if !changed {
+		return life
+	}
+	l.version = version
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life != life {

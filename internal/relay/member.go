@@ -35,6 +35,7 @@ type member struct {
 	// changing counts the takes and releases that are out, changes all that there were: a
 	// renewal that was out meanwhile doesn't know what is the member's own.
 	changing, changes int
+	version           int // of parts; 0: there never were any
 }
 
 // joined begins a life.
@@ -44,6 +45,7 @@ func (m *member) joined(hard context.Context, id MemberID, until time.Time) {
 	ctx, leave := context.WithCancelCause(hard)
 	m.now = &membership{id: id, ctx: ctx, leave: leave}
 	m.until, m.parts = until, map[int]bool{}
+	m.version++
 }
 
 // ended ends the life of that number, and says how many partitions it had. Another,
@@ -81,11 +83,14 @@ func (m *member) life() *membership {
 // relies says whether a life is the present one, and its lease is not about to end.
 func (m *member) relies(life *membership, now time.Time) bool { return m.current(now) == life }
 
-// owned is what is its own.
-func (m *member) owned() []int {
+// owned is what is its own, if that is of another version than the one that is known.
+func (m *member) owned(known int) (parts []int, version int, changed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.parts))
+	if m.version == known {
+		return nil, known, false
+	}
+	return slices.Sorted(maps.Keys(m.parts)), m.version, true
 }
 
 func (m *member) count() int {
@@ -114,6 +119,7 @@ func (m *member) change(life *membership) (ended func(took, gave []int)) {
 		if m.now != life {
 			return
 		}
+		m.version++
 		for _, p := range took {
 			m.parts[p] = true
 		}
@@ -154,8 +160,10 @@ func (m *member) renewed(a asking, until time.Time, parts []int) (changed bool) 
 	for _, p := range parts {
 		own[p] = true
 	}
-	changed = !maps.Equal(own, m.parts)
-	m.parts = own
+	if changed = !maps.Equal(own, m.parts); changed {
+		m.parts = own
+		m.version++
+	}
 	return changed
 }
 

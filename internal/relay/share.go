@@ -104,6 +104,9 @@ func (l *lane) release(hard context.Context, life *membership, surplus int) erro
 func (l *lane) retire(surplus int) (gone []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if surplus <= 0 && l.track.retired == 0 {
+		return nil
+	}
 	owned := l.track.owned()
 	// In any order: a member on trial would get the same partition again, with nothing to
 	// send; and what has nothing in hand, which could go at once, is no help to others.

@@ -42,11 +42,12 @@ type track struct {
 	dead     map[int64]int64 // topics that are shut, and from where on their rows were passed; 0: none was
 	samples  map[int64]int   // rows of them that stay listed, about
 
-	ready  [aloneBucket + 1]bucket
-	wanted keyHeap // to be fetched as soon as there is room
-	checks keyHeap // to be fetched at a time
-	listed int     // rows
-	low    int     // of class -1
+	ready   [aloneBucket + 1]bucket
+	wanted  keyHeap // to be fetched as soon as there is room
+	checks  keyHeap // to be fetched at a time
+	listed  int     // rows
+	low     int     // of class -1
+	retired int     // partitions
 
 	turns    int
 	checked  bool // the last fetch was of one whose time had come
@@ -84,6 +85,7 @@ func (t *track) take(part int) {
 func (t *track) retire(part int) {
 	if p := t.parts[part]; p != nil && !p.retired {
 		p.retired = true
+		t.retired++
 		t.updateAll(func(k *keyTrack) bool { return k.part == part })
 	}
 }
@@ -99,6 +101,9 @@ func (t *track) drop(part int) {
 			k.rest, k.want, k.hand = 0, false, nil
 			t.update(k)
 		}
+	}
+	if p := t.parts[part]; p != nil && p.retired {
+		t.retired--
 	}
 	delete(t.parts, part)
 }
