@@ -9,15 +9,21 @@ import (
 	"github.com/waybill-go/waybill/internal/relay"
 )
 
-var claimStep = load("claim")
+var claimStep, forgetStep = load("claim"), load("forget")
 
 // Claim locks the member's row, inserts the token and reads what is still queued of
-// the rows, with their bodies.
+// the rows, with their bodies. Several of a member may run at a time.
 func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, error) {
 	return s.claim(ctx, claimStep, q)
 }
 
 func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c relay.Claim, err error) {
+	if len(q.Forget) > 0 {
+		member := int64(q.Member)
+		if err := s.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}}); err != nil {
+			return relay.Claim{}, err
+		}
+	}
 	rows := slices.SortedFunc(slices.Values(q.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
 	parts, seqs, keys := split(rows)
 	c.Rows = make([]relay.Claimed, 0, len(rows))
@@ -28,9 +34,6 @@ func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c rel
 			c.Rows = append(c.Rows, row)
 			return err
 		}},
-	}
-	if len(q.Forget) > 0 {
-		runs = append(runs, statement{values: []any{int64(q.Member), q.Forget}})
 	}
 	how := unsaved
 	if q.Durable {

@@ -1,6 +1,7 @@
 package outboxdb_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"testing"
@@ -104,6 +105,40 @@ func TestRace_AClaimDuringTheReapOfItsMemberHasNothing(t *testing.T) {
 		require.Empty(t, c.Rows)
 	})
 	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+}
+
+// Claims of one member don't wait for each other, which saves the relay as much time as
+// the database's answers take.
+func TestRace_ClaimsOfOneMemberRunAtATime(t *testing.T) {
+	b, m := raced(t)
+	rows := m.Look(10)
+	s := open(t, b)
+	claimIn(s, m)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := b.Claim(ctx, m.Next(rows...))
+	require.NoError(t, err, "it has waited for the other one")
+	require.True(t, c.Alive)
+	require.Len(t, c.Rows, 2)
+	require.NoError(t, s.tx.Commit())
+}
+
+// A claim that isn't answered may still run when the next one forgets it: what it inserts
+// goes, too, or its rows would count as lost when the member ends.
+func TestRace_AClaimThatStillRunsIsForgotten(t *testing.T) {
+	b, m := raced(t)
+	rows := m.Look(10)
+	s := open(t, b)
+	forgotten := claimIn(s, m).N
+	s.during(func() {
+		q := m.Next(rows...)
+		q.Forget = []int64{forgotten}
+		c, err := b.Claim(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, c.Rows, 2)
+	})
+	require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_claims"))
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims WHERE n = ?", forgotten))
 }
 
 // Races 2 and 3. The switch SWEEPEARLY, tokens read before the member's row is locked:

@@ -2,7 +2,10 @@ package relay
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/outbox"
@@ -31,32 +34,30 @@ func mostInHand(cfg outbox.Config) int {
 	return min(cfg.Calls*cfg.BatchSize, max(inHandEnough, 4*cfg.BatchSize))
 }
 
+// claimsAtOnce are so many that a lane has out at a time, of different keys: each has a
+// process of the database of its own, so that one by one the lane, the broker and the
+// machine would wait for that. Between them is an instant without any, in which who
+// waits for the member's row gets it: a renewal, a reap, an operator.
+const claimsAtOnce = 2
+
 // claims makes claims and sends them off, as long as there are rows that may go and room
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
 	for !l.r.stopping() {
-		var s *slot
-		if l.exact {
-			var ok bool
-			if s, ok = l.enterSlot(life); !ok { //nolint:contextcheck // it is opened for the membership
-				return false, nil
+		var next []*flight
+		for len(next) < claimsAtOnce {
+			f := l.next(life, len(next) == 0)
+			if f == nil {
+				break
 			}
+			next = append(next, f)
 		}
-		c, leave := l.choose()
-		if c == nil {
-			if s != nil {
-				l.leaveSlot(s)
-			}
+		if len(next) == 0 {
 			return false, nil
 		}
-		f := &flight{l: l, life: life, track: l.track, c: c, leave: leave, slot: s}
-		if ok, err := l.claim(hard, f); err != nil || !ok {
-			if s != nil {
-				l.leaveSlot(s)
-			}
+		if good, err := l.claimAll(hard, next); err != nil || !good {
 			return false, err
 		}
-		l.flights.Go(func() { f.fly(hard) })
 		if l.wake.rung() && l.claimed >= manyRows {
 			return true, nil // new rows may be of a higher class
 		}
@@ -64,21 +65,75 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 	return false, nil
 }
 
+// next is the next claim with what it needs; nil: none may go now. Only the first may be
+// of a row in quarantine, which waits until nothing else is out.
+func (l *lane) next(life *membership, first bool) *flight {
+	var s *slot
+	if l.exact {
+		var ok bool
+		if s, ok = l.enterSlot(life); !ok { //nolint:contextcheck // it is opened for the membership
+			return nil
+		}
+	}
+	c, leave := l.choose(first)
+	if c == nil {
+		if s != nil {
+			l.leaveSlot(s)
+		}
+		return nil
+	}
+	l.n++
+	f := &flight{l: l, life: life, track: l.track, n: l.n, c: c, leave: leave, slot: s}
+	if s != nil {
+		f.n |= int64(s.number+1) << slotBits
+		f.token = slices.Clone(c.rows)
+	}
+	return f
+}
+
+// claimAll makes claims at a time; good is false if one isn't made. One that isn't answered
+// is forgotten, and its number goes to the next one, which deletes its token: if that
+// appears later, nobody settles it. After a panic, which comes through, the lane joins
+// anew once nothing is out.
+func (l *lane) claimAll(hard context.Context, next []*flight) (good bool, err error) {
+	answers := make([]answer, len(next))
+	var others sync.WaitGroup
+	for i, f := range next[1:] {
+		others.Go(func() { answers[1+i] = f.claim(hard, nil) })
+	}
+	answers[0] = next[0].claim(hard, l.forget)
+	others.Wait()
+	if answers[0].good {
+		l.forget = nil
+	}
+	good = true
+	for i, a := range answers {
+		if a.crash != nil {
+			panic(a.crash)
+		}
+		if a.err != nil {
+			l.forget, err = append(l.forget, next[i].n), a.err
+		}
+		good = good && a.good
+	}
+	return good, err
+}
+
 // choose takes the rows of the next claim in hand; nil: none may go now. What the gate
 // lets through leaves it when its call has returned.
-func (l *lane) choose() (c *choice, leave func()) {
+func (l *lane) choose(first bool) (c *choice, leave func()) {
 	gate := l.r.gate
-	if c, leave, ok := l.tryChoose(); ok {
+	if c, leave, ok := l.tryChoose(first); ok {
 		return l.enter(c, leave)
 	}
 	gate.refused(l.wake)
-	c, leave, _ = l.tryChoose()
+	c, leave, _ = l.tryChoose(first)
 	return l.enter(c, leave)
 }
 
 // tryChoose chooses what gate, budget and rows in hand let through; ok is false if the gate
 // lets nothing.
-func (l *lane) tryChoose() (c *choice, leave func(), ok bool) {
+func (l *lane) tryChoose(first bool) (c *choice, leave func(), ok bool) {
 	gate, now := l.r.gate, time.Now()
 	if !gate.begin() {
 		return nil, nil, false
@@ -90,7 +145,7 @@ func (l *lane) tryChoose() (c *choice, leave func(), ok bool) {
 	}
 	l.mu.Lock()
 	if rows := l.room(now); rows > 0 {
-		c = l.track.choose(now, limits{rows: rows, bytes: bytes, alone: gate.open(now)})
+		c = l.track.choose(now, limits{rows: rows, bytes: bytes, alone: first && gate.open(now)})
 	}
 	if c != nil {
 		l.out++
@@ -155,39 +210,43 @@ func (l *lane) back(c *choice, of *track) {
 	l.out--
 }
 
-// claim inserts the token and reads the rows. One that isn't answered is forgotten, and
-// its number goes to the next one to be deleted: if it appears later, nobody settles it.
-func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
-	l.n++
-	f.n = l.n
-	if f.slot != nil {
-		f.n |= int64(f.slot.number+1) << slotBits
-		f.token = slices.Clone(f.c.rows)
-	}
-	answered := false
+// answer is what became of a claim.
+type answer struct {
+	good  bool
+	err   error
+	crash error // what the store panicked with
+}
+
+// claim inserts the token, reads the rows and sends them off.
+func (f *flight) claim(hard context.Context, forget []int64) (a answer) {
 	defer func() {
-		if !answered { // it panicked: the lane joins anew once nothing is out
-			l.back(f.c, f.track)
-			f.leave()
+		if v := recover(); v != nil {
+			a = answer{crash: fmt.Errorf("%v\n%s", v, debug.Stack())}
+		}
+		if !a.good {
+			f.unclaimed()
 		}
 	}()
-	answer, err := within(hard, func(ctx context.Context) (Claim, error) {
-		return l.r.cfg.Store.Claim(ctx, ClaimRequest{Member: f.life.id, Lane: l.id, N: f.n, Rows: f.c.rows, Durable: f.durable(), Forget: l.forget})
-	})
-	answered = true
-	if err != nil || !answer.Alive {
-		if err != nil {
-			l.forget = append(l.forget, f.n)
-		} else {
-			l.r.keeper.hurry() // its renewal finds out whether it is dead, or the server has crashed
-		}
-		l.back(f.c, f.track)
-		f.leave()
-		return false, err
+	request := ClaimRequest{Member: f.life.id, Lane: f.l.id, N: f.n, Rows: f.c.rows, Durable: f.durable(), Forget: forget}
+	claim, err := within(hard, func(ctx context.Context) (Claim, error) { return f.l.r.cfg.Store.Claim(ctx, request) })
+	switch {
+	case err != nil:
+		return answer{err: err}
+	case !claim.Alive:
+		f.l.r.keeper.hurry() // its renewal finds out whether it is dead, or the server has crashed
+		return answer{}
 	}
-	l.forget = nil
+	f.claimed(claim.Rows)
+	f.l.flights.Go(func() { f.fly(hard) })
+	return answer{good: true}
+}
+
+// claimed takes in the rows that a claim has read.
+func (f *flight) claimed(rows []Claimed) {
+	l := f.l
 	l.mu.Lock()
-	f.rows = f.track.claimed(f.c, answer.Rows)
+	defer l.mu.Unlock()
+	f.rows = f.track.claimed(f.c, rows)
 	nameTopics(f.rows)
 	last := ""
 	for i := range f.rows {
@@ -195,8 +254,15 @@ func (l *lane) claim(hard context.Context, f *flight) (ok bool, err error) {
 			l.names[outbox.TopicHash(topic)], last = topic, topic
 		}
 	}
-	l.mu.Unlock()
 	l.inFlight.Add(int64(len(f.rows)))
 	l.claimed += len(f.rows)
-	return true, nil
+}
+
+// unclaimed says that there is no claim.
+func (f *flight) unclaimed() {
+	f.l.back(f.c, f.track)
+	f.leave()
+	if f.slot != nil {
+		f.l.leaveSlot(f.slot)
+	}
 }

@@ -1,10 +1,11 @@
+-- Claims of one member run at a time: they share its row with each other, and with nobody else.
 -- A token whose member's row isn't locked can be inserted after the reap, and be
 -- settled beside the successor's [NOLOCK]. One whose reap has begun claims nothing more,
 -- while the marks of its transactions are read [NOEXPEL]. Nor does one that joined before the
 -- server's crash, or on the primary before: what it knows, its partitions among it, may be undone.
 INSERT INTO outbox_claims (member, n, seqs)
 SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m
-WHERE m.member = $1::bigint AND m.until > 'epoch' AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member) FOR NO KEY UPDATE OF m
+WHERE m.member = $1::bigint AND m.until > 'epoch' AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member) FOR SHARE OF m
 RETURNING member;
 -- What the track believes is read again: an operator may have changed it [NOREREAD].
 -- ANY has its reason in settle_published.sql.
@@ -18,5 +19,4 @@ SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at >
 	b.correlation_id, b.tenant_id, b.traceparent, b.occurred_at, b.created_at, clock_timestamp()
 FROM v
 JOIN outbox_queue AS q ON q.lane = ANY (ARRAY[v.lane]) AND q.key = ANY (ARRAY[v.key]) AND q.part = v.part AND q.seq = v.seq
-JOIN outbox_messages AS b ON b.seq = ANY (ARRAY[v.seq]);
-DELETE FROM outbox_claims WHERE member = $1::bigint AND n = ANY ((SELECT $2::bigint[])::bigint[])
+JOIN outbox_messages AS b ON b.seq = ANY (ARRAY[v.seq])

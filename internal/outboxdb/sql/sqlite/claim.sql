@@ -6,5 +6,4 @@ SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at >
 	b.correlation_id, b.tenant_id, b.traceparent, b.occurred_at, b.created_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 FROM json_each(?4) AS p
 CROSS JOIN outbox_queue AS q ON q.lane = ?3 AND q.part = (p.value ->> 0) AND q.seq = (p.value ->> 1)
-CROSS JOIN outbox_messages AS b ON b.seq = q.seq;
-DELETE FROM outbox_claims WHERE member = ?1 AND n IN (SELECT value FROM json_each(?2))
+CROSS JOIN outbox_messages AS b ON b.seq = q.seq

@@ -1,0 +1,90 @@
+package relay_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/relay/relaytest"
+)
+
+// Two claims of a lane are out at a time, and never more; nothing is looked at beside
+// them, so that between them there is an instant in which others get the member's row.
+func TestClaims_TwoAtATime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var out, most, beside atomic.Int32
+		p := w.start(func(_ *process, cfg *relay.Config) { cfg.Outbox.BatchSize = 5 })
+		w.ready(map[*process]int{p: 8})
+		p.store.Before(func(step relaytest.Step) {
+			switch step {
+			case relaytest.Claim:
+				n := out.Add(1)
+				most.Store(max(most.Load(), n))
+				time.Sleep(50 * time.Millisecond) //nolint:forbidigo // in a bubble: as long as a slow database takes
+				out.Add(-1)
+			case relaytest.Look, relaytest.Fetch, relaytest.Take, relaytest.Release:
+				beside.Add(out.Load())
+			default:
+			}
+		})
+		ids := w.commit(p, 5, 20)
+		w.delivered(time.Minute)
+		w.inOrder(ids)
+		require.Len(t, w.broker.Messages(topic), 100)
+		require.EqualValues(t, 2, most.Load())
+		require.Zero(t, beside.Load())
+	})
+}
+
+// One of two isn't answered, or its database panics: the other one's rows go their way,
+// and nothing is lost, doubled or left behind.
+func TestClaims_OneOfTwoFails(t *testing.T) {
+	for name, fault := range map[string]relaytest.Fault{
+		"refused": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),
+	} {
+		for _, which := range []int{0, 1} {
+			t.Run(fmt.Sprint(name, " ", which), func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					p := w.start(func(_ *process, cfg *relay.Config) { cfg.Outbox.BatchSize = 5 })
+					w.ready(map[*process]int{p: 8})
+					faults := make([]relaytest.Fault, which+1)
+					faults[which] = fault
+					p.store.Fault(relaytest.Claim, faults...)
+					ids := w.commit(p, 5, 4)
+					w.delivered(time.Minute)
+					w.inOrder(ids)
+					require.Len(t, w.broker.Messages(topic), 20)
+					require.NoError(t, p.Stop(w.Context()))
+					time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+					require.Zero(t, w.store.Tokens())
+				})
+			})
+		}
+	}
+}
+
+// A panic in one of two claims is the lane's: it says so and starts again, and the rows
+// of both go on.
+func TestClaims_OneOfTwoPanics(t *testing.T) {
+	for _, which := range []int32{1, 2} {
+		inWorld(t, func(w *world) {
+			var claims atomic.Int32
+			p := w.start(func(_ *process, cfg *relay.Config) { cfg.Outbox.BatchSize = 5 })
+			w.ready(map[*process]int{p: 8})
+			p.store.Before(func(step relaytest.Step) {
+				if step == relaytest.Claim && claims.Add(1) == which {
+					panic("boom")
+				}
+			})
+			ids := w.commit(p, 5, 4)
+			w.delivered(time.Minute)
+			w.inOrder(ids)
+			require.Len(t, w.broker.Messages(topic), 20)
+			require.Equal(t, 1, w.logs.count("a lane crashed and starts again"))
+		})
+	}
+}
