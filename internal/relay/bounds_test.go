@@ -120,3 +120,20 @@ func TestHorizon_AsksOnceASecondAndForSomething(t *testing.T) {
 	require.False(t, h.asks(now.Add(horizonEvery-1), 1))
 	require.True(t, h.asks(now.Add(horizonEvery), 1))
 }
+
+// A row in quarantine waits until nothing else is out: chosen as the second of two, it
+// would wait for the first, which nobody has claimed.
+func TestClaims_ARowInQuarantineIsTheFirst(t *testing.T) {
+	l := &lane{r: &Relay{gate: NewGate(), cfg: Config{Outbox: outbox.Config{}.WithDefaults()}}, most: 1000, wake: newWake()}
+	l.breakers = newBreakers(func() float64 { return 0 })
+	l.track = newTrack(l.breakers)
+	l.track.take(0)
+	k := newKey(QueueRow{Key: 1})
+	l.track.keys[1] = k
+	l.track.list(k, QueueRow{Seq: 1, Key: 1, Losses: quarantineFrom})
+	l.track.update(k)
+	c, _ := l.choose(false)
+	require.Nil(t, c)
+	c, _ = l.choose(true)
+	require.True(t, c.alone)
+}
