@@ -224,8 +224,9 @@ func pastBlockedHeads(t *testing.T, b *bench) {
 }
 
 func failedHead(t *testing.T, b *bench) {
-	rows := b.Insert("a", "b", "a")
 	l := b.lane(t, 1, 10)
+	waittest.Until(t, func() bool { return l.relay.Status()["default"].Partitions == outboxdbtest.Partitions })
+	rows := b.Insert("a", "b", "a")
 	c := l.next()
 	require.Len(t, c.messages, 3)
 	no := &broker.Error{Of: broker.Transient, In: broker.ScopeRow, Err: errors.New("no")}
