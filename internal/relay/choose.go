@@ -325,7 +325,7 @@ func (t *track) land(ch *chosen, f fate) {
 	k.hand = nil
 	if f.waits != 0 {
 		t.block(k, f.waits)
-	} else {
+	} else if len(f.back) > 0 {
 		t.relist(k, f.back)
 	}
 	t.update(k)

@@ -46,7 +46,7 @@ func (l *lane) claims(hard context.Context, life *membership) (more bool, err er
 	for !l.r.stopping() {
 		var next []*flight
 		for len(next) < claimsAtOnce {
-			f := l.next(life, len(next) == 0)
+			f := l.next(life, len(next) == 0) //nolint:contextcheck // a slot is opened for the membership
 			if f == nil {
 				break
 			}
@@ -71,7 +71,7 @@ func (l *lane) next(life *membership, first bool) *flight {
 	var s *slot
 	if l.exact {
 		var ok bool
-		if s, ok = l.enterSlot(life); !ok { //nolint:contextcheck // it is opened for the membership
+		if s, ok = l.enterSlot(life); !ok {
 			return nil
 		}
 	}

@@ -32,7 +32,10 @@ func (l *lane) share(hard context.Context, life *membership) error {
 		l.r.keeper.hurry() // the others have to know
 	}
 	have := l.member.count()
-	err := l.release(hard, life, have-want)
+	var err error
+	if have > want || l.track.retired > 0 { // nobody else changes that
+		err = l.release(hard, life, have-want)
+	}
 	if err == nil && have < want && v.free > 0 {
 		err = l.take(hard, life, v, want-have)
 	}
@@ -104,9 +107,6 @@ func (l *lane) release(hard context.Context, life *membership, surplus int) erro
 func (l *lane) retire(surplus int) (gone []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if surplus <= 0 && l.track.retired == 0 {
-		return nil
-	}
 	owned := l.track.owned()
 	// In any order: a member on trial would get the same partition again, with nothing to
 	// send; and what has nothing in hand, which could go at once, is no help to others.
