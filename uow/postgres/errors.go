@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -43,6 +44,10 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s: %w", server, errStrings)
 	case !ok && errors.Is(err, context.Canceled):
 		return fmt.Errorf("server %s: gave up connecting: %w", server, err)
+	case !ok && strings.HasSuffix(err.Error(), refusedTLS):
+		return fmt.Errorf("server %s has no TLS, which the DSN asks for: set it up there, or choose another sslmode: %w", server, err)
+	case !ok && untrusted(err):
+		return fmt.Errorf("server %s shows a certificate that the DSN doesn't trust: correct its sslrootcert or host, or the certificate: %w", server, err)
 	case !ok:
 		return fmt.Errorf("no PostgreSQL answers at %s: start it, or correct the address in the DSN: %w", server, err)
 	case pg.Code == invalidPassword || pg.Code == invalidAuthorization:
@@ -55,6 +60,14 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s has no connection left: raise its max_connections or lower Config.MaxConns: %w", server, err)
 	}
 	return fmt.Errorf("server %s: %w", server, err)
+}
+
+// refusedTLS is what pgx says at the end of an attempt.
+const refusedTLS = "server refused TLS connection"
+
+func untrusted(err error) bool {
+	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	return ok
 }
 
 // noConnection is an error that has been explained.
@@ -84,7 +97,7 @@ func (a attempts) Error() string {
 			said = append(said, line)
 		}
 	}
-	wrong := slices.DeleteFunc(slices.Clone(said), func(line string) bool { return strings.HasSuffix(line, "server refused TLS connection") })
+	wrong := slices.DeleteFunc(slices.Clone(said), func(line string) bool { return strings.HasSuffix(line, refusedTLS) })
 	if len(wrong) == 0 {
 		wrong = said // TLS is asked for, and there is none
 	}

@@ -2,8 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -65,6 +68,21 @@ func serve(t *testing.T, f func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
+// untrusted is a server whose certificate nobody knows.
+func untrusted(t *testing.T) (address string) {
+	t.Helper()
+	known := httptest.NewTLSServer(nil)
+	t.Cleanup(known.Close)
+	return serve(t, func(c net.Conn) {
+		defer c.Close()
+		if _, err := io.ReadFull(c, make([]byte, 8)); err != nil { // that TLS is asked for
+			return
+		}
+		_, _ = c.Write([]byte("S"))
+		_ = tls.Server(c, known.TLS).HandshakeContext(t.Context())
+	})
+}
+
 func TestOpenExplains(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -88,6 +106,11 @@ func TestOpenExplains(t *testing.T) {
 			u.Host = mute.Addr().String()
 			u.RawQuery = "connect_timeout=1"
 		})}, []string{mute.Addr().String(), "start it"}},
+		"another's certificate": {
+			postgres.Config{DSN: at(t, func(u *url.URL) { u.Host, u.RawQuery = untrusted(t), "sslmode=verify-full" })},
+			[]string{"shows a certificate that the DSN doesn't trust", "sslrootcert"},
+		},
+		"no TLS":           {postgres.Config{DSN: at(t, func(u *url.URL) { u.RawQuery = "sslmode=require" })}, []string{"has no TLS", "sslmode"}},
 		"no database":      {postgres.Config{DSN: at(t, func(u *url.URL) { u.Path = "/nowhere" })}, []string{`"nowhere"`, "CREATE DATABASE"}},
 		"no role":          {postgres.Config{DSN: at(t, func(u *url.URL) { u.User = url.UserPassword("nobody", secret) })}, []string{`"nobody"`, "pg_hba.conf"}},
 		"wrong password":   {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = refused })}, []string{refused, "user or password"}},
@@ -104,7 +127,9 @@ func TestOpenExplains(t *testing.T) {
 			for _, s := range test.says {
 				require.ErrorContains(t, err, s)
 			}
-			require.NotContains(t, err.Error(), "refused TLS connection", "the second attempt is without TLS, and says what is wrong")
+			if name != "no TLS" {
+				require.NotContains(t, err.Error(), "refused TLS connection", "the second attempt is without TLS, and says what is wrong")
+			}
 			require.LessOrEqual(t, strings.Count(err.Error(), "connection refused"), 1, "both attempts failed alike")
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				require.NotContains(t, e.Error(), secret)
