@@ -40,6 +40,9 @@ func mostInHand(cfg outbox.Config) int {
 // waits for the member's row gets it: a renewal, a reap, an operator.
 const claimsAtOnce = 2
 
+// mostForgotten is how many claims that were not answered a membership remembers.
+const mostForgotten = 1000
+
 // claims makes claims and sends them off, as long as there are rows that may go and room
 // for them. more says that there is more to do at once.
 func (l *lane) claims(hard context.Context, life *membership) (more bool, err error) {
@@ -115,6 +118,9 @@ func (l *lane) claimAll(hard context.Context, next []*flight) (good bool, err er
 			l.forget, err = append(l.forget, next[i].n), a.err
 		}
 		good = good && a.good
+	}
+	if len(l.forget) >= mostForgotten {
+		l.doubts() // with the membership all of its tokens go
 	}
 	return good, err
 }

@@ -67,6 +67,24 @@ func TestClaims_OneOfTwoFails(t *testing.T) {
 	}
 }
 
+// Where claims fail for long and renewals don't, what is to be forgotten has a bound: the
+// lane joins anew, and goes on when they are answered.
+func TestClaims_WhatIsForgottenHasABound(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start()
+		w.ready(map[*process]int{p: 8})
+		joins := p.store.Calls(relaytest.Join)
+		p.store.Always(relaytest.Claim, relaytest.Refused)
+		w.insert(p, "a")
+		w.until(time.Hour, "joined anew", func() bool { return p.store.Calls(relaytest.Join) > joins })
+		require.GreaterOrEqual(t, p.store.Calls(relaytest.Claim), 1000)
+		require.Less(t, p.store.Calls(relaytest.Claim), 1010)
+		p.store.Always(relaytest.Claim, relaytest.Fault{})
+		w.delivered(time.Minute)
+		require.Len(t, w.ids("a"), 1)
+	})
+}
+
 // A panic in one of two claims is the lane's: it says so and starts again, and the rows
 // of both go on.
 func TestClaims_OneOfTwoPanics(t *testing.T) {
