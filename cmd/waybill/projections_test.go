@@ -47,7 +47,7 @@ func TestProjections_ListRebuildSwitchSkipAndRetire(t *testing.T) {
 			_, err = tx.ExecContext(t.Context(), "LOCK TABLE history IN ROW EXCLUSIVE MODE")
 			require.NoError(t, err)
 			require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT pid, virtualtransaction FROM pg_locks WHERE pid = pg_backend_pid() LIMIT 1").Scan(&pid, &me))
-			exec("UPDATE projection_positions SET held_by = ?, held_since = '2026-01-02T03:04:05Z', locked_until = 'infinity' WHERE build = 1", me)
+			exec("UPDATE projection_positions SET held_by = ?, held_since = '2026-01-02T03:04:05Z', locked_until = clock_timestamp() + interval '50 s' WHERE build = 1", me)
 			r = run("list")
 			require.Contains(t, r.stdout, fmt.Sprintf("loans, build 1, waits since 2026-01-02T03:04:05Z for pid %d, application ", pid))
 			require.Contains(t, r.stdout, fmt.Sprintf("SELECT pg_terminate_backend(%d)   ends it", pid))
