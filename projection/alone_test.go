@@ -68,11 +68,7 @@ func TestProjection_APanicOfAnUpcasterStopsItAndNothingElse(t *testing.T) {
 // Conformance: N5.
 func TestProjection_ALeaseThatAClockThatWasWrongHasLeftIsNobodys(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		p, _ := currentLoans(1)
-		_, stop := w.run(t, p)
-		w.place(t, "l1")
-		w.wait(t, p.Name)
-		stop()
+		p := w.ran(t)
 		_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET owner = 'gone', locked_until = '2999-01-01T00:00:00.000Z'")
 		require.NoError(t, err)
 		list, err := projection.List(t.Context(), w.p)

@@ -567,13 +567,16 @@ func (e *HandlerError) Error() string {
 
 func (e *HandlerError) Unwrap() error { return e.Err }
 
+// recovered makes an error of a panic in code that isn't ours. It is deferred.
+func recovered(err *error) {
+	if crash := recover(); crash != nil {
+		*err = fmt.Errorf("%v\n%s", crash, debug.Stack())
+	}
+}
+
 // handle gives an event to its handler.
 func (b *batch) handle(ctx context.Context, e decoded) (err error) {
-	defer func() {
-		if crash := recover(); crash != nil {
-			err = fmt.Errorf("%v\n%s", crash, debug.Stack())
-		}
-	}()
+	defer recovered(&err)
 	ctx = context.WithValue(domain.WithMetadata(ctx, e.meta), batchKey{}, b)
 	ctx = uow.Without(ctx, fmt.Errorf("projection: %s has no effect but its tables, as it runs again with every rebuild; do this in a subscription", b.program.Name))
 	return e.handler.handle(ctx, e.event)

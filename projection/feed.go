@@ -3,10 +3,8 @@ package projection
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -243,11 +241,7 @@ func (w *worker) read(ctx context.Context, after int64) (p page) {
 
 // decode makes of a row what a handler is given. A panic of an upcaster is an error of its event.
 func (g *program) decode(e *historydb.Event) (_ decoded, err error) {
-	defer func() {
-		if crash := recover(); crash != nil {
-			err = fmt.Errorf("%v\n%s", crash, debug.Stack())
-		}
-	}()
+	defer recovered(&err)
 	t, err := g.domain.EventNamed(e.Type)
 	if err != nil {
 		return decoded{}, err

@@ -166,16 +166,23 @@ func TestSkipEvent_ANoteOfAFailureThatComesLateTakesNobodyBack(t *testing.T) {
 	require.Equal(t, []string{"l1 1", "l2 1", "l3 1"}, w.view(t, "SELECT loan_id || ' ' || n FROM counted ORDER BY 1"))
 }
 
+// ran is a projection that was fed with one loan by a process that has stopped.
+func (w *world) ran(t *testing.T) projection.Projection {
+	t.Helper()
+	p, _ := currentLoans(1)
+	_, stop := w.run(t, p)
+	w.place(t, "l1")
+	w.wait(t, p.Name)
+	stop()
+	return p
+}
+
 // A process that was frozen since it saw that a build had caught up, and whose build was removed
 // meanwhile, doesn't say that of the next one with its number.
 // Conformance: N5.
 func TestRace_ANoteOfACaughtUpBuildIsNotOfTheNextWithItsNumber(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		live, _ := currentLoans(1)
-		_, stop := w.run(t, live)
-		w.place(t, "l1")
-		w.wait(t, live.Name)
-		stop()
+		w.ran(t)
 		newer, _ := currentLoans(2)
 		ps := w.of(t, newer)
 		hand, _, err := projection.Take(t.Context(), ps, 0)

@@ -365,7 +365,7 @@ var (
 // leased is the condition of a position whose lease somebody has. One that ends later than any
 // can is from when the database's clock was wrong.
 func leased(d schema.Dialect) string {
-	return "locked_until BETWEEN " + dbtime.Now(d) + " AND " + dbtime.In(d, longestLease)
+	return "(locked_until > " + dbtime.Now(d) + " AND locked_until <= " + dbtime.In(d, longestLease) + ")"
 }
 
 // take takes a shard's lease, if nobody has it.
@@ -374,7 +374,7 @@ func take(ctx context.Context, p uow.Provider, name string, build, shard int, ow
 	l = lease{projection: name, build: build, shard: shard}
 	var at, next dbtime.Time
 	err = dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET owner = ?, fence = fence + 1, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+
-		" WHERE projection = ? AND build = ? AND shard = ? AND NOT ("+leased(d)+") RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
+		" WHERE projection = ? AND build = ? AND shard = ? AND NOT "+leased(d)+" RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
 		func(scan func(...any) error) error {
 			ok = true
 			return scan(&l.fence, &position, &failure.Tries, &failure.Error, &at, &next)

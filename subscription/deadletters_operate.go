@@ -110,7 +110,7 @@ func (s *DeadLetters) Discard(ctx context.Context, f DeadLetterFilter, opts Disc
 
 func (s *DeadLetters) isBusy() string {
 	d := s.provider.DB().Dialect()
-	return "(d.status <> 'parked' AND COALESCE(d.taken_until BETWEEN " + dbtime.Now(d) + " AND " + dbtime.In(d, 2*takenFor) + ", FALSE))"
+	return "(d.status <> 'parked' AND COALESCE(d.taken_until > " + dbtime.Now(d) + " AND d.taken_until <= " + dbtime.In(d, 2*takenFor) + ", FALSE))"
 }
 
 // operation is one call of Replay or Discard.

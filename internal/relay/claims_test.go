@@ -40,8 +40,7 @@ func TestClaims_TwoAtATime(t *testing.T) {
 	})
 }
 
-// One of two isn't answered, or its database panics: the other one's rows go their way,
-// and nothing is lost, doubled or left behind.
+// One of two isn't answered: the other one's rows go their way, and nothing is lost, doubled or left behind.
 func TestClaims_OneOfTwoFails(t *testing.T) {
 	for name, fault := range map[string]relaytest.Fault{
 		"refused": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),

@@ -64,7 +64,7 @@ type lane struct {
 	breakers *breakers
 	track    *track
 	life     *membership      // that the track is of; nil: none
-	version  int              // of what is the member's own, as the track has it; 0: of none
+	knows    int              // changes of what is the member's own, that the track has; 0: none
 	doubt    bool             // the membership has to end, once nothing is out
 	out      int              // calls that are not settled
 	most     int              // rows in hand
@@ -275,13 +275,13 @@ func (l *lane) adopt(hard context.Context) *membership {
 		return nil
 	}
 	if l.life != life {
-		l.version = 0
+		l.knows = 0
 	}
-	owned, version, changed := l.member.owned(l.version)
+	owned, changes, changed := l.member.owned(l.knows)
 	if !changed {
 		return life
 	}
-	l.version = version
+	l.knows = changes
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life != life {

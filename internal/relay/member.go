@@ -32,10 +32,9 @@ type member struct {
 	// later. It saves duplicates; that nothing else goes wrong rests on tokens.
 	until time.Time
 	parts map[int]bool
-	// changing counts the takes and releases that are out, changes all that there were: a
+	// changing counts the takes and releases that are out, changes all that parts has seen: a
 	// renewal that was out meanwhile doesn't know what is the member's own.
 	changing, changes int
-	version           int // of parts; 0: there never were any
 }
 
 // joined begins a life.
@@ -45,7 +44,7 @@ func (m *member) joined(hard context.Context, id MemberID, until time.Time) {
 	ctx, leave := context.WithCancelCause(hard)
 	m.now = &membership{id: id, ctx: ctx, leave: leave}
 	m.until, m.parts = until, map[int]bool{}
-	m.version++
+	m.changes++
 }
 
 // ended ends the life of that number, and says how many partitions it had. Another,
@@ -83,14 +82,14 @@ func (m *member) life() *membership {
 // relies says whether a life is the present one, and its lease is not about to end.
 func (m *member) relies(life *membership, now time.Time) bool { return m.current(now) == life }
 
-// owned is what is its own, if that is of another version than the one that is known.
-func (m *member) owned(known int) (parts []int, version int, changed bool) {
+// owned is what is its own, if that has changed since known, of which 0 is before all.
+func (m *member) owned(known int) (parts []int, changes int, changed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.version == known {
+	if m.changes == known {
 		return nil, known, false
 	}
-	return slices.Sorted(maps.Keys(m.parts)), m.version, true
+	return slices.Sorted(maps.Keys(m.parts)), m.changes, true
 }
 
 func (m *member) count() int {
@@ -119,7 +118,6 @@ func (m *member) change(life *membership) (ended func(took, gave []int)) {
 		if m.now != life {
 			return
 		}
-		m.version++
 		for _, p := range took {
 			m.parts[p] = true
 		}
@@ -162,7 +160,7 @@ func (m *member) renewed(a asking, until time.Time, parts []int) (changed bool) 
 	}
 	if changed = !maps.Equal(own, m.parts); changed {
 		m.parts = own
-		m.version++
+		m.changes++
 	}
 	return changed
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -125,7 +126,7 @@ func outcome(err error, statements []uow.Statement) error {
 			return statements[i].Else
 		}
 	case undefinedTable:
-		return fmt.Errorf("postgres: a table is missing; run engine.Migrate or `waybill migrate` for Waybill's own, and your migrations for yours: %w", err)
+		return fmt.Errorf("postgres: %w", dberr.Missing(err))
 	}
 	return err
 }
