@@ -3,6 +3,7 @@ package failover_test
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -114,7 +116,8 @@ func (c *cluster) start(settings ...string) {
 	require.NoError(c.t, c.server.Start())
 	c.t.Cleanup(c.kill)
 	waittest.Until(c.t, func() bool {
-		return command(c.t, "pg_isready", "-q", "-h", "127.0.0.1", "-p", c.port).Run() == nil
+		_, err := os.Stat(filepath.Join(c.dir, "postmaster.pid")) // this server, and no other at its port
+		return err == nil && command(c.t, "pg_isready", "-q", "-h", "127.0.0.1", "-p", c.port).Run() == nil
 	}, "PostgreSQL on port %s", c.port)
 }
 
@@ -138,11 +141,23 @@ func dsn(port string) string {
 	return fmt.Sprintf("postgres://waybill@127.0.0.1:%s/waybill", port)
 }
 
+// ports that clusters of this process have, so that tests that run at the same time get different
+// ones: a server that is stopped keeps its own.
+var ports sync.Map
+
+// freePort is below those that the system gives to connections, which would take it while its
+// server is stopped.
 func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
+	for range 1000 {
+		port := strconv.Itoa(10000 + rand.IntN(14000)) //nolint:gosec // no secret
+		if _, taken := ports.LoadOrStore(port, true); taken {
+			continue
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
