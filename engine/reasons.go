@@ -144,8 +144,8 @@ func (t timersSight) reasons() (all []reason) {
 	if t.late > oldWarning {
 		all = append(all, reason{
 			Code: limit("timers_late", t.late > oldCritical), State: degraded,
-			what:   fmt.Sprintf("a waiting timer was due %v ago", brief(t.late)),
-			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: check that one runs. It pauses while 50,000 of their messages are unpublished; `waybill outbox stats` shows whether they are being published.",
+			what:   fmt.Sprintf("a waiting timer was due %v ago; its message goes to broker %q", brief(t.late), t.of),
+			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: check that one runs. It pauses while 50,000 messages of timers to one broker are unpublished; `waybill outbox stats` shows whether they are being published.",
 		})
 	}
 	return all

@@ -34,6 +34,7 @@ type outboxSight struct {
 type timersSight struct {
 	trouble *outbox.Trouble // what the database doesn't let it do
 	late    time.Duration   // since when the earliest is due that waits; 0: none is, or it isn't known
+	of      string          // the broker of that one's message
 }
 
 type laneSight struct {
@@ -147,7 +148,7 @@ func (d *database) look(ctx context.Context) outboxSight {
 	var timers sync.WaitGroup
 	timers.Go(func() {
 		if f, known := d.late.recent(ctx); known && f.err == nil {
-			o.timers.late = f.value.Late
+			o.timers.late, o.timers.of = f.value.Late, f.value.Of
 		}
 	})
 	counted, known := d.stats.recent(ctx)

@@ -222,8 +222,12 @@ func TestWaitingKeysKeepTheirOrder_B6(t *testing.T) {
 	})
 }
 
-// crowd makes so many keys wait that one that waits longer goes into the table.
-func (w *world) crowd() { w.publish(waiting(0, 300)...) }
+// crowd makes so many keys wait that the one that waits already, for longer, goes into the
+// table. One that came after them could find them there, and wait in memory.
+func (w *world) crowd(r *subscription.Runner) {
+	w.until(func() bool { return r.Status().Waiting > 0 }, "the first key waits")
+	w.publish(waiting(0, 300)...)
+}
 
 // B6: a message keeps its attempts in the table, and is parked after the last, with the key
 // held or not as the policy says.
@@ -241,9 +245,9 @@ func TestPostponedMessageKeepsItsAttempts_B6(t *testing.T) {
 		}))
 		s.MaxAttempts, s.Backoff, s.OnParked = 3, time.Hour, policy
 		w.publish(placed("o", "bad"), placed("o", "next"))
-		w.crowd()
-		_, stop := w.start(s, w.broker)
+		r, stop := w.start(s, w.broker)
 		defer stop()
+		w.crowd(r)
 		w.until(func() bool { return w.statuses("o")["waiting"] == 1 && w.statuses("o")["held"] == 1 }, "it waits in the table, and the next behind it")
 		require.Equal(t, 1, w.count("SELECT attempts FROM dead_letters WHERE partition_key = 'o' AND status = 'waiting'"))
 		w.until(func() bool {
@@ -268,9 +272,9 @@ func TestPostponedMessageComesAgain_B6(t *testing.T) {
 		var ready atomic.Bool
 		s := w.patient(&ready, time.Hour)
 		w.publish(placed("o", "wait"))
-		w.crowd()
 		deaf := &altered{Broker: w.broker, ack: func([]broker.Delivery) []broker.Delivery { return nil }}
 		r, stop := w.start(s, deaf)
+		w.crowd(r)
 		w.until(func() bool { return r.Status().Postponed >= 128 && w.statuses("o")["waiting"] == 1 }, "it is put aside, and not acknowledged")
 		stop()
 

@@ -122,12 +122,12 @@ func (k *Kit) Advance(d time.Duration) {
 // nextTimer is in how long the earliest timer is due.
 func (p *process) nextTimer(ctx context.Context) (next time.Duration, found bool, err error) {
 	for _, provider := range p.providers() {
-		_, in, ok, err := timersOf(provider).Next(ctx)
+		earliest, err := timersOf(provider).Next(ctx)
 		if err != nil {
 			return 0, false, err
 		}
-		if ok && (!found || in < next) {
-			next, found = in, true
+		if len(earliest) > 0 && (!found || earliest[0].In < next) {
+			next, found = earliest[0].In, true
 		}
 	}
 	return next, found, nil
@@ -221,11 +221,12 @@ func (s *sight) rows(ctx context.Context, p uow.Provider) error {
 
 func (s *sight) timers(ctx context.Context, p uow.Provider) error {
 	store := timersOf(p)
-	at, in, ok, err := store.Next(ctx)
-	if err != nil || !ok || in > 0 {
+	next, err := store.Next(ctx)
+	if err != nil || len(next) == 0 || next[0].In > 0 {
 		return err
 	}
-	page, err := store.Find(ctx, outbox.TimerFilter{Status: outbox.TimerWaiting, Until: at.Add(-in).Add(time.Millisecond), Limit: 1000})
+	now := next[0].At.Add(-next[0].In)
+	page, err := store.Find(ctx, outbox.TimerFilter{Status: outbox.TimerWaiting, Until: now.Add(time.Millisecond), Limit: 1000})
 	for _, t := range page.Timers {
 		s.left = append(s.left, fmt.Sprintf("timer %q of %s, %s: due since %s", t.Name, t.Owner, t.Type, t.AvailableAt.Format(time.RFC3339Nano)))
 	}

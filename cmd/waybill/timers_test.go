@@ -60,7 +60,7 @@ func TestTimers_ListAndShow(t *testing.T) {
 			require.Contains(t, r.stdout, part)
 		}
 		require.Contains(t, run("show", later).stdout, "waiting, due ")
-		_, err := timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), 1)
+		_, err := timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), "default", 1)
 		require.NoError(t, err)
 		r = run("show", late)
 		require.Contains(t, r.stdout, "`waybill outbox show "+late+"`")
@@ -83,10 +83,10 @@ func TestTimers_MoveFireAndStopAreOnRecord(t *testing.T) {
 		setTimer(t, p, "loan-2", "due", time.Now().Add(time.Hour))
 		store := timerdb.New(p.DB(), p.Reader())
 		in := func() time.Duration {
-			_, in, ok, err := store.Next(t.Context())
+			next, err := store.Next(t.Context())
 			require.NoError(t, err)
-			require.True(t, ok)
-			return in
+			require.Len(t, next, 1)
+			return next[0].In
 		}
 		for _, args := range [][]string{{"stop"}, {"fire", "--provider", "default"}, {"move"}, {"move", "--id", id, "--to", "tomorrow"}, {"stop", "--id", id}} {
 			require.Equal(t, exitUsage, run(args...).code, args)
@@ -100,7 +100,7 @@ func TestTimers_MoveFireAndStopAreOnRecord(t *testing.T) {
 		r = run("fire", "--id", id, "--actor", "bob", "--yes")
 		require.Regexp(t, `1 timer due now; action \d+, by bob`, r.stdout)
 		require.LessOrEqual(t, in(), time.Duration(0))
-		_, err := store.Promote(t.Context(), 500)
+		_, err := store.Promote(t.Context(), "default", 500)
 		require.NoError(t, err)
 		require.Equal(t, result{0, "fire  0  timers\nleft  1  whose messages are on their way: `waybill timers stop` stops them\n", ""}, run("fire", "--id", id, "--yes"))
 		require.Contains(t, run("stop", "--name", "due", "--actor", "ada", "--yes", "--json").stdout, `"changed": 2`)

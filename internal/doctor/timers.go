@@ -13,12 +13,13 @@ import (
 // timers looks for those that nobody sends, and those that were sent and will not be
 // handled any more.
 func (e *exam) timers(ctx context.Context, db bun.IDB) (string, error) {
-	err := dbrows.Each(ctx, db, "SELECT "+dbtime.Seconds(db.Dialect(), "available_at", e.now())+
+	err := dbrows.Each(ctx, db, "SELECT coalesce(message ->> 'target', ''), "+dbtime.Seconds(db.Dialect(), "available_at", e.now())+
 		" FROM timers WHERE status = 'waiting' AND available_at < (SELECT "+e.ago(e.limits.waiting)+") ORDER BY available_at, id LIMIT 1",
 		func(scan func(...any) error) error {
+			var target string
 			var late float64
-			err := scan(&late)
-			e.add(Critical, "table timers", fmt.Sprintf("a waiting timer was due %v ago: no engine sends due timers", seconds(late)),
+			err := scan(&target, &late)
+			e.add(Critical, "table timers", fmt.Sprintf("a waiting timer was due %v ago: no engine sends due timers to broker %q", seconds(late), target),
 				"start an engine of this database; if one runs, its log and /api/health say what keeps it, and waybill outbox stats whether what it sends leaves")
 			return err
 		})

@@ -36,7 +36,7 @@ func TestTimers_SentAndNowhere(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 0)
 		id := p.setTimer(t, time.Now().Add(-time.Hour))
-		_, err := timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), 500)
+		_, err := timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), "default", 500)
 		require.NoError(t, err)
 		m := p.processor(t)
 		p.exec(t, "UPDATE timers SET sent_at = "+p.ago(2*time.Hour))

@@ -130,9 +130,9 @@ func TestChange_MovesWhatWaitsAndLeavesWhatIsOnItsWay(t *testing.T) {
 		}
 		later := noon.Add(time.Hour)
 		require.Equal(t, outbox.TimersChanged{Changed: 1, Left: 1}, change(outbox.TimerChange{At: later}))
-		at, _, _, err := w.store().Next(t.Context())
+		next, err := w.store().Next(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, later, at)
+		require.Equal(t, later, next[0].At)
 		require.Equal(t, []string{waits.Row.MessageID}, w.found(outbox.TimerFilter{Status: "waiting"}), "no message of it is on its way, so it keeps its id")
 		require.Equal(t, outbox.TimersChanged{Changed: 1, Left: 1}, change(outbox.TimerChange{Now: true}))
 		require.Equal(t, 1, w.promote(500).Sent)

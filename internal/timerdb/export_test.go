@@ -13,7 +13,7 @@ func Text(step string) string { return text(step) }
 // locks.
 func (s *Store) Take(ctx context.Context, limit int, between func()) (ids []string, err error) {
 	err = s.inTx(ctx, func(tx bun.Tx) error {
-		due, err := s.due(ctx, tx, limit)
+		due, err := s.due(ctx, tx, "default", limit)
 		if err != nil {
 			return err
 		}

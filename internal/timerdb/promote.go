@@ -32,10 +32,10 @@ type dueTimer struct {
 	key int64
 }
 
-// Promote puts the messages of timers that are due into the outbox, in the order of
-// their times, at most limit. A row that somebody has locked is not waited for, as who
+// Promote puts the messages of a target's timers that are due into the outbox, in the
+// order of their times, at most limit. A row that somebody has locked is not waited for, as who
 // has it may wait for another row; it keeps those of its key behind it.
-func (s *Store) Promote(ctx context.Context, limit int) (p Promoted, err error) {
+func (s *Store) Promote(ctx context.Context, target string, limit int) (p Promoted, err error) {
 	err = s.inTx(ctx, func(tx bun.Tx) error {
 		p = Promoted{}
 		if !s.sqlite() {
@@ -45,7 +45,7 @@ func (s *Store) Promote(ctx context.Context, limit int) (p Promoted, err error) 
 				return err
 			}
 		}
-		due, err := s.due(ctx, tx, limit)
+		due, err := s.due(ctx, tx, target, limit)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -67,8 +67,8 @@ func (s *Store) Promote(ctx context.Context, limit int) (p Promoted, err error) 
 	return p, nil
 }
 
-// due are the first timers that are due, without their bodies.
-func (s *Store) due(ctx context.Context, tx bun.Tx, limit int) (due []dueTimer, err error) {
+// due are the first timers of a target that are due, without their bodies.
+func (s *Store) due(ctx context.Context, tx bun.Tx, target string, limit int) (due []dueTimer, err error) {
 	total, full := 0, false
 	err = dbrows.Each(ctx, tx, text("due"), func(scan func(...any) error) error {
 		var d dueTimer
@@ -81,7 +81,7 @@ func (s *Store) due(ctx context.Context, tx bun.Tx, limit int) (due []dueTimer, 
 			due = append(due, d)
 		}
 		return nil
-	}, s.now(), limit)
+	}, s.now(), limit, target)
 	return due, err
 }
 

@@ -22,7 +22,7 @@ func (w *world) store() *timerdb.Store { return timerdb.New(w.p.DB(), w.p.Reader
 
 func (w *world) promote(limit int) timerdb.Promoted {
 	w.T.Helper()
-	p, err := w.store().Promote(w.T.Context(), limit)
+	p, err := w.store().Promote(w.T.Context(), "default", limit)
 	require.NoError(w.T, err)
 	return p
 }
@@ -65,22 +65,38 @@ func TestPromote_SendsWhatIsDueInTheOrderOfTimes(t *testing.T) {
 	})
 }
 
-func TestNext_IsTheEarliestThatWaits(t *testing.T) {
+// The look has the earliest of each target, whatever the others have.
+func TestNext_IsTheEarliestOfEachTargetThatWaits(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		_, _, ok, err := w.store().Next(t.Context())
-		require.NoError(t, err)
-		require.False(t, ok)
+		next := func() (targets []string, all []timerdb.Earliest) {
+			all, err := w.store().Next(t.Context())
+			require.NoError(t, err)
+			for _, e := range all {
+				targets = append(targets, e.Target)
+			}
+			return targets, all
+		}
+		targets, _ := next()
+		require.Empty(t, targets)
+		w.commit(timerdb.Set(timer("far", "away", time.Date(9998, 12, 31, 0, 0, 0, 0, time.UTC))))
+		_, all := next()
+		require.Greater(t, all[0].In, 100*365*24*time.Hour, "and not due because of an overflow")
+		w.commit(timerdb.Stop("far", "away"))
 		now := time.Now()
-		w.commit(timerdb.Set(timer("a", "1", now.Add(time.Hour))), timerdb.Set(timer("a", "2", noon)))
-		at, in, ok, err := w.store().Next(t.Context())
+		for i := range 5 {
+			w.commit(timerdb.Set(to("partner", timer(fmt.Sprint(i), "1", past.Add(time.Hour)))))
+		}
+		w.commit(timerdb.Set(timer("a", "1", now.Add(time.Hour))), timerdb.Set(timer("a", "2", noon)), timerdb.Set(to("other", timer("b", "1", past))))
+		targets, all = next()
+		require.Equal(t, []string{"other", "partner", "default"}, targets)
+		require.WithinDuration(t, now.Add(time.Hour), all[2].At, time.Millisecond)
+		require.InDelta(t, time.Hour, all[2].In, float64(time.Minute))
+		require.Negative(t, all[0].In)
+		done, err := w.store().Promote(t.Context(), "partner", 500)
 		require.NoError(t, err)
-		require.True(t, ok)
-		require.WithinDuration(t, now.Add(time.Hour), at, time.Millisecond)
-		require.InDelta(t, time.Hour, in, float64(time.Minute))
-		w.commit(timerdb.Set(timer("a", "0", past)))
-		_, in, _, err = w.store().Next(t.Context())
-		require.NoError(t, err)
-		require.Negative(t, in)
+		require.Equal(t, 5, done.Sent, "and none of another target")
+		targets, _ = next()
+		require.Equal(t, []string{"other", "default"}, targets)
 	})
 }
 
@@ -91,9 +107,12 @@ func TestUnpublished_CountsMessagesThatAreInTheOutbox(t *testing.T) {
 		for i := range 5 {
 			w.commit(timerdb.Set(timer(fmt.Sprint(i), "x", past)))
 		}
+		w.commit(timerdb.Set(to("partner", timer("p", "x", past))))
 		require.Equal(t, 4, w.promote(4).Sent)
+		_, err := w.store().Promote(t.Context(), "partner", 500)
+		require.NoError(t, err)
 		count := func(limit int) int {
-			n, err := w.store().Unpublished(t.Context(), limit)
+			n, err := w.store().Unpublished(t.Context(), "default", limit)
 			require.NoError(t, err)
 			return n
 		}
@@ -189,13 +208,13 @@ func TestPromote_AllOrNothing(t *testing.T) {
 		taken := timer("a", "x", past)
 		w.InsertRows(taken.Row) // a message of this id is there
 		w.commit(timerdb.Set(taken), timerdb.Set(timer("b", "x", past)))
-		_, err := w.store().Promote(t.Context(), 500)
+		_, err := w.store().Promote(t.Context(), "default", 500)
 		require.ErrorContains(t, err, "timers: send those that are due: ")
 		require.Equal(t, int64(2), w.Count("SELECT count(*) FROM timers WHERE status = 'waiting'"))
 		require.Len(t, w.sent(), 1)
 		w.Exec("UPDATE timers SET message = '7' WHERE owner = 'b'")
-		_, err = w.store().Promote(t.Context(), 500)
-		require.ErrorContains(t, err, "`waybill timers stop --id")
+		_, err = w.store().Promote(t.Context(), "", 500)
+		require.ErrorContains(t, err, "`waybill timers stop --id", "it isn't known where to, and nobody forgets it")
 	})
 }
 
@@ -212,12 +231,12 @@ func TestStats_CountWaitingDueAndSent(t *testing.T) {
 		require.Equal(t, timerdb.Stats{}, stats())
 		now := time.Now()
 		w.commit(timerdb.Set(timer("a", "x", now.Add(-2*time.Hour))), timerdb.Set(timer("b", "x", now.Add(-time.Hour))), timerdb.Set(timer("c", "x", now.Add(time.Hour))))
-		_, err := store.Promote(t.Context(), 1)
+		_, err := store.Promote(t.Context(), "default", 1)
 		require.NoError(t, err)
 		waittest.Until(t, func() bool { return stats().Waiting == 2 })
 		f := stats()
 		require.InDelta(t, time.Hour, f.Late, float64(time.Minute))
 		f.Late = 0
-		require.Equal(t, timerdb.Stats{Waiting: 2, Due: 1, Sent: 1}, f)
+		require.Equal(t, timerdb.Stats{Waiting: 2, Due: 1, Sent: 1, Of: "default"}, f)
 	})
 }

@@ -28,12 +28,15 @@ type table struct {
 	unpublished int // is 50,000 after a count, if published
 	published   bool
 	counts      int
+	slow        time.Duration // a count
 	busy, left  bool
-	err         error
+	tries       int
+	bad         error // of a promotion
+	err         error // of a look
 	crash       bool
 }
 
-func (f *table) Next(context.Context) (time.Time, time.Duration, bool, error) {
+func (f *table) Next(context.Context) ([]timerdb.Earliest, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looks++
@@ -41,12 +44,13 @@ func (f *table) Next(context.Context) (time.Time, time.Duration, bool, error) {
 		panic("boom")
 	}
 	if f.err != nil || len(f.due) == 0 {
-		return time.Time{}, 0, false, f.err
+		return nil, f.err
 	}
-	return f.due[0], time.Until(f.due[0]), true, nil
+	return []timerdb.Earliest{{Target: "default", At: f.due[0], In: time.Until(f.due[0])}}, nil
 }
 
-func (f *table) Unpublished(context.Context, int) (int, error) {
+func (f *table) Unpublished(context.Context, string, int) (int, error) {
+	time.Sleep(f.slow) //nolint:forbidigo // in a bubble
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counts++
@@ -57,9 +61,13 @@ func (f *table) Unpublished(context.Context, int) (int, error) {
 	return n, nil
 }
 
-func (f *table) Promote(_ context.Context, limit int) (p timerdb.Promoted, err error) {
+func (f *table) Promote(_ context.Context, _ string, limit int) (p timerdb.Promoted, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.tries++
+	if f.bad != nil {
+		return p, f.bad
+	}
 	if f.busy {
 		return timerdb.Promoted{Busy: true}, nil
 	}
@@ -75,9 +83,34 @@ func (f *table) Promote(_ context.Context, limit int) (p timerdb.Promoted, err e
 	return p, nil
 }
 
+// targets are the timers of several.
+type targets map[string]*table
+
+func (all targets) Next(ctx context.Context) (earliest []timerdb.Earliest, err error) {
+	for name, f := range all {
+		next, err := f.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range next {
+			e.Target = name
+			earliest = append(earliest, e)
+		}
+	}
+	return earliest, nil
+}
+
+func (all targets) Unpublished(ctx context.Context, target string, limit int) (int, error) {
+	return all[target].Unpublished(ctx, target, limit)
+}
+
+func (all targets) Promote(ctx context.Context, target string, limit int) (timerdb.Promoted, error) {
+	return all[target].Promote(ctx, target, limit)
+}
+
 // promoting runs a promoter that looks every second, and checks what becomes of it. The
 // bubble's goroutines are blocked whenever check looks at the table.
-func promoting(t *testing.T, f *table, check func(t *testing.T, p *timerdb.Promoter, pokes *[]outbox.Poke, log *bytes.Buffer)) {
+func promoting(t *testing.T, f timerdb.Steps, check func(t *testing.T, p *timerdb.Promoter, pokes *[]outbox.Poke, log *bytes.Buffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -172,6 +205,54 @@ func TestPromoter_WaitsWhileItsMessagesAreUnpublished(t *testing.T) {
 		f.unpublished = 10_000
 		f.pass(time.Second)
 		require.Equal(t, 45_000, f.sent)
+	})
+}
+
+// The broker of one target is away, its messages stay in the outbox: the timers of the others
+// are sent in time, those that are set meanwhile, too, and as many as ever at once.
+func TestPromoter_ABrokerThatPublishesNothingKeepsNoOtherTargetWaiting(t *testing.T) {
+	dead := &table{due: make([]time.Time, 10_000), unpublished: 50_000}
+	well := &table{}
+	promoting(t, targets{"dead": dead, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
+		dead.pass(5 * time.Second)
+		well.due = []time.Time{time.Now().Add(300 * time.Millisecond)}
+		p.Set(well.due[0])
+		well.pass(302 * time.Millisecond)
+		require.Equal(t, 1, well.sent)
+		well.due = make([]time.Time, 60_000)
+		well.pass(time.Second)
+		require.Equal(t, 60_001, well.sent)
+		require.Zero(t, dead.sent)
+		require.LessOrEqual(t, dead.counts, 8, "it is counted no more often, whatever the others do")
+	})
+}
+
+// A target whose timers can't be read is tried ever less often, is told of, and keeps no other
+// waiting.
+func TestPromoter_ATargetThatFailsKeepsNoOtherWaiting(t *testing.T) {
+	bad, well := &table{due: make([]time.Time, 3), bad: errors.New("is not what was stored")}, &table{}
+	promoting(t, targets{"bad": bad, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, log *bytes.Buffer) {
+		bad.pass(20 * time.Second)
+		well.due = []time.Time{time.Now().Add(300 * time.Millisecond)}
+		p.Set(well.due[0])
+		well.pass(302 * time.Millisecond)
+		require.Equal(t, 1, well.sent)
+		require.Contains(t, p.Trouble().Error, "is not what was stored")
+		well.pass(40 * time.Second)
+		require.Equal(t, 6, bad.tries, "at 0, 1, 3, 7, 15 and 31 s")
+		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log)
+		bad.due = nil // somebody has stopped them
+		well.pass(2 * time.Second)
+		require.Nil(t, p.Trouble())
+	})
+}
+
+// The pause between two counts grows with what a count takes.
+func TestPromoter_CountsSeldomIfACountTakesLong(t *testing.T) {
+	f := &table{due: make([]time.Time, 10), unpublished: 50_000, slow: 2 * time.Second}
+	promoting(t, f, func(t *testing.T, _ *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
+		f.pass(100 * time.Second)
+		require.Equal(t, 5, f.counts)
 	})
 }
 

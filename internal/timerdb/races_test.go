@@ -83,7 +83,7 @@ func (r *race) handler(id string) error {
 }
 
 func (r *race) promoter() error {
-	_, err := r.store().Promote(r.T.Context(), 5)
+	_, err := r.store().Promote(r.T.Context(), "default", 5)
 	var ids []string
 	if err == nil {
 		err = r.DB.NewRaw("SELECT id FROM timers WHERE status = 'sent'").Scan(r.T.Context(), &ids)
@@ -194,7 +194,7 @@ func TestPlans_ByIndexWhateverTheStatisticsSay(t *testing.T) {
 			w.Exec("ALTER TABLE timers SET (autovacuum_enabled = false)")
 			fill := func() {
 				w.Exec("INSERT INTO timers (id, owner, name, available_at, key, message, payload)" +
-					" SELECT gen_random_uuid(), n, 'x', now() + (n - 10000) * interval '1 second', n, '{}', '' FROM generate_series(1, 50000) AS n")
+					" SELECT gen_random_uuid(), n, 'x', now() + (n - 10000) * interval '1 second', n, '{\"target\": \"default\"}', '' FROM generate_series(1, 50000) AS n")
 			}
 			for _, query := range prepare {
 				if query == "fill" {
@@ -205,9 +205,9 @@ func TestPlans_ByIndexWhateverTheStatisticsSay(t *testing.T) {
 			}
 			fill()
 			for step, args := range map[string][]any{
-				"due":         {bun.Safe("clock_timestamp()"), 500},
+				"due":         {bun.Safe("clock_timestamp()"), 500, "default"},
 				"next":        {bun.Safe("1")},
-				"unpublished": {50000},
+				"unpublished": {50000, "default"},
 			} {
 				plan := w.plan(step, args...)
 				require.NotRegexp(t, `Seq Scan on timers|Sort`, plan)
@@ -223,10 +223,8 @@ func (w *world) plan(step string, args ...any) string {
 	tx, err := w.DB.BeginTx(w.T.Context(), nil)
 	require.NoError(w.T, err)
 	defer func() { require.NoError(w.T, tx.Rollback()) }()
-	if step != "next" { // it does without
-		_, err = tx.ExecContext(w.T.Context(), timerdb.Text("begin"))
-		require.NoError(w.T, err)
-	}
+	_, err = tx.ExecContext(w.T.Context(), timerdb.Text("begin"))
+	require.NoError(w.T, err)
 	var plan []string
 	require.NoError(w.T, tx.NewRaw("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+timerdb.Text(step), args...).Scan(w.T.Context(), &plan))
 	return fmt.Sprintln(step, plan)

@@ -5,12 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/testclock"
 )
@@ -72,19 +74,37 @@ func (s *Store) inTx(ctx context.Context, fn func(tx bun.Tx) error) error {
 	return tx.Commit()
 }
 
-// Next is when the earliest timer that waits is due, and how long that is from now, by
-// the database's clock. ok is false if none waits.
-func (s *Store) Next(ctx context.Context) (at time.Time, in time.Duration, ok bool, err error) {
-	var due dbtime.Time
-	var seconds float64
+// Earliest is the first of a target's timers that wait.
+type Earliest struct {
+	Target string
+	At     time.Time
+	In     time.Duration // from now, by the database's clock
+}
+
+// longestIn is in how many seconds a timer is due at most, as far as a duration can say it:
+// there are some for the year 9998.
+const longestIn = float64(200 * 365 * 24 * 60 * 60)
+
+// Next is the earliest timer of each target that has any that wait, by when they are due.
+func (s *Store) Next(ctx context.Context) (all []Earliest, err error) {
 	until := bun.Safe(dbtime.Seconds(s.db.Dialect(), string(s.now()), "available_at"))
-	switch err := s.reader.QueryRowContext(ctx, text("next"), until).Scan(&due, &seconds); {
-	case errors.Is(err, sql.ErrNoRows):
-		return at, 0, false, nil
-	case err != nil:
-		return at, 0, false, fmt.Errorf("timers: look for the earliest: %w", err)
+	err = s.look(ctx, func(db bun.IDB) error {
+		return dbrows.Each(ctx, db, text("next"), func(scan func(...any) error) error {
+			var e Earliest
+			var due dbtime.Time
+			var seconds float64
+			err := scan(&e.Target, &due, &seconds)
+			seconds = min(max(seconds, -longestIn), longestIn)
+			e.At, e.In = due.Time, time.Duration(seconds*float64(time.Second))
+			all = append(all, e)
+			return err
+		}, until)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("timers: look for the earliest: %w", err)
 	}
-	return due.Time, time.Duration(seconds * float64(time.Second)), true, nil
+	slices.SortFunc(all, func(a, b Earliest) int { return a.At.Compare(b.At) })
+	return all, nil
 }
 
 // Stats is the state of timers.
@@ -93,6 +113,7 @@ type Stats struct {
 	Due     int64         // how many of them should have been sent
 	Sent    int64         // and are not handled yet
 	Late    time.Duration // since when the earliest that waits is due
+	Of      string        // the target of that one
 }
 
 // dear is how many times as long as a count it is good for: there may be millions that
@@ -102,7 +123,7 @@ const dear = 20
 // Stats reads how late timers are, and how many there are, which may be from a little
 // earlier if it takes long to count.
 func (s *Store) Stats(ctx context.Context) (f Stats, err error) {
-	_, in, ok, err := s.Next(ctx)
+	next, err := s.Next(ctx)
 	if err != nil {
 		return f, err
 	}
@@ -119,16 +140,18 @@ func (s *Store) Stats(ctx context.Context) (f Stats, err error) {
 		s.counted = time.Now().Add(dear * time.Since(began))
 	}
 	f = s.counts
-	if ok {
-		f.Late = max(-in, 0)
+	if len(next) > 0 && next[0].In < 0 {
+		f.Late, f.Of = -next[0].In, next[0].Target
 	}
 	return f, nil
 }
 
-// Unpublished is how many timers were sent whose messages are in the outbox still. It
-// looks at the latest of them, and no further than limit.
-func (s *Store) Unpublished(ctx context.Context, limit int) (n int, err error) {
-	err = s.look(ctx, func(db bun.IDB) error { return db.QueryRowContext(ctx, text("unpublished"), limit).Scan(&n) })
+// Unpublished is how many timers of a target were sent whose messages are in the outbox
+// still. It looks at the latest of them, and no further than limit.
+func (s *Store) Unpublished(ctx context.Context, target string, limit int) (n int, err error) {
+	err = s.look(ctx, func(db bun.IDB) error {
+		return db.QueryRowContext(ctx, text("unpublished"), limit, target).Scan(&n)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("timers: count those in the outbox: %w", err)
 	}

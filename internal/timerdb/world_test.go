@@ -76,6 +76,12 @@ func timer(owner, name string, at time.Time) timerdb.Timer {
 	return timerdb.Timer{Owner: owner, Name: name, At: at, Row: row}
 }
 
+// to has a timer's message sent to a target.
+func to(target string, t timerdb.Timer) timerdb.Timer {
+	t.Row.TargetBroker = target
+	return t
+}
+
 // kept is a row of the table, as far as tests look at it.
 type kept struct{ ID, Owner, Name, Status string }
 
