@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -123,4 +124,33 @@ func TestBackfill_BesideAnEngine(t *testing.T) {
 	b.sell(1)
 	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 3 })
 	require.True(t, slices.ContainsFunc(b.partner.Messages("sales.sale"), func(m broker.Message) bool { return m.Key == s.ID() }))
+}
+
+// A broker that comes when the outbox has forgotten what it should get: it gets all of it from
+// the history, which the other back-fill doesn't read.
+func TestBackfill_FromHistory(t *testing.T) {
+	db := openSQLite(t, "default")
+	alone := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, History: true})
+	require.NoError(t, Migrate(t.Context(), alone))
+	b := &bench{t: t, db: db, main: memory.New(memory.Config{}), partner: memory.New(memory.Config{}), logs: &logs{}}
+	b.repo = repository.New[*sale](alone)
+	b.sales = alone
+	b.parcels = units(t, uow.Config{Domain: parcels, Providers: []uow.Provider{db}})
+	require.NoError(t, Migrate(t.Context(), b.parcels))
+	forgets := b.config()
+	forgets.Outbox.Retention.Delete = true
+	e := b.make(forgets)
+	require.NoError(t, e.Start(t.Context()))
+	b.sell(3)
+	eventually(t, func() bool { return len(b.main.Messages("sales.sale")) == 3 })
+	require.NoError(t, e.Stop(t.Context()))
+
+	joined := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, External: []outbox.Target{{Broker: "partner"}}, History: true})
+	require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}, History: outbox.HistoryOn}))
+	done, err := BackfillFromHistory(t.Context(), joined, "partner")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, done.Events)
+	b.sales = joined
+	b.start(b.config())
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 3 })
 }

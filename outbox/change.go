@@ -1,12 +1,7 @@
 package outbox
 
 import (
-	"cmp"
 	"encoding/json"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -68,29 +63,4 @@ type Action struct {
 	Action string          `json:"action"` // a [Verb], or "purge"
 	Filter json.RawMessage `json:"filter"` // with the rate and the bounds that were given
 	Rows   int64           `json:"rows"`
-}
-
-// RefusedError is an operator's change that some of the rows don't allow.
-// Nothing was changed.
-type RefusedError struct {
-	Verb string           // "retried", "abandoned", …
-	From []Status         // in which a row must be
-	Held bool             // and it must be held
-	Rows map[int64]Status // by seq, those that are in another one; "": there is no such row
-}
-
-func (e *RefusedError) Error() string {
-	var rows []string
-	for _, seq := range slices.Sorted(maps.Keys(e.Rows)) {
-		rows = append(rows, fmt.Sprintf("%d is %s", seq, cmp.Or(e.Rows[seq], "not there")))
-	}
-	from := make([]string, len(e.From))
-	for i, s := range e.From {
-		from[i] = string(s)
-	}
-	state := strings.Join(from, " or ")
-	if e.Held {
-		state += " and held"
-	}
-	return fmt.Sprintf("outbox: only a row that is %s can be %s, and row %s; nothing was changed", state, e.Verb, strings.Join(rows, ", row "))
 }

@@ -196,8 +196,16 @@ func TestProjection_AFailingEventStopsIt(t *testing.T) {
 		require.Equal(t, "no idea", behind.Stopped)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
+		require.NoError(t, projection.WaitFor(t.Context(), w.units, p.Name, f.Position-1), "the event before has been handled")
+		again, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer end()
+		behind, ok = errors.AsType[*projection.BehindError](projection.WaitFor(again, w.units, p.Name, f.Position))
+		require.True(t, ok)
+		require.Equal(t, []int64{f.Position - 1, f.Position}, []int64{behind.Have, behind.Want})
+
 		failing.Store(false)
 		w.wait(t, p.Name)
+		require.NoError(t, projection.WaitFor(t.Context(), w.units, p.Name, f.Position))
 		require.Equal(t, []string{"l1", "l2", "l3"}, w.view(t, "SELECT loan_id FROM current_loans ORDER BY 1"))
 		list, err = projection.List(t.Context(), w.p)
 		require.NoError(t, err)

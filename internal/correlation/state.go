@@ -20,11 +20,6 @@ const (
 	Unknown   = "unknown"   // there is nothing of it here but what it caused
 )
 
-// States are all of them, the worst first.
-func States() []string {
-	return []string{Abandoned, Parked, Failed, Waiting, Discarded, Done, Published, Unknown}
-}
-
 func (m *Message) state() string {
 	row := func(statuses ...outbox.Status) bool {
 		return slices.ContainsFunc(m.Rows, func(r Row) bool { return slices.Contains(statuses, r.Status) })
