@@ -63,6 +63,29 @@ func TestProjection_APanicOfAnUpcasterStopsItAndNothingElse(t *testing.T) {
 	})
 }
 
+// missing is an error that is often returned as nil by mistake.
+type missing struct{ cause error }
+
+func (e *missing) Error() string { return "missing" }
+func (e *missing) Unwrap() error { return e.cause }
+
+// An error that panics when it is read stops the projection at its event, and nothing else.
+// Conformance: N5.
+func TestProjection_AnErrorThatPanicsStopsItAndNothingElse(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.place(t, "l1", "l2")
+		w.run(t, counted(func(string) error { var none *missing; return none }))
+		eventually(t, func() bool {
+			list, err := projection.List(context.Background(), w.p)
+			require.NoError(t, err)
+			return len(list) == 1 && list[0].Failure != nil && list[0].Failure.Tries > 1
+		})
+		list, err := projection.List(t.Context(), w.p)
+		require.NoError(t, err)
+		require.Contains(t, list[0].Failure.Error, "panics when it is read")
+	})
+}
+
 // A lease that was taken when the database's clock was ahead, by a process that has died since,
 // is nobody's once the clock is right.
 // Conformance: N5.

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -579,5 +580,5 @@ func (b *batch) handle(ctx context.Context, e decoded) (err error) {
 	defer recovered(&err)
 	ctx = context.WithValue(domain.WithMetadata(ctx, e.meta), batchKey{}, b)
 	ctx = uow.Without(ctx, fmt.Errorf("projection: %s has no effect but its tables, as it runs again with every rebuild; do this in a subscription", b.program.Name))
-	return e.handler.handle(ctx, e.event)
+	return dberr.Readable(e.handler.handle(ctx, e.event))
 }

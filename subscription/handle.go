@@ -409,7 +409,7 @@ func (r *Runner) call(unit context.Context, w work) error {
 	if w.parked != nil {
 		ctx = context.WithValue(ctx, replayedKey{}, w.parked.id)
 	}
-	err := w.handler.handle(ctx, w.event, w.data)
+	err := dberr.Readable(w.handler.handle(ctx, w.event, w.data))
 	if unit.Err() == nil && errors.Is(context.Cause(ctx), limit) {
 		return errors.Join(limit, err)
 	}
@@ -435,14 +435,14 @@ func (r *Runner) do(ctx context.Context, statements ...uow.Statement) error {
 	return r.stream.Units.Do(ctx, func(ctx context.Context) error { return r.guard(ctx, statements...) })
 }
 
-// protect turns a panic of f into an error.
+// protect turns a panic of f into an error, and an error that panics into one that doesn't.
 func protect(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return f()
+	return dberr.Readable(f())
 }
 
 // sleep says whether it slept its time, and ctx is not done.
