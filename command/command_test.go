@@ -45,6 +45,11 @@ func TestNew_AllMistakesTogether(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 	require.Panics(t, func() { command.Must(command.Config{}) })
+
+	var none *repository.Repository[*Loan] // such as one that is made further below
+	_, err = command.New(command.Config{Units: units, Handlers: []command.Handler{command.Create(none, Place), command.Update(none, (*Loan).Confirm)}})
+	require.ErrorContains(t, err, "Handlers[0]: command_test.PlaceLoan: its repository or its constructor is nil")
+	require.ErrorContains(t, err, "Handlers[1]: command_test.ConfirmLoan: its repository or its function is nil")
 }
 
 func TestDo_TheEffectIsCommittedAndTheCommandIsItsCause(t *testing.T) {
@@ -163,6 +168,47 @@ func TestOnce_KeysAreForgottenWhenTheirTimeIsOver(t *testing.T) {
 			return w.count("SELECT count(*) FROM command_keys") == 1
 		}, "the one whose time is over is gone")
 		require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys WHERE key = 'b'"))
+	})
+}
+
+// A handler that returns an interface may return nil: it has done its work.
+func TestCall_NilIsAResult(t *testing.T) {
+	t.Parallel()
+	units, err := uow.New(uow.Config{Domain: billing, Providers: []uow.Provider{openSQLite(t)}})
+	require.NoError(t, err)
+	require.NoError(t, engine.Migrate(t.Context(), units))
+	h := command.Must(command.Config{Units: units, Handlers: []command.Handler{
+		command.Returns(func(context.Context, BillFee) (any, error) { return nil, nil }), //nolint:nilnil // that is what it is about
+		command.On(func(context.Context, Close) error { return nil }),
+	}})
+	for range 2 {
+		for _, options := range [][]command.Option{nil, {command.Once("k")}} {
+			got, err := command.Call[any](t.Context(), h, BillFee{"l1"}, options...)
+			require.NoError(t, err)
+			require.Nil(t, got)
+		}
+	}
+	_, err = command.Call[any](t.Context(), h, Close{"l1"})
+	require.ErrorContains(t, err, "the handler returns nothing")
+}
+
+// A constructor that returns neither a loan nor an error has made a mistake, and is told.
+func TestCreate_NothingIsNoAggregate(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		h, err := command.New(command.Config{Units: w.units, Handlers: []command.Handler{
+			command.Create(w.loans, func(PlaceLoan) (*Loan, error) { return nil, nil }), //nolint:nilnil // that is what it is about
+			command.Update(w.loans, (*Loan).Confirm), command.Update(w.loans, (*Loan).Add),
+			command.On(func(ctx context.Context, _ AskFee) error { return w.loans.Remove(ctx, nil) }),
+		}})
+		require.NoError(t, err)
+		err = w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, w.loans.Save(ctx, &Loan{Root: domain.RootWithID("l0")}))
+			require.ErrorContains(t, h.Do(ctx, PlaceLoan{"l1", "ann"}), "repository: Save was given nil instead of a loan")
+			return nil
+		})
+		require.ErrorContains(t, err, "Save was given nil", "the unit has failed")
+		require.ErrorContains(t, h.Do(t.Context(), AskFee{"l1"}), "repository: Remove was given nil instead of a loan")
+		require.Zero(t, w.count("SELECT count(*) FROM documents"))
 	})
 }
 

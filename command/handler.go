@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/absent"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -83,7 +84,7 @@ type (
 
 // Create saves the aggregate that a constructor makes of the command.
 func Create[A domain.AggregateRoot, C any](repo Creator[A], construct func(C) (A, error), options ...HandlerOption) Handler {
-	if repo == nil || construct == nil {
+	if absent.Is(repo) || construct == nil {
 		h := handlerFor[C](options)
 		h.missing = "repository or its constructor"
 		return h
@@ -100,7 +101,7 @@ func Create[A domain.AggregateRoot, C any](repo Creator[A], construct func(C) (A
 // Update loads the aggregate that the command's key names, lets act change it and saves
 // it. It knows [IfVersion].
 func Update[A domain.AggregateRoot, C any](repo Updater[A], act func(A, C) error, options ...HandlerOption) Handler {
-	if repo == nil || act == nil {
+	if absent.Is(repo) || act == nil {
 		h := handlerFor[C](options)
 		h.missing = "repository or its function"
 		return h

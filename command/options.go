@@ -27,13 +27,20 @@ func gather(all []Option) (options, error) {
 	for _, option := range all {
 		option.applyToCommand(&o)
 	}
-	if problem := dbtext.KeyProblem(o.key); problem != "" {
-		return o, fmt.Errorf("command: the idempotency key %.60q %s", o.key, problem)
+	if err := o.checkKey(); err != nil {
+		return o, err
 	}
 	if o.version < 0 {
 		return o, fmt.Errorf("command: IfVersion(%d): versions start at 1", o.version)
 	}
 	return o, nil
+}
+
+func (o options) checkKey() error {
+	if problem := dbtext.KeyProblem(o.key); problem != "" {
+		return fmt.Errorf("command: the idempotency key %.60q %s", o.key, problem)
+	}
+	return nil
 }
 
 func (o options) expired(now time.Time) bool { return !o.deadline.IsZero() && now.After(o.deadline) }

@@ -43,7 +43,10 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 	o := options{deadline: meta.Command.Deadline, key: meta.Command.Key}
 	if o.expired(domain.Now(ctx)) {
 		b.expired.Add(1)
-		return h.drop(&ExpiredError{Type: meta.Type, Deadline: o.deadline}, meta, command)
+		return h.drop(dropped{&ExpiredError{Type: meta.Type, Deadline: o.deadline}, "command came too late"}, meta, command)
+	}
+	if err := o.checkKey(); err != nil { // the sender's own check is no promise
+		return subscription.Park(err)
 	}
 	w, err := h.prepare(b, command, o)
 	if err != nil {
@@ -63,7 +66,7 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 		return subscription.Park(err)
 	}
 	if Refused(err) {
-		return h.drop(err, meta, command)
+		return h.drop(dropped{err, "command refused"}, meta, command)
 	}
 	return err
 }
@@ -95,6 +98,15 @@ func (h *Handlers) drop(why error, meta domain.Metadata, command any) error {
 	})
 }
 
+// dropped is why a message ends without effect, in the words of commands, which the log has.
+type dropped struct {
+	error
+	as string
+}
+
+func (e dropped) Unwrap() error     { return e.error }
+func (e dropped) DroppedAs() string { return e.as }
+
 // errStopped is a timer that has been stopped, or moved, since its message was sent.
 var errStopped = errors.New("command: its timer was stopped or moved")
 
@@ -107,7 +119,7 @@ func (b *bound) waits(ctx context.Context, id string) error {
 	there, err := timerdb.Waits(ctx, db, id)
 	if err == nil && !there {
 		b.stopped.Add(1)
-		return subscription.Drop(errStopped)
+		return subscription.Drop(dropped{errStopped, "timer has no effect"})
 	}
 	return err
 }

@@ -3,11 +3,15 @@ package command_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -49,12 +53,16 @@ func TestRefuse_AMessageIsDoneWithAtOnce(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		refused := command.Refuse(errors.New("no credit"))
 		w.fail.Store(&refused)
+		var logs lines
+		w.log = slog.New(slog.NewTextHandler(&logs, nil))
 		w.run()
 		require.NoError(t, w.send(ChargeFee{"l1"}))
 		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 1 }, "it is done with")
 		require.EqualValues(t, 1, counted(w.bil, "BillFee").Refused)
 		require.Zero(t, w.count("SELECT count(*) FROM dead_letters"))
 		require.Zero(t, w.count("SELECT count(*) FROM documents"))
+		w.until(func() bool { return logs.have(`msg="command refused" subscription=billing.commands id=`) }, "the log says it in the words of commands")
+		require.True(t, logs.have(`type=Billing.BillFee.v1 key=l1 reason="no credit"`))
 
 		// Another error is tried again, and parked.
 		broken := errors.New("broken")
@@ -63,6 +71,38 @@ func TestRefuse_AMessageIsDoneWithAtOnce(t *testing.T) {
 		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 1 }, "it is parked")
 		require.EqualValues(t, 2, counted(w.bil, "BillFee").Failed)
 	})
+}
+
+// A sender of another make may give a key that no table has room for.
+func TestSend_AKeyThatCannotBeStoredIsParkedAtOnce(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.run()
+		body := `{"data":{"loan_id":"l1"},"metadata":{"headers":{"id":"m1","type":"Billing.BillFee.v1","time":"2026-01-02T03:04:05Z"},` +
+			`"domain":{"context":"library","kind":"COMMAND","stream_category":"billing::commands"},"command":{"idempotency_key":"` + strings.Repeat("k", 10_000) + `"}}}`
+		require.NoError(t, w.broker.Publish(t.Context(), []broker.Message{{
+			ID: "m1", Topic: "billing.commands", Key: "l1", Headers: map[string]string{"id": "m1", "type": "Billing.BillFee.v1"}, Body: []byte(body),
+		}}))
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 1 }, "it is parked")
+		require.Equal(t, 1, w.count("SELECT count(*) FROM dead_letters WHERE reason = 'parked' AND attempts = 1 AND error LIKE '%the idempotency key%has 10000 bytes%'"))
+	})
+}
+
+// lines are those of a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) have(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
 }
 
 func TestFromOthers_WithoutItACommandOfAnotherContextIsParked(t *testing.T) {

@@ -3,6 +3,7 @@ package command_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -130,6 +131,7 @@ type world struct {
 	bil     *command.Handlers
 	fail    atomic.Pointer[error] // of BillFee
 	handled atomic.Int64          // calls of AskFee
+	log     *slog.Logger          // nil: slog.Default()
 }
 
 func databases(t *testing.T, test func(t *testing.T, w *world)) {
@@ -195,6 +197,7 @@ func (w *world) run() {
 	e, err := engine.New(engine.Config{
 		Contexts: []engine.Context{{Units: w.units, Commands: w.lib}, {Commands: w.bil}},
 		Brokers:  map[string]broker.Broker{"default": w.broker},
+		Logger:   w.log,
 		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
 	})
 	require.NoError(w.t, err)

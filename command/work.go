@@ -113,18 +113,19 @@ func (w *work) run(ctx context.Context) (result, error) {
 	if err != nil && errors.Is(context.Cause(ctx), limit) {
 		err = errors.Join(limit, err)
 	}
-	return result{value: value}, err
+	return result{value: value, returned: w.returns}, err
 }
 
 // result is what a handler returned, or what is stored of that.
 type result struct {
-	value  any
-	stored []byte
+	value    any
+	returned bool // value, which may be nil
+	stored   []byte
 }
 
 func as[R any](r result) (R, error) {
 	var out R
-	if r.value == nil && r.stored == nil {
+	if r.value == nil && r.stored == nil && !r.returned {
 		return out, fmt.Errorf("command: the handler returns nothing, but %v was requested: create it with command.Returns, or call Do", reflect.TypeFor[R]())
 	}
 	if r.stored != nil {
@@ -134,7 +135,7 @@ func as[R any](r result) (R, error) {
 		return out, nil
 	}
 	out, ok := r.value.(R)
-	if !ok {
+	if !ok && r.value != nil { // nil is one that R, an interface, has
 		return out, fmt.Errorf("command: the handler returns %T, but %v was requested", r.value, reflect.TypeFor[R]())
 	}
 	return out, nil

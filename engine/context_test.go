@@ -11,6 +11,8 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -51,6 +53,16 @@ func TestContexts_WrongDeclarationsTogether(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, part)
 	}
+	require.ErrorContains(t, Migrate(t.Context(), b.sales, nil), "engine: units[1] are nil: give what uow.New returned")
+	var unopened *memory.Broker
+	cfg = b.config()
+	cfg.Brokers = map[string]broker.Broker{"default": unopened}
+	_, err = New(cfg)
+	require.ErrorContains(t, err, `broker "default" is nil: open it`)
+	_, err = process.New(nil, nil, nil)
+	require.ErrorContains(t, err, "process: the units of work are nil")
+	_, err = projection.New(nil, nil, nil)
+	require.ErrorContains(t, err, "projection: the units of work are nil")
 	_, err = New(Config{})
 	require.ErrorContains(t, err, "Units and Contexts are empty")
 }

@@ -108,7 +108,11 @@ func (s *schema) add(m *uow.Manager) error {
 func forEach(units []*uow.Manager, do func(schema) error) error {
 	var all []schema
 	var errs []error
-	for _, m := range units {
+	for i, m := range units {
+		if m == nil {
+			errs = append(errs, fmt.Errorf("engine: units[%d] are nil: give what uow.New returned, and look at its error", i))
+			continue
+		}
 		for _, p := range m.Providers() {
 			i := slices.IndexFunc(all, func(s schema) bool { return same(s.provider, p) })
 			if i < 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/absent"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -126,11 +127,12 @@ func (w *wiring) brokers() {
 	var seen []string
 	for _, name := range slices.Sorted(maps.Keys(w.cfg.Brokers)) {
 		b := w.cfg.Brokers[name]
-		if b == nil {
-			w.fail("broker %q is nil: open it, or leave it out", name)
+		gone := absent.Is(b)
+		if gone {
+			w.fail("broker %q is nil: open it, and look at the error of that, or leave it out", name)
 		}
 		for _, other := range seen {
-			if b != nil && same(b, w.cfg.Brokers[other]) {
+			if !gone && same(b, w.cfg.Brokers[other]) {
 				w.fail("brokers %q and %q are one and the same, so both would use the same topics: give one of them a prefix, broker.Prefixed(b, %q)", other, name, name+".")
 			}
 		}

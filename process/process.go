@@ -69,7 +69,10 @@ type process struct {
 func New(units *uow.Manager, tuned []Config, log *slog.Logger) (*Processes, error) {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("process: "+format, args...)) }
-	d := units.Domain()
+	if units == nil {
+		return nil, errors.New("process: the units of work are nil: make them with uow.New first, and look at its error")
+	}
+	d, log := units.Domain(), cmp.Or(log, slog.Default())
 	all := &Processes{units: units}
 	for _, t := range d.Processes() {
 		p := &process{typ: t, name: d.Name() + "." + t.Name, units: units, log: log.With("process", d.Name()+"."+t.Name)}

@@ -106,6 +106,9 @@ type Projections struct {
 // nothing. An engine calls it; a program that only reads may, so that [Table.Find] knows
 // its version.
 func New(units *uow.Manager, all []Projection, log *slog.Logger) (*Projections, error) {
+	if units == nil {
+		return nil, errors.New("projection: the units of work are nil: make them with uow.New first, and look at its error")
+	}
 	ps := &Projections{units: units, log: cmp.Or(log, slog.Default()), wait: usual()}
 	var errs []error
 	names, tables := map[string]bool{}, map[string]string{}

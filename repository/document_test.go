@@ -285,6 +285,13 @@ func TestConstructorsPanic(t *testing.T) {
 	panics("repository.New: "+fmt.Sprintf(undeclared, "Tally"), func() { repository.New[*Tally](strangers) })
 	panics("repository.Mapped: "+fmt.Sprintf(undeclared, "Basket"), func() { repository.Mapped(strangers, basketMapping) })
 	panics("repository.EventSourced: "+fmt.Sprintf(undeclared, "Ledger"), func() { repository.EventSourced[*Ledger](strangers) })
+	for name, construct := range map[string]func(){
+		"New":          func() { repository.New[*Tally](nil) },
+		"Mapped":       func() { repository.Mapped(nil, basketMapping) },
+		"EventSourced": func() { repository.EventSourced[*Ledger](nil) },
+	} {
+		panics("repository."+name+": the units of work are nil: make them with uow.New first", construct)
+	}
 	panics(`no provider "cellar"; it has ["default"]`, func() { repository.New[*Tally](units, repository.In("cellar")) })
 	// N2: what JSON would lose, all at once.
 	panics("repository.New: Odd.secret is unexported and would be lost: export it, tag it json:\"-\" if it needn't be kept, or give Odd MarshalJSON and UnmarshalJSON\n"+

@@ -34,6 +34,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/absent"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
@@ -187,6 +188,9 @@ func (r *Repository[A]) search(ctx context.Context, find func(context.Context, b
 // keeps its version: then it doesn't matter either whether somebody was faster.
 func (r *Repository[A]) Save(ctx context.Context, a A) error {
 	return r.write(ctx, func(ctx context.Context, u *uow.Unit) error {
+		if absent.Is(a) {
+			return r.nothing("Save")
+		}
 		if r.unchanged(a) {
 			if ok, err := u.Unchanged(a, r.store.Provider()); ok || err != nil {
 				return err
@@ -230,8 +234,15 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 // version stay, and so does the history of an event-sourced aggregate.
 func (r *Repository[A]) Remove(ctx context.Context, a A) error {
 	return r.write(ctx, func(ctx context.Context, u *uow.Unit) error {
+		if absent.Is(a) {
+			return r.nothing("Remove")
+		}
 		return u.Remove(ctx, a, r.store)
 	})
+}
+
+func (r *Repository[A]) nothing(method string) error {
+	return fmt.Errorf("repository: %s was given nil instead of a %s: look at the error that came with it, or don't call it where there is none", method, r.typ.Name)
 }
 
 // read runs fn in the unit of ctx or in one of its own. An error doesn't doom
@@ -370,8 +381,11 @@ type kept[A domain.AggregateRoot] struct {
 	provider uow.Provider
 }
 
-// newKept panics if units don't know A or the provider.
+// newKept panics if there are no units, or they don't know A or the provider.
 func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opts []Option) kept[A] {
+	if units == nil {
+		panic(fmt.Errorf("repository.%s: the units of work are nil: make them with uow.New first, and look at its error", constructor))
+	}
 	o := optionsOf(opts)
 	typ, err := domain.AggregateTypeFor[A](units.Domain())
 	provider, provErr := units.Provider(o.provider)

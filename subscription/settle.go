@@ -63,7 +63,14 @@ func (r *Runner) drop(ctx context.Context, m *message, cause error, effect func(
 		return failed, fmt.Errorf("subscription: drop the message: %w; it is dropped because: %w", err, cause)
 	}
 	trace.SpanFromContext(ctx).RecordError(cause)
-	r.log.Info("message dropped by its handler", "id", m.id, "type", m.meta.Type, "key", m.key, "error", cause)
+	said, why := "message dropped by its handler", "error"
+	if by, ok := errors.AsType[interface {
+		error
+		DroppedAs() string // as a command's handler has words of its own
+	}](cause); ok {
+		said, why = by.DroppedAs(), "reason"
+	}
+	r.log.Info(said, "id", m.id, "type", m.meta.Type, "key", m.key, why, cause) //nolint:sloglint // it is one of few
 	return dropped, nil
 }
 

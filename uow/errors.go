@@ -93,15 +93,15 @@ func (e *PartialCommitError) Error() string {
 
 func (e *PartialCommitError) Unwrap() error { return e.Err }
 
-// InvalidError is an aggregate whose Validate refused it. Nothing of its unit
-// is saved.
+// InvalidError is an aggregate whose Validate refused it, or whose identity can't be
+// stored. Nothing of its unit is saved.
 type InvalidError struct {
 	Type, ID string
 	Err      error
 }
 
 func (e *InvalidError) Error() string {
-	return fmt.Sprintf("uow: %s %s is invalid and was not saved: %v", e.Type, e.ID, e.Err)
+	return fmt.Sprintf("uow: %s %.100s is invalid and was not saved: %v", e.Type, e.ID, e.Err)
 }
 
 func (e *InvalidError) Unwrap() error { return e.Err }

@@ -153,6 +153,9 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	if root.ID == "" {
 		return u.doom(fmt.Errorf("uow: a %s has no identity and can't be saved: start it with domain.NewRoot(), or with domain.RootWithID(id) and an id that isn't empty", t.Name))
 	}
+	if problem := dbtext.KeyProblem(root.ID); problem != "" { // It may be what a user has typed.
+		return u.doom(&InvalidError{Type: t.Name, ID: root.ID, Err: fmt.Errorf("its identity %s", problem)})
+	}
 	if root.Past {
 		return u.doom(&PastError{Type: t.Name, ID: root.ID, Version: root.Version})
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtext"
 )
 
 const (
@@ -96,6 +97,9 @@ type API struct {
 // header Idempotency-Key is its [command.Once], If-Match its [command.IfVersion]. The
 // answer is 204, or 200 with the result of a handler made by [command.Returns].
 func Command[C any](api API, fill func(*http.Request, *C)) http.Handler {
+	if api.Commands == nil {
+		panic(errors.New("web.Command: API.Commands is missing: give it what command.New returned"))
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var c C
 		if status, err := api.decode(w, r, &c); err != nil {
@@ -127,9 +131,12 @@ func (api API) decode(w http.ResponseWriter, r *http.Request, into any) (status 
 	limit := cmp.Or(api.MaxBytes, defaultMaxBytes)
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	d.DisallowUnknownFields()
-	err = d.Decode(into)
+	err = d.Decode(&into)
 	if errors.Is(err, io.EOF) {
 		return 0, nil
+	}
+	if err == nil && into == nil {
+		err = errors.New("it is null")
 	}
 	if err == nil {
 		if _, more := d.Token(); !errors.Is(more, io.EOF) {
@@ -150,6 +157,9 @@ func (api API) decode(w http.ResponseWriter, r *http.Request, into any) (status 
 func Options(r *http.Request) ([]command.Option, error) {
 	var all []command.Option
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
+		if problem := dbtext.KeyProblem(key); problem != "" {
+			return nil, fmt.Errorf("Idempotency-Key %.60q %s", key, problem)
+		}
 		all = append(all, command.Once(key))
 	}
 	match := r.Header.Get("If-Match")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -161,15 +162,28 @@ func TestCommand_IsDoneWithTheOriginOfItsRequest(t *testing.T) {
 func TestCommand_WhatIsWrongIsAProblem(t *testing.T) {
 	s := newService(t)
 	for body, detail := range map[string]string{
-		`{"member":"ann","copies":1}`: `unknown field "copies"`, `[]`: "the body is not what is expected", `{"member":"ann"} {}`: "there is more behind",
+		`{"member":"ann","copies":1}`: `unknown field "copies"`, `null`: "it is null", `[]`: "the body is not what is expected", `{"member":"ann"} {}`: "there is more behind",
 	} {
 		s.problem(s.do("PUT", "/loans/l1", body), http.StatusBadRequest, detail)
 	}
 	s.problem(s.do("PUT", "/loans/l1", `{"member":"`+strings.Repeat("a", 200)+`"}`), http.StatusRequestEntityTooLarge, "larger than 100 bytes")
 	s.problem(s.do("PUT", "/loans/l1", `{}`), http.StatusTeapot, errNoMember.Error())
 	s.problem(s.do("POST", "/loans/l1/transfer", `{}`), http.StatusNotFound, "l1")
+	s.problem(s.do("PUT", "/loans/l%00", `{"member":"ann"}`), http.StatusUnprocessableEntity, "leave out NUL bytes")
+	s.problem(s.do("PUT", "/loans/"+strings.Repeat("l", 2000), `{"member":"ann"}`), http.StatusUnprocessableEntity, "has 2000 bytes")
+	s.problem(s.do("POST", "/loans/l%00/transfer", `{}`), http.StatusNotFound, "")
+	for _, key := range []string{strings.Repeat("k", 2000), "k\xff"} {
+		s.problem(s.do("PUT", "/loans/l1", `{"member":"ann"}`, "Idempotency-Key", key), http.StatusBadRequest, "Idempotency-Key")
+	}
+	for _, trace := range []string{"00-\xff", strings.Repeat("0", 5000)} { // It is not what a request fails for.
+		require.Equal(t, http.StatusNoContent, s.do("PUT", "/loans/"+strconv.Itoa(len(trace)), `{"member":"ann"}`, "Traceparent", trace).Code)
+	}
 	require.Equal(t, http.StatusNoContent, s.do("PUT", "/loans/l1", `{"member":"ann"}`).Code)
 	s.problem(s.do("PUT", "/loans/l1", `{"member":"ann"}`), http.StatusConflict, "")
+}
+
+func TestCommand_WithoutHandlersPanicsWhenItIsMade(t *testing.T) {
+	require.PanicsWithError(t, "web.Command: API.Commands is missing: give it what command.New returned", func() { web.Command[Price](web.API{}, nil) })
 }
 
 func TestJSON_NothingIs204(t *testing.T) {
