@@ -52,6 +52,7 @@ type consumer struct {
 	partitions []*partition
 	turn       int
 	marks      map[string]map[int32]kgo.EpochOffset // One, used again: see mark.
+	deleted    error                                // The topic that it began with is no more.
 }
 
 // group is what a [kgo.Client] does for a member.
@@ -131,7 +132,9 @@ func (c *consumer) signal() {
 	}
 }
 
-// Receive takes what has been fetched, of all partitions in turn.
+// Receive takes what has been fetched, of all partitions in turn. When the topic was
+// deleted it fails: kgo keeps to that topic, and doesn't read one that was made under
+// its name meanwhile, which whoever joins anew does.
 func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -143,12 +146,21 @@ func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 		if entries := c.take(max(1, limit)); len(entries) > 0 {
 			return deliveries(entries), nil
 		}
+		if err := c.ended(); err != nil {
+			return nil, err
+		}
 		select {
 		case <-c.wake:
 		case <-ctx.Done():
 		case <-c.ctx.Done():
 		}
 	}
+}
+
+func (c *consumer) ended() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deleted
 }
 
 func (c *consumer) take(limit int) []*entry {

@@ -2,10 +2,15 @@ package kafka
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill/broker"
 )
 
 // drainIn is how long a partition that is taken away waits for the messages
@@ -119,6 +124,9 @@ func (c *consumer) run() {
 func (c *consumer) fetched(f kgo.FetchPartition) {
 	if f.Err != nil {
 		c.refused(f.Partition, f.Err)
+		if errors.Is(f.Err, kerr.UnknownTopicID) {
+			c.deleted = broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been made anew: %w", c.topic, f.Err))
+		}
 	}
 	p := c.partition(f.Partition)
 	if p == nil {

@@ -1,0 +1,41 @@
+package kafka_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/waittest"
+)
+
+// A topic that somebody deletes and makes again is written and read on: a member says that
+// it is gone, and who joins anew, as a subscription does, has what is written from then on.
+func TestBroker_ATopicThatIsMadeAnewIsUsedOn(t *testing.T) {
+	t.Parallel()
+	for name, pause := range map[string]bool{"at once": false, "after a while": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, nil)
+			name := topic(t, b)
+			require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
+			member := join(t, b, name)
+			require.NoError(t, member.Ack(bounded(t), receive(t, member, 10)...))
+
+			_, err := admin(t).DeleteTopics(bounded(t), name)
+			require.NoError(t, err)
+			if pause {
+				waittest.Until(t, func() bool { return b.Publish(deadline(t), run(name, "key", 10, 1)) != nil }, "its end is noticed")
+			}
+			waittest.Until(t, func() bool {
+				made, err := admin(t).CreateTopic(bounded(t), 3, 1, nil, name)
+				return err == nil && made.Err == nil
+			}, "it is there again")
+			waittest.Until(t, func() bool { return b.Publish(deadline(t), run(name, "key", 20, 1)) == nil }, "it is written")
+
+			_, err = member.Receive(bounded(t), 10)
+			require.ErrorContains(t, err, "was deleted, and may have been made anew")
+			require.NoError(t, member.Close(bounded(t)))
+			require.Equal(t, "20", string(receive(t, join(t, b, name), 1)[0].Body))
+		})
+	}
+}
