@@ -52,7 +52,6 @@ type consumer struct {
 	partitions []*partition
 	turn       int
 	marks      map[string]map[int32]kgo.EpochOffset // One, used again: see mark.
-	deleted    error                                // The topic that it began with is no more.
 }
 
 // group is what a [kgo.Client] does for a member.
@@ -146,8 +145,8 @@ func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 		if entries := c.take(max(1, limit)); len(entries) > 0 {
 			return deliveries(entries), nil
 		}
-		if err := c.ended(); err != nil {
-			return nil, err
+		if c.isGone(goneFor) {
+			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been made anew: it has to be joined anew", c.topic))
 		}
 		select {
 		case <-c.wake:
@@ -155,12 +154,6 @@ func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 		case <-c.ctx.Done():
 		}
 	}
-}
-
-func (c *consumer) ended() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.deleted
 }
 
 func (c *consumer) take(limit int) []*entry {
@@ -241,7 +234,10 @@ func (c *consumer) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveIn)
 	defer cancel()
-	err := c.client.CommitMarkedOffsets(ctx)
+	var err error
+	if !c.isGone(0) { // see mark
+		err = c.client.CommitMarkedOffsets(ctx)
+	}
 	err = errors.Join(err, c.client.LeaveGroupContext(ctx))
 	c.wire.close()
 	c.client.Close()

@@ -2,15 +2,12 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"maps"
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/waybill-go/waybill/broker"
 )
 
 // drainIn is how long a partition that is taken away waits for the messages
@@ -31,7 +28,8 @@ func (c *consumer) assigned(added []int32) {
 }
 
 // starts is called by kgo with what the group committed.
-func (c *consumer) starts(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	c.anew(ctx, offsets[c.topic])
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, offset := range offsets[c.topic] {
@@ -40,6 +38,30 @@ func (c *consumer) starts(_ context.Context, offsets map[string]map[int32]kgo.Of
 		}
 	}
 	return offsets, nil
+}
+
+// anew has partitions begin at their start that have less than was committed although they
+// have had no other leader since: their topic was deleted and made anew, and a member
+// committed meanwhile what it had of the old one. kgo would take the log for cut off, and
+// begin at its end.
+func (c *consumer) anew(ctx context.Context, committed map[int32]kgo.Offset) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(committed)), func(o kgo.Offset) bool { return o.EpochOffset().Offset > 0 }) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lagIn)
+	defer cancel()
+	ends, err := kadm.NewClient(c.client).ListEndOffsets(ctx, c.topic)
+	if err != nil {
+		c.logger.Warn("kafka: the ends of the topic's partitions aren't known, reading begins where the group left off", "error", err)
+		return
+	}
+	for id, offset := range committed {
+		end, known := ends.Lookup(c.topic, id)
+		if at := offset.EpochOffset(); known && end.Err == nil && at.Offset > end.Offset && at.Epoch >= end.LeaderEpoch {
+			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was made anew: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
+			committed[id] = kgo.NewOffset().AtStart()
+		}
+	}
 }
 
 func (c *consumer) partition(id int32) *partition {
@@ -93,7 +115,7 @@ func (c *consumer) drain(ctx context.Context, going []*partition) {
 		}
 		break
 	}
-	if c.ctx.Err() == nil { // Close has done it already.
+	if c.ctx.Err() == nil && !c.isGone(0) { // Close has done it already.
 		ctx, cancel := context.WithTimeout(ctx, leaveIn)
 		defer cancel()
 		c.trouble(c.group.CommitMarkedOffsets(ctx))
@@ -124,9 +146,6 @@ func (c *consumer) run() {
 func (c *consumer) fetched(f kgo.FetchPartition) {
 	if f.Err != nil {
 		c.refused(f.Partition, f.Err)
-		if errors.Is(f.Err, kerr.UnknownTopicID) {
-			c.deleted = broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been made anew: %w", c.topic, f.Err))
-		}
 	}
 	p := c.partition(f.Partition)
 	if p == nil {
@@ -155,8 +174,13 @@ func (c *consumer) resume(p *partition) {
 	}
 }
 
-// mark has what is before at committed. kgo takes out of the map what is in it.
+// mark has what is before at committed, unless that is of a topic that is no more: Kafka
+// would take it for what was read of the one that is made under its name. kgo takes out
+// of the map what is in it.
 func (c *consumer) mark(id int32, at kgo.EpochOffset) {
+	if c.unknownFor(0) {
+		return
+	}
 	if c.marks == nil {
 		c.marks = map[string]map[int32]kgo.EpochOffset{c.topic: {}}
 	}

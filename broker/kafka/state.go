@@ -21,6 +21,9 @@ const (
 	lagIn = 5 * time.Second
 	// refusedFor is how long a partition counts as refused after Kafka said so.
 	refusedFor = 5 * time.Second
+	// goneFor is for how long Kafka doesn't know a topic that was deleted. One that was just
+	// made isn't known by all servers for a moment.
+	goneFor = 2 * time.Second
 	// silentAfter is how long Kafka answers nothing before that shows. A member asks at
 	// least once a heartbeat; kgo itself gives up the group after 10 s and more.
 	silentAfter = 5 * heartbeat / 2
@@ -41,7 +44,8 @@ type health struct {
 // stuck is a partition that Kafka doesn't let us read.
 type stuck struct {
 	err     error
-	at      time.Time
+	since   time.Time
+	at      time.Time // when it was refused last
 	forever bool
 }
 
@@ -121,11 +125,32 @@ func (c *consumer) refused(partition int32, err error) {
 	default:
 		err = fmt.Errorf("kafka: topic %s, partition %d: %w", c.topic, partition, err)
 	}
-	before, known := h.stuck[partition]
-	if !known || !before.forever && time.Since(before.at) >= refusedFor {
+	now := time.Now()
+	s, known := h.stuck[partition]
+	if !known || !s.forever && now.Sub(s.at) >= refusedFor {
 		c.logger.Error("kafka: reading or committing is refused", "error", err)
+		s.since = now
 	}
-	h.stuck[partition] = stuck{err, time.Now(), forever}
+	s.err, s.at, s.forever = err, now, forever
+	h.stuck[partition] = s
+}
+
+// unknownFor says whether Kafka has said for so long that it doesn't know the topic that
+// this member reads. The lock is held.
+func (c *consumer) unknownFor(d time.Duration) bool {
+	for _, s := range c.health.stuck {
+		if errors.Is(s.err, kerr.UnknownTopicID) && time.Since(s.at) < refusedFor && s.at.Sub(s.since) >= d {
+			return true
+		}
+	}
+	return false
+}
+
+// isGone is unknownFor without the lock.
+func (c *consumer) isGone(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unknownFor(d)
 }
 
 // trouble keeps err for State. Nil is none.
