@@ -204,6 +204,25 @@ func TestOpenCreatesTheSchema(t *testing.T) {
 	require.Equal(t, schema, found)
 }
 
+// Whichever text of it a role or database has the server send.
+func TestBytesAreRead(t *testing.T) {
+	all := []byte(`\x41 \\ \101`)
+	for b := range 256 {
+		all = append(all, byte(b))
+	}
+	for _, settings := range []string{"", "?options=-cbytea_output%3Descape"} {
+		p := open(t, func(c *postgres.Config) { c.DSN += settings })
+		for _, want := range [][]byte{{}, all} {
+			var got []byte
+			require.NoError(t, p.Reader().NewRaw("SELECT ?::bytea", want).Scan(t.Context(), &got))
+			require.Equal(t, want, got)
+		}
+		var none []byte
+		require.NoError(t, p.Reader().NewRaw("SELECT NULL::bytea").Scan(t.Context(), &none))
+		require.Nil(t, none)
+	}
+}
+
 func TestTimesAreUTC(t *testing.T) {
 	// Options are set before all else, as a role's settings are.
 	for _, settings := range []string{"", "?timezone=Asia/Kolkata", "?options=-cDateStyle%3DGerman"} {

@@ -195,6 +195,7 @@ func afterConnect(_ context.Context, c *pgx.Conn) error {
 		Name: "timestamptz", OID: pgtype.TimestamptzOID,
 		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 	})
+	c.TypeMap().RegisterType(&pgtype.Type{Name: "bytea", OID: pgtype.ByteaOID, Codec: byteaCodec{}})
 	return nil
 }
 
