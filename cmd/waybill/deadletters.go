@@ -85,6 +85,9 @@ type listLettersCmd struct {
 }
 
 func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
+	if err := checkLimit(l.Limit, maxPage); err != nil {
+		return err
+	}
 	all := map[string]subscription.DeadLetterList{}
 	err := c.eachLetters(ctx, l.Provider, func(provider string, s *subscription.DeadLetters) (err error) {
 		all[provider], err = s.List(ctx, l.filter(), subscription.DeadLetterPage{After: l.After, Limit: l.Limit})

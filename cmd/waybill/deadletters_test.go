@@ -151,6 +151,7 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 			"discard what? Name --subscription or --id":                                  {"discard", "--yes", "--actor", "ada"},
 			"who asks? Give --actor":                                                     {"replay", "--subscription", "shipping", "--yes", "--actor", ""},
 			"can't ask for confirmation without a terminal":                              {"discard", "--subscription", "shipping", "--actor", "ada"},
+			"--limit is 0: from 1 to 10000":                                              {"list", "--limit", "0"},
 			"--rate and --limit are above 0":                                             {"replay", "--subscription", "shipping", "--yes", "--actor", "ada", "--rate=-1"},
 			"neither a time as in 2026-01-02T15:04:05Z nor how long":                     {"list", "--from", "yesterday"},
 			`the configuration has no provider "x"`:                                      {"list", "--provider", "x"},
