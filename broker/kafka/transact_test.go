@@ -137,7 +137,7 @@ func TestTransact_TheMarkDecidesAnUnansweredCommit(t *testing.T) {
 				}
 				return nil
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 			defer cancel()
 			require.ErrorIs(t, tx.Publish(ctx, broker.Mark{N: 2, Note: "n"}, run(topic, "a", 2, 2)), broker.ErrUndecided)
 			net.on(nil, nil)
