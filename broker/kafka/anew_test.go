@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/waybill-go/waybill/internal/waittest"
 )
@@ -45,4 +46,20 @@ func TestBroker_ATopicThatIsMadeAnewIsUsedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A group that has read more of a partition than there is, with no other leader since: kgo
+// would begin at its end, and what stands there would never be read.
+func TestBroker_AGroupThatHasReadMoreThanThereIsBeginsAtTheStart(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 3)))
+	var offsets kadm.Offsets
+	for partition := range int32(8) {
+		offsets.Add(kadm.Offset{Topic: name, Partition: partition, At: 10, LeaderEpoch: 0})
+	}
+	require.NoError(t, admin(t).CommitAllOffsets(bounded(t), "group."+name, offsets))
+	got := receive(t, join(t, b, name), 3)
+	require.Equal(t, "0", string(got[0].Body))
 }
