@@ -137,7 +137,7 @@ func TestRetry_A47_D3_MaxAttemptsIsHonoured(t *testing.T) {
 			require.Equal(t, attempts, e.Attempts)
 			require.Equal(t, "no room", e.LastError)
 			require.Equal(t, "transient", e.FailureClass)
-			require.NotNil(t, e.ExpiresAt)
+			eventually(t, func() bool { return entries(t, b)[0].ExpiresAt != nil }, "the retention is noted, by which it is known until when the row stays")
 
 			// The row behind it is published, so the relay works, and it is not tried again.
 			m.FailWhere(nil)
