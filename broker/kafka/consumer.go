@@ -133,7 +133,7 @@ func (c *consumer) signal() {
 
 // Receive takes what has been fetched, of all partitions in turn. When the topic was
 // deleted it fails: kgo keeps to that topic, and doesn't read one that was made under
-// its name meanwhile, which whoever joins anew does.
+// its name meanwhile, which whoever joins again does.
 func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -146,7 +146,7 @@ func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 			return deliveries(entries), nil
 		}
 		if c.isGone(goneFor) {
-			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been made anew: it has to be joined anew", c.topic))
+			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been created again: it has to be joined again", c.topic))
 		}
 		select {
 		case <-c.wake:

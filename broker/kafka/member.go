@@ -29,7 +29,7 @@ func (c *consumer) assigned(added []int32) {
 
 // starts is called by kgo with what the group committed.
 func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
-	c.anew(ctx, offsets[c.topic])
+	c.createdAgain(ctx, offsets[c.topic])
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, offset := range offsets[c.topic] {
@@ -40,11 +40,11 @@ func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.
 	return offsets, nil
 }
 
-// anew has partitions begin at their start that have less than was committed although they
-// have had no other leader since: their topic was deleted and made anew, and a member
+// createdAgain has partitions begin at their start that have less than was committed although they
+// have had no other leader since: their topic was deleted and created again, and a member
 // committed meanwhile what it had of the old one. kgo would take the log for cut off, and
 // begin at its end.
-func (c *consumer) anew(ctx context.Context, committed map[int32]kgo.Offset) {
+func (c *consumer) createdAgain(ctx context.Context, committed map[int32]kgo.Offset) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(committed)), func(o kgo.Offset) bool { return o.EpochOffset().Offset > 0 }) {
 		return
 	}
@@ -58,7 +58,7 @@ func (c *consumer) anew(ctx context.Context, committed map[int32]kgo.Offset) {
 	for id, offset := range committed {
 		end, known := ends.Lookup(c.topic, id)
 		if at := offset.EpochOffset(); known && end.Err == nil && at.Offset > end.Offset && at.Epoch >= end.LeaderEpoch {
-			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was made anew: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
+			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was created again: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
 			committed[id] = kgo.NewOffset().AtStart()
 		}
 	}
@@ -174,7 +174,7 @@ func (c *consumer) resume(p *partition) {
 	}
 }
 
-// mark has what is before at committed, unless that is of a topic that is no more: Kafka
+// mark has what is before at committed, unless that is of a topic that was deleted: Kafka
 // would take it for what was read of the one that is made under its name. kgo takes out
 // of the map what is in it.
 func (c *consumer) mark(id int32, at kgo.EpochOffset) {

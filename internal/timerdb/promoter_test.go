@@ -129,6 +129,13 @@ func promoting(t *testing.T, f timerdb.Steps, check func(t *testing.T, p *timerd
 	})
 }
 
+// becomes has these timers wait instead of what did.
+func (f *table) becomes(due ...time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.due = due
+}
+
 // pass lets time go by, behind what the test did to the table.
 func (f *table) pass(d time.Duration) {
 	f.mu.Lock()
@@ -215,11 +222,12 @@ func TestPromoter_ABrokerThatPublishesNothingKeepsNoOtherTargetWaiting(t *testin
 	well := &table{}
 	promoting(t, targets{"dead": dead, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
 		dead.pass(5 * time.Second)
-		well.due = []time.Time{time.Now().Add(300 * time.Millisecond)}
-		p.Set(well.due[0])
+		at := time.Now().Add(300 * time.Millisecond)
+		well.becomes(at)
+		p.Set(at)
 		well.pass(302 * time.Millisecond)
 		require.Equal(t, 1, well.sent)
-		well.due = make([]time.Time, 60_000)
+		well.becomes(make([]time.Time, 60_000)...)
 		well.pass(time.Second)
 		require.Equal(t, 60_001, well.sent)
 		require.Zero(t, dead.sent)
@@ -233,15 +241,16 @@ func TestPromoter_ATargetThatFailsKeepsNoOtherWaiting(t *testing.T) {
 	bad, well := &table{due: make([]time.Time, 3), bad: errors.New("is not what was stored")}, &table{}
 	promoting(t, targets{"bad": bad, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, log *bytes.Buffer) {
 		bad.pass(20 * time.Second)
-		well.due = []time.Time{time.Now().Add(300 * time.Millisecond)}
-		p.Set(well.due[0])
+		at := time.Now().Add(300 * time.Millisecond)
+		well.becomes(at)
+		p.Set(at)
 		well.pass(302 * time.Millisecond)
 		require.Equal(t, 1, well.sent)
 		require.Contains(t, p.Trouble().Error, "is not what was stored")
 		well.pass(40 * time.Second)
 		require.Equal(t, 6, bad.tries, "at 0, 1, 3, 7, 15 and 31 s")
 		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log)
-		bad.due = nil // somebody has stopped them
+		bad.becomes() // somebody has stopped them
 		well.pass(2 * time.Second)
 		require.Nil(t, p.Trouble())
 	})

@@ -12,7 +12,7 @@ import (
 // A topic that somebody deletes and makes again is written and read on: a member that keeps
 // to the old one says that it is gone, and who joins anew, as a subscription does, has what
 // is written from then on, though the group committed more than that of the old one.
-func TestBroker_ATopicThatIsMadeAnewIsUsedOn(t *testing.T) {
+func TestBroker_ATopicThatIsCreatedAgainIsUsedOn(t *testing.T) {
 	t.Parallel()
 	for name, pause := range map[string]bool{"at once": false, "after a while": true} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestBroker_ATopicThatIsMadeAnewIsUsedOn(t *testing.T) {
 			for last := ""; last != "20"; {
 				got, err := member.Receive(bounded(t), 10)
 				if err != nil {
-					require.ErrorContains(t, err, "was deleted, and may have been made anew")
+					require.ErrorContains(t, err, "was deleted, and may have been created again")
 					require.NoError(t, member.Close(bounded(t)))
 					member = join(t, b, name)
 					continue
