@@ -87,7 +87,7 @@ func TestOpen_OptionsLoosenNothing(t *testing.T) {
 			kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()), kgo.ClientID("mine"),
 		}
 	})
-	acks := make(chan int16, 1)
+	acks := make(chan int16, 100) // three messages may be several requests
 	c.ControlKey(kmsg.Produce.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		acks <- r.(*kmsg.ProduceRequest).Acks
 		return nil, nil, false
