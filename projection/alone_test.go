@@ -1,7 +1,6 @@
 package projection_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,16 +50,25 @@ func TestProjection_APanicOfAnUpcasterStopsItAndNothingElse(t *testing.T) {
 		require.NoError(t, err)
 		next := &world{p: w.p, units: units}
 		next.run(t, counted(func(string) error { return nil }))
-		eventually(t, func() bool {
-			list, err := projection.List(context.Background(), w.p)
-			require.NoError(t, err)
-			return len(list) == 1 && list[0].Failure != nil && list[0].Failure.Tries > 1
-		})
+		failure := w.stops(t)
+		require.Contains(t, failure.Error, "no idea")
+		require.NoError(t, projection.SkipEvent(t.Context(), w.p, "counted", 1, failure.Position, "ada"))
+	})
+}
+
+// stops waits until the only projection has failed at an event more than once.
+func (w *world) stops(t *testing.T) (failure projection.Failure) {
+	t.Helper()
+	eventually(t, func() bool {
 		list, err := projection.List(t.Context(), w.p)
 		require.NoError(t, err)
-		require.Contains(t, list[0].Failure.Error, "no idea")
-		require.NoError(t, projection.SkipEvent(t.Context(), w.p, "counted", 1, list[0].Failure.Position, "ada"))
+		if len(list) != 1 || list[0].Failure == nil {
+			return false
+		}
+		failure = *list[0].Failure
+		return failure.Tries > 1
 	})
+	return failure
 }
 
 // missing is an error that is often returned as nil by mistake.
@@ -75,14 +83,7 @@ func TestProjection_AnErrorThatPanicsStopsItAndNothingElse(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.place(t, "l1", "l2")
 		w.run(t, counted(func(string) error { var none *missing; return none }))
-		eventually(t, func() bool {
-			list, err := projection.List(context.Background(), w.p)
-			require.NoError(t, err)
-			return len(list) == 1 && list[0].Failure != nil && list[0].Failure.Tries > 1
-		})
-		list, err := projection.List(t.Context(), w.p)
-		require.NoError(t, err)
-		require.Contains(t, list[0].Failure.Error, "panics when it is read")
+		require.Contains(t, w.stops(t).Error, "panics when it is read")
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
@@ -236,5 +237,39 @@ func TestPartition_Pauses_F73(t *testing.T) {
 		end()
 		<-ended
 		require.False(t, g.paused)
+	})
+}
+
+// refuse is what polling says of the partition when Kafka refuses it.
+func refuse(c *consumer, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fetched(kgo.FetchPartition{Partition: 3, Err: err})
+	c.signal()
+}
+
+// What is acknowledged of a topic that Kafka doesn't know any more is not committed, as it
+// would count for the one that is created under its name. That the topic is gone is said
+// when that lasts, whatever was refused before.
+func TestPartition_NothingOfADeletedTopicIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, g, end, ended := member(t)
+		fetch(c, fetched(0), fetched(1))
+		got := receive(t, c, 2)
+		require.NoError(t, c.Ack(t.Context(), got[0]))
+		require.Equal(t, []int64{1}, g.marked)
+		refuse(c, kerr.TopicAuthorizationFailed)
+		<-time.After(2 * goneFor)
+		refuse(c, kerr.UnknownTopicID)
+		require.False(t, c.isGone(goneFor), "for a moment, a topic that was just created isn't known either")
+		require.NoError(t, c.Ack(t.Context(), got[1]))
+		require.Equal(t, []int64{1}, g.marked)
+		<-time.After(goneFor)
+		refuse(c, kerr.UnknownTopicID)
+		_, err := c.Receive(t.Context(), 1)
+		require.ErrorContains(t, err, "was deleted, and may have been created again")
+		end()
+		<-ended
+		require.Zero(t, g.commits)
 	})
 }

@@ -44,7 +44,7 @@ type health struct {
 // stuck is a partition that Kafka doesn't let us read.
 type stuck struct {
 	err     error
-	since   time.Time
+	since   time.Time // of an error of this kind
 	at      time.Time // when it was refused last
 	forever bool
 }
@@ -129,6 +129,9 @@ func (c *consumer) refused(partition int32, err error) {
 	s, known := h.stuck[partition]
 	if !known || !s.forever && now.Sub(s.at) >= refusedFor {
 		c.logger.Error("kafka: reading or committing is refused", "error", err)
+		s.since = now
+	}
+	if errors.Is(err, kerr.UnknownTopicID) != errors.Is(s.err, kerr.UnknownTopicID) {
 		s.since = now
 	}
 	s.err, s.at, s.forever = err, now, forever

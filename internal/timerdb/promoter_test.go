@@ -136,6 +136,16 @@ func (f *table) becomes(due ...time.Time) {
 	f.due = due
 }
 
+// sendsInTime sets a timer, the only one, which is sent when it is due.
+func (f *table) sendsInTime(t *testing.T, p *timerdb.Promoter) {
+	t.Helper()
+	at := time.Now().Add(300 * time.Millisecond)
+	f.becomes(at)
+	p.Set(at)
+	f.pass(302 * time.Millisecond)
+	require.Equal(t, 1, f.sent)
+}
+
 // pass lets time go by, behind what the test did to the table.
 func (f *table) pass(d time.Duration) {
 	f.mu.Lock()
@@ -222,11 +232,7 @@ func TestPromoter_ABrokerThatPublishesNothingKeepsNoOtherTargetWaiting(t *testin
 	well := &table{}
 	promoting(t, targets{"dead": dead, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
 		dead.pass(5 * time.Second)
-		at := time.Now().Add(300 * time.Millisecond)
-		well.becomes(at)
-		p.Set(at)
-		well.pass(302 * time.Millisecond)
-		require.Equal(t, 1, well.sent)
+		well.sendsInTime(t, p)
 		well.becomes(make([]time.Time, 60_000)...)
 		well.pass(time.Second)
 		require.Equal(t, 60_001, well.sent)
@@ -241,11 +247,7 @@ func TestPromoter_ATargetThatFailsKeepsNoOtherWaiting(t *testing.T) {
 	bad, well := &table{due: make([]time.Time, 3), bad: errors.New("is not what was stored")}, &table{}
 	promoting(t, targets{"bad": bad, "well": well}, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, log *bytes.Buffer) {
 		bad.pass(20 * time.Second)
-		at := time.Now().Add(300 * time.Millisecond)
-		well.becomes(at)
-		p.Set(at)
-		well.pass(302 * time.Millisecond)
-		require.Equal(t, 1, well.sent)
+		well.sendsInTime(t, p)
 		require.Contains(t, p.Trouble().Error, "is not what was stored")
 		well.pass(40 * time.Second)
 		require.Equal(t, 6, bad.tries, "at 0, 1, 3, 7, 15 and 31 s")
