@@ -85,15 +85,25 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		health: health{since: time.Now(), stuck: map[int32]stuck{}},
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	var err error
-	if c.client, err = kgo.NewClient(c.options(group)...); err != nil {
+	if err := c.join(group); err != nil {
 		c.stop()
 		return nil, fmt.Errorf("kafka: Options: %w", err)
 	}
-	c.group = c.client
 	b.consumers[c] = struct{}{}
 	go c.run()
 	return c, nil
+}
+
+// join holds mu until client is set: kgo joins in the background, and may have called assigned,
+// and starts after it, before NewClient returns.
+func (c *consumer) join(group string) (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.client, err = kgo.NewClient(c.options(group)...); err != nil {
+		return err
+	}
+	c.group = c.client
+	return nil
 }
 
 func (c *consumer) options(group string) []kgo.Opt {

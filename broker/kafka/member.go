@@ -27,7 +27,7 @@ func (c *consumer) assigned(added []int32) {
 	}
 }
 
-// starts is called by kgo with what the group committed.
+// starts is called by kgo, after assigned, with what the group committed.
 func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	c.createdAgain(ctx, offsets[c.topic])
 	c.mu.Lock()

@@ -273,3 +273,22 @@ func TestPartition_NothingOfADeletedTopicIsCommitted(t *testing.T) {
 		require.Zero(t, g.commits)
 	})
 }
+
+// joining is told of a client before it joins.
+type joining func(*kgo.Client)
+
+func (j joining) OnNewClient(client *kgo.Client) { j(client) }
+
+// On a busy machine kgo joined before NewClient returned, and what it called back found no
+// client: the process ended. assigned, which comes first, waits until there is one.
+func TestJoin_WhatIsCalledBackFindsTheClient(t *testing.T) {
+	t.Parallel()
+	c, _, _, _ := member(t)
+	waits := false
+	c.broker.conf = Config{Addresses: []string{"127.0.0.1:1"}, Options: []kgo.Opt{kgo.WithHooks(joining(func(*kgo.Client) {
+		waits = !c.mu.TryLock()
+	}))}}.withDefaults()
+	require.NoError(t, c.join("group"))
+	defer c.client.Close()
+	require.True(t, waits)
+}
