@@ -286,8 +286,11 @@ func TestJoin_WhatIsCalledBackFindsTheClient(t *testing.T) {
 	c, _, _, _ := member(t)
 	waits := false
 	c.broker.conf = Config{Addresses: []string{"127.0.0.1:1"}, Options: []kgo.Opt{kgo.WithHooks(joining(func(*kgo.Client) {
-		waits = !c.mu.TryLock()
+		if waits = !c.mu.TryLock(); !waits {
+			c.mu.Unlock()
+		}
 	}))}}.withDefaults()
+	c.wire = c.broker.conf.wire()
 	require.NoError(t, c.join("group"))
 	defer c.client.Close()
 	require.True(t, waits)
