@@ -90,7 +90,7 @@ func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) er
 func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) error {
 	all := make([]pipeline.Statement, 0, len(runs)+1)
 	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits(), what.plans()}})
-	rows := make([][]result, len(runs)) // of each statement
+	answers := make([]results, len(runs)) // of each statement
 	for i, r := range runs {
 		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values))}
 		for v, value := range r.values {
@@ -98,17 +98,17 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 		}
 		if r.row != nil {
 			next.Row = func(columns [][]byte) error {
-				rows[i] = append(rows[i], fromPostgres(columns))
+				answers[i].add(columns)
 				return nil
 			}
 		}
 		all = append(all, next)
 	}
-	if err := s.send(ctx, m, all, rows); err != nil {
+	if err := s.send(ctx, m, all, answers); err != nil {
 		return err
 	}
 	for i, r := range runs {
-		for _, row := range rows[i] {
+		for _, row := range answers[i].rows {
 			if err := r.row(row); err != nil {
 				return err
 			}
@@ -117,15 +117,15 @@ func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statem
 	return nil
 }
 
-// send runs a step's message. It fills rows, of each statement.
-func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, rows [][]result) error {
+// send runs a step's message. It fills answers, of each statement.
+func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, answers []results) error {
 	if k, ok := s.db.Driver().(pipeline.Keeper); ok && m == keeps {
 		all[0] = pipeline.Statement{Query: beginKeep}
 		return k.Keep(ctx, all...)
 	}
 	err := s.on(ctx, func(c pipeline.Conn) error { return c.Pipeline(ctx, nil, all...) })
 	if errors.Is(err, pipeline.ErrUnprepared) {
-		clear(rows) // of those before the one that wasn't known
+		clear(answers) // of those before the one that wasn't known
 		// On another connection: on that one its transaction has failed.
 		err = s.on(ctx, func(c pipeline.Conn) error {
 			if plain, ok := c.(pipeline.PlainConn); ok {

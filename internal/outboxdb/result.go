@@ -26,9 +26,27 @@ type result struct {
 // apart: it is read as bytes, and would be copied again.
 const large = 256
 
-// fromPostgres copies a row, of which the driver uses the memory again.
-func fromPostgres(columns [][]byte) result {
-	r := result{ends: make([]int32, len(columns)), at: -1}
+// results are what one statement answers. Rows lie together, more with each that has come:
+// most statements have one, and some thousands.
+type results struct {
+	rows []result
+	ends []int32
+	text strings.Builder
+}
+
+const (
+	rowsTogether = 64
+	textTogether = 16 << 10 // bytes, which all stay as long as a text of them does
+)
+
+// add copies a row, of which the driver uses the memory again.
+func (a *results) add(columns [][]byte) {
+	together := min(1+len(a.rows), rowsTogether)
+	if cap(a.ends)-len(a.ends) < len(columns) {
+		a.ends = make([]int32, 0, together*len(columns))
+	}
+	a.ends = a.ends[:len(a.ends)+len(columns)]
+	r := result{ends: a.ends[len(a.ends)-len(columns):], at: -1}
 	longest, size := large-1, 0
 	for i, c := range columns {
 		if size += len(c); len(c) > longest {
@@ -39,18 +57,21 @@ func fromPostgres(columns [][]byte) result {
 		r.large = bytes.Clone(columns[r.at])
 		size -= longest
 	}
-	var all strings.Builder
-	all.Grow(size)
+	if a.text.Cap()-a.text.Len() < size {
+		a.text = strings.Builder{}
+		a.text.Grow(max(size, min(together*size, textTogether)))
+	}
+	first := a.text.Len()
 	for i, c := range columns {
 		if i != r.at {
-			all.Write(c)
+			a.text.Write(c)
 		}
-		if r.ends[i] = int32(all.Len()); c == nil { //nolint:gosec // a message of the server is smaller
+		if r.ends[i] = int32(a.text.Len() - first); c == nil { //nolint:gosec // a message of the server is smaller
 			r.ends[i] = ^r.ends[i]
 		}
 	}
-	r.postgres = all.String()
-	return r
+	r.postgres = a.text.String()[first:]
+	a.rows = append(a.rows, r)
 }
 
 // column is one of PostgreSQL's.

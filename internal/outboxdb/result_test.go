@@ -17,10 +17,19 @@ func TestResult_KeepsEachColumn(t *testing.T) {
 			t.Parallel()
 			text, body := strings.Repeat("t", lengths[0]), strings.Repeat("b", lengths[1])
 			columns := [][]byte{{0, 7}, []byte(text), nil, []byte(body), []byte(id), {1}}
-			r := fromPostgres(columns)
+			var all results
+			for i := range 100 { // They lie together.
+				all.add([][]byte{{0, byte(i)}, []byte("another"), []byte(body)})
+				if i == 50 {
+					all.add(columns)
+				}
+			}
+			r := all.rows[51]
 			for _, c := range columns {
 				clear(c)
 			}
+			require.EqualValues(t, 51, all.rows[52].number(0))
+			require.Equal(t, "another", all.rows[50].text(1))
 			require.EqualValues(t, 7, r.number(0))
 			require.Equal(t, text, r.text(1))
 			require.True(t, r.null(2))

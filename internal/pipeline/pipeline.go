@@ -46,7 +46,8 @@ var ErrUnprepared = errors.New("postgres: no statements can be prepared")
 
 // Numbers is an array of integers.
 func Numbers(numbers []int64) string {
-	b := []byte{'{'}
+	const digits = 12 // Of most of them, with a comma.
+	b := append(make([]byte, 0, 2+digits*len(numbers)), '{')
 	for i, n := range numbers {
 		if i > 0 {
 			b = append(b, ',')

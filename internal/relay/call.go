@@ -76,13 +76,16 @@ func (c *call) messages() (messages []broker.Message, sendable []int) {
 // stores of each key a leading run and nothing behind [NOPREFIX]. Otherwise the next one
 // of each key; rows behind one that wasn't stored are not sent.
 func (c *call) wave(sendable []int) (wave, rest []int) {
+	prefix := c.f.slot != nil || c.l.Broker.Capabilities().Prefix
+	if prefix && len(c.errs) == 0 {
+		return sendable, nil
+	}
 	broken, in := map[int64]int{}, map[int64]bool{} // of each key the first row that failed
 	for i := range c.errs {
 		if at, ok := broken[c.rows[i].KeyHash]; !ok || i < at {
 			broken[c.rows[i].KeyHash] = i
 		}
 	}
-	prefix := c.f.slot != nil || c.l.Broker.Capabilities().Prefix
 	for _, i := range sendable {
 		key := c.rows[i].KeyHash
 		at, failed := broken[key]

@@ -105,8 +105,8 @@ func (t *track) chooseOf(bucket int, lim limits) *choice {
 	if t.turns++; t.turns%4 == 0 {
 		next = ready.oldest
 	}
-	c := &choice{count: bucket}
 	rows, keys := lim.rows, lim.rows
+	c := &choice{count: bucket, rows: make([]RowRef, 0, min(rows, t.listed)), keys: make([]*chosen, 0, min(rows, ready.len()))}
 	switch bucket {
 	case 0:
 	case mostSilent:
@@ -241,6 +241,9 @@ func (t *track) probesBefore(a, b *keyTrack) bool {
 // claimed takes in what the claim has read, and returns what may be sent of it.
 // What is gone is left out; a row that waits by now ends its key's run.
 func (t *track) claimed(c *choice, rows []Claimed) []Claimed {
+	if slices.EqualFunc(c.rows, rows, func(ref RowRef, row Claimed) bool { return ref.Seq == row.Seq && !row.Waits }) {
+		return rows // as was believed
+	}
 	c.rows = c.rows[:0]
 	keys := c.keys
 	c.keys = c.keys[:0]

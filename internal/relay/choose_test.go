@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,19 @@ func TestChoose_HigherClassFirstEveryFourthByAge(t *testing.T) {
 		order = append(order, seqsOf(c.rows))
 	}
 	require.Equal(t, [][]int64{{3}, {4}, {2}, {1}, {7}}, order, "the fourth by age")
+}
+
+// What a look adds to a key that is listed counts at once, in each look again.
+func TestChoose_ARowOfAHigherClassRaisesItsKey(t *testing.T) {
+	row := func(seq, key int64, class int8) QueueRow {
+		return QueueRow{Seq: seq, Key: key, Topic: 1, Class: class, Bytes: 1}
+	}
+	p := newPump(1, row(1, 1, 0), row(2, 2, 0))
+	p.look()
+	p.add(row(3, 2, 1))
+	p.t.pokeAll()
+	p.look()
+	require.Equal(t, []int64{2}, seqsOf(p.t.choose(p.now, limits{rows: 1, bytes: 1}).rows))
 }
 
 // O6: 5,000 priorities are three classes, and a backlog of any of them costs a
@@ -91,6 +105,7 @@ func TestChoose_AKeyIsInOneCallAndGoesWhole(t *testing.T) {
 	require.Len(t, c.rows, 500)
 	require.Len(t, c.keys, 2)
 	require.Len(t, c.keys[0].entries, 400)
+	require.True(t, slices.IsSorted(seqsOf(c.rows)))
 	require.Nil(t, p.choose(), "both keys are in hand")
 	p.t.handBack(c)
 	require.Len(t, p.chosen(), 500)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -257,7 +258,10 @@ func (f *flight) claimed(rows []Claimed) {
 	last := ""
 	for i := range f.rows {
 		if topic := f.rows[i].Topic; topic != last {
-			l.names[outbox.TopicHash(topic)], last = topic, topic
+			if hash := outbox.TopicHash(topic); l.names[hash] != topic {
+				l.names[hash] = strings.Clone(topic) // of which others lie around
+			}
+			last = topic
 		}
 	}
 	l.inFlight.Add(int64(len(f.rows)))

@@ -22,10 +22,12 @@ func (p *place) before(q *place) bool {
 	return p.key < q.key // the same order whenever it is asked for
 }
 
-// keyHeap is a binary heap of keys. A key is in one at most, and knows where. What keys
-// are compared by stands side by side, so that a comparison doesn't wait for the memory
-// of two keys: a lane has up to thousands of them.
+// keyHeap is a heap of keys, each with four below it: half the steps of a binary one, and
+// each step waits for the memory of a key, of which a lane has thousands. A key is in one
+// heap at most, and knows where. What keys are compared by stands side by side.
 type keyHeap struct{ places []place }
+
+const width = 4
 
 // place is where the key stands in its heap.
 func (k *keyTrack) place() *place { return &k.heap.places[k.index] }
@@ -59,7 +61,7 @@ func (h *keyHeap) remove(k *keyTrack) {
 // up puts p at i, or as far above as it has to be.
 func (h *keyHeap) up(i int, p place) {
 	for i > 0 {
-		parent := (i - 1) / 2
+		parent := (i - 1) / width
 		if !p.before(&h.places[parent]) {
 			break
 		}
@@ -73,12 +75,14 @@ func (h *keyHeap) up(i int, p place) {
 func (h *keyHeap) down(i int, p place) {
 	begin := i
 	for {
-		child := 2*i + 1
+		child := width*i + 1
 		if child >= len(h.places) {
 			break
 		}
-		if right := child + 1; right < len(h.places) && h.places[right].before(&h.places[child]) {
-			child = right
+		for other, last := child+1, min(child+width, len(h.places)); other < last; other++ {
+			if h.places[other].before(&h.places[child]) {
+				child = other
+			}
 		}
 		if !h.places[child].before(&p) {
 			break

@@ -37,7 +37,7 @@ func TestKeyHeap_HasTheFirstKeyFirst(t *testing.T) {
 		}
 		require.Same(t, first, h.first())
 		for i := range h.places {
-			if p := &h.places[i]; p.of.index != i || p.of.heap != &h || i > 0 && p.before(&h.places[(i-1)/2]) {
+			if p := &h.places[i]; p.of.index != i || p.of.heap != &h || i > 0 && p.before(&h.places[(i-1)/width]) {
 				require.Fail(t, "a key isn't where it has to be")
 			}
 		}

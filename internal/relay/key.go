@@ -30,6 +30,7 @@ type keyTrack struct {
 	checkAt time.Time // not before
 	pause   time.Duration
 
+	touched bool     // in the look that is taken in
 	changes int      // of all that a fetch in between would undo
 	class   int8     // of its list, or of what is wanted
 	heap    *keyHeap // that it is in; nil: in none

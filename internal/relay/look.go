@@ -63,7 +63,7 @@ func (t *track) lookFailed(l look) {
 
 // looked takes in what was read, by (part, seq).
 func (t *track) looked(l look, rows []QueueRow, now time.Time) {
-	touched := map[*keyTrack]bool{}
+	var touched []*keyTrack
 	for i, pl := range l.parts {
 		at, _ := slices.BinarySearchFunc(rows, pl.Part, func(r QueueRow, part int) int { return cmp.Compare(r.Part, part) })
 		end := at
@@ -78,11 +78,15 @@ func (t *track) looked(l look, rows []QueueRow, now time.Time) {
 			continue
 		}
 		for _, row := range rows[at:end] {
-			t.keep(row, now, touched)
+			if k := t.keep(row, now); k != nil && !k.touched {
+				k.touched = true
+				touched = append(touched, k)
+			}
 		}
 		p.raise(l, rows[at:end], t.bounds.pageMax)
 	}
-	for k := range touched {
+	for _, k := range touched {
+		k.touched = false
 		t.update(k)
 	}
 }
@@ -110,17 +114,18 @@ func (p *partTrack) raise(l look, rows []QueueRow, most int) {
 	p.low = max(p.low, to)
 }
 
-// keep lists a row that a look has read, or leaves it out.
-func (t *track) keep(row QueueRow, now time.Time, touched map[*keyTrack]bool) {
+// keep lists a row that a look has read, or leaves it out. It returns the key that has to be
+// updated; nil: none has.
+func (t *track) keep(row QueueRow, now time.Time) *keyTrack {
 	k := t.keys[row.Key]
 	if from, shut := t.dead[row.Topic]; shut {
 		if k != nil && k.knows(row.Seq) {
-			return
+			return nil
 		}
 		// As long as nothing was passed, what comes may be what is answered.
 		if t.samples[row.Topic]++; from != 0 || t.samples[row.Topic] > t.bounds.sample {
 			t.pass(row.Topic, row.Seq)
-			return
+			return nil
 		}
 	}
 	if k == nil {
@@ -130,10 +135,10 @@ func (t *track) keep(row QueueRow, now time.Time, touched map[*keyTrack]bool) {
 	_, inHand := find(k.hand, row.Seq)
 	switch {
 	case inHand:
-		return
+		return nil
 	case k.rest != 0 && row.Seq >= k.rest:
 		if !t.leaveOut(k, now) {
-			return
+			return nil
 		}
 	case row.Waits: // nor does what is behind it
 		want := k.want
@@ -142,7 +147,7 @@ func (t *track) keep(row QueueRow, now time.Time, touched map[*keyTrack]bool) {
 	default:
 		t.list(k, row)
 	}
-	touched[k] = true
+	return k
 }
 
 // leaveOut has the key looked at again: its head may be gone, with nobody behind

@@ -19,7 +19,7 @@ var without = map[string][]patch{
 	"NOPREFIX":     {{"call.go", "prefix := c.f.slot != nil ||", "prefix := off(\"NOPREFIX\") || c.f.slot != nil ||"}},
 	"NOCUT":        {{"settle.go", "read(errs[i]), broken[key]}", "read(errs[i]), broken[key] && !off(\"NOCUT\")}"}},
 	"HORIZONLATE":  {{"read.go", "\t\tl.track.looked(", "\t\tif off(\"HORIZONLATE\") {\n\t\t\tl.mu.Unlock()\n\t\t\t_ = l.r.raise(hard)\n\t\t\tl.mu.Lock()\n\t\t\tlook.horizon = l.r.horizon.Load().at()\n\t\t}\n\t\tl.track.looked("}},
-	"RESTLOST":     {{"look.go", "\ttouched := map[*keyTrack]bool{}\n", "\ttouched := map[*keyTrack]bool{}\n\tif off(\"RESTLOST\") {\n\t\trows = spoilt(rows)\n\t}\n"}},
+	"RESTLOST":     {{"look.go", "\tvar touched []*keyTrack\n", "\tvar touched []*keyTrack\n\tif off(\"RESTLOST\") {\n\t\trows = spoilt(rows)\n\t}\n"}},
 	"NOCHECK":      {{"look.go", "\tif k.want {\n\t\treturn false\n", "\tif k.want || off(\"NOCHECK\") {\n\t\treturn false\n"}},
 	"FROMDUE": {
 		{"fetch.go", "\tfrom := min(row.Seq, p.low+1)\n", "\tfrom := min(row.Seq, p.low+1)\n\tif off(\"FROMDUE\") {\n\t\tfrom = row.Seq\n\t}\n"},
