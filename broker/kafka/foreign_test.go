@@ -24,7 +24,7 @@ func TestInterop_ForeignRecord_C78(t *testing.T) {
 		require.NoError(t, err)
 		got, err := c.Receive(bounded(t), 1)
 		require.NoError(t, err)
-		require.Equal(t, fmt.Sprintf("%s/%d/%d", name, sent.Partition, sent.Offset), got[0].ID)
+		require.Equal(t, fmt.Sprintf("%s/%d/%d/%d", name, sent.Partition, sent.Offset, sent.Timestamp.UnixMilli()), got[0].ID)
 		require.Equal(t, "k", got[0].Key)
 		require.Nil(t, got[0].Body)
 		require.NoError(t, c.Close(bounded(t)))

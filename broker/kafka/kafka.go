@@ -4,7 +4,7 @@
 // Watermill subscriber reads them, and Receive reads those of a stock Watermill
 // publisher: Key is the record's key, Headers are its headers, and ID is in the
 // header _watermill_message_uuid. A record without that header gets the id
-// "topic/partition/offset".
+// "topic/partition/offset/timestamp", the last in Unix milliseconds.
 //
 // The partition is found from the key as Java's client does it. Adding
 // partitions to a topic moves keys, and ends their order at that point.

@@ -113,8 +113,9 @@ func (t *texts) add(b []byte) string {
 	return t.String()[first:]
 }
 
-// decode is the other direction. A record without an id gets that of its place. It is
-// followed by left more.
+// decode is the other direction. A record without an id gets that of its place, with its
+// time: a topic that was deleted and created again counts from 0. It is followed by left
+// more.
 func decode(r *kgo.Record, at *texts, left int) broker.Message {
 	length := len(r.Key)
 	for _, h := range r.Headers {
@@ -130,7 +131,7 @@ func decode(r *kgo.Record, at *texts, left int) broker.Message {
 		}
 	}
 	if m.ID == "" {
-		m.ID = fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
+		m.ID = fmt.Sprintf("%s/%d/%d/%d", r.Topic, r.Partition, r.Offset, r.Timestamp.UnixMilli())
 	}
 	return m
 }

@@ -299,7 +299,8 @@ func checkName(name string) error {
 }
 
 // decode is the reverse. A message of another publisher may lack id and key; its
-// place in the stream identifies it then.
+// place in the stream identifies it then, with its time: a stream that was deleted and
+// made again counts from 1.
 func decode(m *nats.Msg, meta *nats.MsgMetadata) broker.Message {
 	headers := map[string]string{}
 	for name, values := range m.Header {
@@ -321,7 +322,7 @@ func decode(m *nats.Msg, meta *nats.MsgMetadata) broker.Message {
 		decoded.ID = headers["id"]
 	}
 	if decoded.ID == "" {
-		decoded.ID = fmt.Sprintf("%s:%d", meta.Stream, meta.Sequence.Stream)
+		decoded.ID = fmt.Sprintf("%s:%d:%d", meta.Stream, meta.Sequence.Stream, meta.Timestamp.UnixMilli())
 	}
 	return decoded
 }
