@@ -1,6 +1,7 @@
 package projection_test
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,6 +85,19 @@ func TestProjection_AnErrorThatPanicsStopsItAndNothingElse(t *testing.T) {
 		w.place(t, "l1", "l2")
 		w.run(t, counted(func(string) error { var none *missing; return none }))
 		require.Contains(t, w.stops(t).Error, "panics when it is read")
+	})
+}
+
+// A handler that ends its goroutine, as a failed check of a test does, would leave its projection
+// to nobody.
+func TestProjection_AHandlerThatEndsItsGoroutineStopsIt(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.place(t, "l1", "l2")
+		w.run(t, counted(func(string) error {
+			runtime.Goexit()
+			return nil
+		}))
+		require.Contains(t, w.stops(t).Error, "it ended its goroutine")
 	})
 }
 

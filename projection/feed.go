@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/writer"
@@ -350,17 +351,22 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 			}
 		}
 	}()
-	for b.at = range events {
-		err := b.handle(ctx, events[b.at])
-		if b.broken != nil { // whatever the handler made of it
-			return 0, b.broken
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				err = errors.Join(err, context.Cause(ctx))
+	err = apart.Call(func() error {
+		for b.at = range events {
+			if err := b.handle(ctx, events[b.at]); err != nil || b.broken != nil {
+				return err
 			}
-			return b.at, &eventError{err}
 		}
+		return nil
+	})
+	if b.broken != nil { // whatever the handler made of it
+		return 0, b.broken
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(err, context.Cause(ctx))
+		}
+		return b.at, &eventError{err}
 	}
 	if err := b.collect(); err != nil {
 		return 0, err

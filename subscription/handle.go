@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
@@ -361,24 +362,30 @@ func (r *Runner) enter(alone bool) (leave func()) {
 // handle calls the handlers of messages, in a unit of work that claims them first:
 // all of them take effect, or none.
 func (r *Runner) handle(ctx context.Context, all ...work) error {
-	return protect(func() error {
-		// The metadata is that of the first for whoever asks outside of handlers. If there is
-		// but one, its handler has this context.
-		return r.stream.Units.Do(domain.WithMetadata(ctx, all[0].meta), func(unit context.Context) error {
-			if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
+	// The metadata is that of the first for whoever asks outside of handlers. If there is
+	// but one, its handler has this context.
+	ctx = domain.WithMetadata(ctx, all[0].meta)
+	do := func(unit context.Context) error {
+		if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
+			return err
+		}
+		if len(all) == 1 {
+			return r.call(unit, all[0])
+		}
+		for _, w := range all {
+			if err := r.callAmong(unit, w); err != nil {
 				return err
 			}
-			if len(all) == 1 {
-				return r.call(unit, all[0])
-			}
-			for _, w := range all {
-				if err := r.callAmong(unit, w); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		}
+		return nil
+	}
+	err := apart.Call(func() error {
+		return protect(func() error { return r.stream.Units.Do(ctx, do) })
 	})
+	if errors.Is(err, apart.ErrEnded) {
+		return fmt.Errorf("subscription: a handler failed: %w", err)
+	}
+	return err
 }
 
 func messagesOf(all []work) []*message {

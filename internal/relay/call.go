@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -127,12 +128,14 @@ func (c *call) send(ctx context.Context, messages []broker.Message, wave []int) 
 		publish = c.publisher(wave)
 	}
 	go func() {
+		var err error = &panicError{value: apart.ErrEnded} // unless it returns
 		defer func() {
 			if v := recover(); v != nil {
-				answered <- &panicError{value: fmt.Sprintf("%v\n%s", v, debug.Stack())}
+				err = &panicError{value: fmt.Sprintf("%v\n%s", v, debug.Stack())}
 			}
+			answered <- err
 		}()
-		answered <- publish(ctx, out)
+		err = publish(ctx, out)
 	}()
 	returned, err := c.await(ctx, answered)
 	if !returned {

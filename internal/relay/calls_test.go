@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -169,25 +170,29 @@ func TestCall_ARowIsAbandonedAndTheNextGoesOn(t *testing.T) {
 // A panic of an adapter counts as a loss of what it was called with; the row that it
 // comes from ends alone, and takes no other along.
 func TestCall_APanicOfTheAdapterIsALoss(t *testing.T) {
-	inWorld(t, func(w *world) {
-		p := w.start()
-		p.broker.through(func(ctx context.Context, messages []broker.Message) error {
-			for _, m := range messages {
-				if m.Key == "key-3" {
-					panic("adapter")
-				}
-			}
-			return w.broker.Publish(ctx, messages)
+	for name, crash := range map[string]func(){"panic": func() { panic("adapter") }, "its goroutine ends": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start()
+				p.broker.through(func(ctx context.Context, messages []broker.Message) error {
+					for _, m := range messages {
+						if m.Key == "key-3" {
+							crash()
+						}
+					}
+					return w.broker.Publish(ctx, messages)
+				})
+				ids := w.commit(p, 1, 20)
+				w.delivered(10 * time.Minute)
+				abandoned := w.store.Abandoned()
+				require.Len(t, abandoned, 1)
+				require.Equal(t, "crash", abandoned[4].Class)
+				delete(ids, "key-3")
+				w.inOrder(ids)
+				require.Equal(t, int64(5), p.Status()[target].Crashes)
+			})
 		})
-		ids := w.commit(p, 1, 20)
-		w.delivered(10 * time.Minute)
-		abandoned := w.store.Abandoned()
-		require.Len(t, abandoned, 1)
-		require.Equal(t, "crash", abandoned[4].Class)
-		delete(ids, "key-3")
-		w.inOrder(ids)
-		require.Equal(t, int64(5), p.Status()[target].Crashes)
-	})
+	}
 }
 
 // O7: the gate is free while another database's settle is tried again.
