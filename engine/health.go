@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 )
 
@@ -32,6 +33,7 @@ type component struct {
 func newComponent(ok bool, text string) component {
 	c := component{OK: &ok}
 	if !ok && text != "" {
+		text = strings.ReplaceAll(text, "\n", "; ") // Of errors that were joined.
 		c.Error = &text
 	}
 	return c

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -503,4 +505,11 @@ func TestWatchdog_A82_ACrashShowsForAWhile(t *testing.T) {
 	pass(1)
 	require.Equal(t, healthy, look(1).State)
 	require.Equal(t, []string{"worker_crashed"}, codes(look(2)))
+}
+
+// Errors that were joined have a line each: what people read of a part is one.
+func TestComponent_ItsErrorIsOneLine(t *testing.T) {
+	t.Parallel()
+	c := newComponent(false, errors.Join(context.DeadlineExceeded, errors.New("conn closed")).Error())
+	require.Equal(t, "context deadline exceeded; conn closed", *c.Error)
 }

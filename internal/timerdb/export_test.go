@@ -4,10 +4,15 @@ import (
 	"context"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // Text is the SQL of a step.
 func Text(step string) string { return text(step) }
+
+// Finding are the arguments of the step find.
+func (s *Store) Finding(f outbox.TimerFilter) (args any, err error) { return s.finding(f) }
 
 // Take is what a promotion would send, if something happened between its look and its
 // locks.

@@ -66,6 +66,24 @@ func (s *Store) match(f outbox.TimerFilter) (schema.QueryWithArgs, error) {
 	}), nil
 }
 
+// finding are the arguments of find.sql.
+type finding struct {
+	Match   schema.QueryWithArgs
+	ByAfter bool
+	AfterAt any
+	AfterID any `bun:"after_id"`
+	Rows    int
+}
+
+func (s *Store) finding(f outbox.TimerFilter) (finding, error) {
+	match, err := s.match(f)
+	if err != nil {
+		return finding{}, err
+	}
+	at, id, err := place(f.After)
+	return finding{match, f.After != "", at, id, f.Limit + 1}, err
+}
+
 // list is the inside of an IN (…).
 func list(ids []string) schema.QueryWithArgs { return bun.SafeQuery("?", bun.List(ids)) }
 
@@ -75,11 +93,7 @@ func (s *Store) Find(ctx context.Context, f outbox.TimerFilter) (p outbox.TimerP
 		f.Limit = page
 	}
 	p.Timers = []outbox.Timer{}
-	match, err := s.match(f)
-	if err != nil {
-		return p, err
-	}
-	at, id, err := place(f.After)
+	args, err := s.finding(f)
 	if err != nil {
 		return p, err
 	}
@@ -89,13 +103,7 @@ func (s *Store) Find(ctx context.Context, f outbox.TimerFilter) (p outbox.TimerP
 		t, err := scanTimer(scan)
 		p.Timers = append(p.Timers, t)
 		return err
-	}, struct {
-		Match   schema.QueryWithArgs
-		ByAfter bool
-		AfterAt any
-		AfterID any `bun:"after_id"`
-		Rows    int
-	}{match, f.After != "", at, id, f.Limit + 1})
+	}, args)
 	if err != nil {
 		return p, fmt.Errorf("timers: look for them: %w", err)
 	}

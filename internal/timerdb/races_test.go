@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -192,18 +194,14 @@ func TestPlans_ByIndexWhateverTheStatisticsSay(t *testing.T) {
 			t.Parallel()
 			w := openWorld(t, outboxdbtest.PostgreSQL(t))
 			w.Exec("ALTER TABLE timers SET (autovacuum_enabled = false)")
-			fill := func() {
-				w.Exec("INSERT INTO timers (id, owner, name, available_at, key, message, payload)" +
-					" SELECT gen_random_uuid(), n, 'x', now() + (n - 10000) * interval '1 second', n, '{\"target\": \"default\"}', '' FROM generate_series(1, 50000) AS n")
-			}
 			for _, query := range prepare {
 				if query == "fill" {
-					fill()
+					w.fill()
 					continue
 				}
 				w.Exec(query)
 			}
-			fill()
+			w.fill()
 			for step, args := range map[string][]any{
 				"due":         {bun.Safe("clock_timestamp()"), 500, "default"},
 				"next":        {bun.Safe("1")},
@@ -218,6 +216,37 @@ func TestPlans_ByIndexWhateverTheStatisticsSay(t *testing.T) {
 	}
 }
 
+// A page of timers is read by an index, whatever it asks for of their times and states: with
+// a million of them people would wait, or be refused.
+func TestFind_APageReadsItsRowsOnly(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	w.fill()
+	w.Exec("VACUUM ANALYZE timers")
+	for _, f := range []outbox.TimerFilter{
+		{},
+		{Status: outbox.TimerWaiting},
+		{From: time.Now()},
+		{Until: time.Now()},
+		{Owner: "7"},
+		{After: "2020-01-01T00:00:00Z," + uuid.NewString()},
+	} {
+		f.Limit = 100
+		args, err := w.store().Finding(f)
+		require.NoError(t, err)
+		plan := w.explain(w.DB, "find", args)
+		require.NotContains(t, plan, "Seq Scan on timers")
+		require.NotRegexp(t, `actual rows=\d{4,}`, plan)
+	}
+}
+
+// fill sets timers.
+func (w *world) fill() {
+	w.Exec("INSERT INTO timers (id, owner, name, available_at, key, message, payload)" +
+		" SELECT gen_random_uuid(), n, 'x', now() + (n - 10000) * interval '1 second', n, '{\"target\": \"default\"}', '' FROM generate_series(1, 50000) AS n")
+}
+
+// plan is that of a step of the promoter.
 func (w *world) plan(step string, args ...any) string {
 	w.T.Helper()
 	tx, err := w.DB.BeginTx(w.T.Context(), nil)
@@ -225,7 +254,12 @@ func (w *world) plan(step string, args ...any) string {
 	defer func() { require.NoError(w.T, tx.Rollback()) }()
 	_, err = tx.ExecContext(w.T.Context(), timerdb.Text("begin"))
 	require.NoError(w.T, err)
+	return w.explain(tx, step, args...)
+}
+
+func (w *world) explain(db bun.IDB, step string, args ...any) string {
+	w.T.Helper()
 	var plan []string
-	require.NoError(w.T, tx.NewRaw("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+timerdb.Text(step), args...).Scan(w.T.Context(), &plan))
+	require.NoError(w.T, db.NewRaw("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+timerdb.Text(step), args...).Scan(w.T.Context(), &plan))
 	return fmt.Sprintln(step, plan)
 }
