@@ -382,3 +382,31 @@ func TestCommit_C73_CompactedTopic(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, lag)
 }
+
+// Partitions that are added while a topic is written and read are read from their start:
+// somebody may have written to them before a member has heard of them.
+func TestGroup_PartitionsThatAreAddedAreReadFromTheirStart(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *kafka.Config) {
+		c.Partitions, c.Options = 1, []kgo.Opt{kgo.MetadataMaxAge(time.Second)}
+	})
+	name := topic(t, b)
+	c := join(t, b, name)
+	require.NoError(t, b.Publish(bounded(t), spread(name, 50)))
+	require.NoError(t, c.Ack(bounded(t), receive(t, c, 50)...))
+	added, err := admin(t).UpdatePartitions(bounded(t), 4, name)
+	require.NoError(t, err)
+	require.NoError(t, added.Error())
+	other := open(t, nil) // It knows of all of them at once.
+	require.NoError(t, other.Publish(bounded(t), spread(name, 200)))
+	bodies := map[string]bool{}
+	for _, d := range receive(t, c, 200) {
+		bodies[string(d.Body)] = true
+	}
+	require.Len(t, bodies, 200)
+	used := map[int32]bool{}
+	for _, r := range stored(t, name) {
+		used[r.Partition] = true
+	}
+	require.Len(t, used, 4)
+}

@@ -46,8 +46,8 @@ func off(rule string) bool { return os.Getenv("WAYBILL_WITHOUT") == rule }
 
 type apartKey struct{}
 
-// apart says that somebody else claims the messages.
-func apart(ctx context.Context) bool { return ctx.Value(apartKey{}) != nil }
+// elsewhere says that somebody else claims the messages.
+func elsewhere(ctx context.Context) bool { return ctx.Value(apartKey{}) != nil }
 
 // claimsApart handles messages, and claims them in a transaction before or behind that.
 func (r *Runner) claimsApart(ctx context.Context, all []work) error {
@@ -64,7 +64,7 @@ func (r *Runner) claimsApart(ctx context.Context, all []work) error {
 }
 
 func none(statements []uow.Statement, ctx context.Context) []uow.Statement {
-	if apart(ctx) {
+	if elsewhere(ctx) {
 		return nil
 	}
 	return statements
@@ -143,8 +143,8 @@ var rules = map[string][]simtest.Patch{
 		New: "\tctx, cancel := s.unlessLost(m)\n\tif off(\"ACKFIRST\") {\n\t\ts.settled = append(s.settled, m.deliveries...)\n\t\tsignal(s.acks)\n\t}\n\ts.mu.Unlock()\n",
 	}},
 	"INBOXFIRST": {{
-		File: "../../../subscription/handle.go", Old: "\treturn protect(func() error {\n\t\t// The metadata",
-		New: "\tif (off(\"INBOXFIRST\") || off(\"INBOXLAST\")) && !apart(ctx) {\n\t\treturn r.claimsApart(ctx, all)\n\t}\n\treturn protect(func() error {\n\t\t// The metadata",
+		File: "../../../subscription/handle.go", Old: "\t// The metadata is that of the first",
+		New: "\tif (off(\"INBOXFIRST\") || off(\"INBOXLAST\")) && !elsewhere(ctx) {\n\t\treturn r.claimsApart(ctx, all)\n\t}\n\t// The metadata is that of the first",
 	}},
 	"INBOXLAST": {{
 		File: "../../../subscription/handle.go", Old: "r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...)", New: "r.guard(unit, none(r.home(all[0].message).claim(messagesOf(all)), ctx)...)",
