@@ -397,6 +397,10 @@ func TestGroup_PartitionsThatAreAddedAreReadFromTheirStart(t *testing.T) {
 	added, err := admin(t).UpdatePartitions(bounded(t), 4, name)
 	require.NoError(t, err)
 	require.NoError(t, added.Error())
+	waittest.Until(t, func() bool {
+		topics, err := admin(t).ListTopics(bounded(t), name)
+		return err == nil && len(topics[name].Partitions) == 4
+	}, "they are there")
 	other := open(t, nil) // It knows of all of them at once.
 	require.NoError(t, other.Publish(bounded(t), spread(name, 200)))
 	bodies := map[string]bool{}
