@@ -1,8 +1,10 @@
 package kafka_test
 
 import (
+	"bytes"
 	"log/slog"
 	"net"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +31,35 @@ func openFake(t testing.TB, c *kfake.Cluster, change func(*kafka.Config)) *kafka
 		change(&conf)
 	}
 	return openAs(t, conf)
+}
+
+// toldIfFailed keeps what kgo does, and shows it if the test fails.
+func toldIfFailed(t testing.TB) kgo.Opt {
+	var log guarded
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	return kgo.WithLogger(kgo.BasicLogger(&log, kgo.LogLevelDebug, nil))
+}
+
+// guarded is a buffer that many may write to.
+type guarded struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (g *guarded) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.all.Write(p)
+}
+
+func (g *guarded) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.all.String()
 }
 
 // inFake is all of a topic of a fake Kafka.

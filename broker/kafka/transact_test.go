@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybill-go/waybill/broker"
@@ -211,7 +212,7 @@ func TestTransact_AnIDThatExpiredIsOpenedAgain(t *testing.T) {
 		t.Run(key.Name(), func(t *testing.T) {
 			t.Parallel()
 			c := fake(t)
-			b := openFake(t, c, nil)
+			b := openFake(t, c, func(conf *kafka.Config) { conf.Options = []kgo.Opt{toldIfFailed(t)} })
 			id := newID()
 			tx, _ := transact(t, b, id)
 			require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 1}, run("topic", "a", 0, 2)))
