@@ -325,8 +325,8 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 	w.t.Logf("%d processes, %d kills, ended after %v", number, kills, time.Since(began))
 	open := "documents WHERE category = 'shop::order' AND state ->> 'Status' = 'placed'"
 	eventually(t, func() bool { return w.count(open) == 0 && w.count("timers") == 0 && w.waiting() == 0 }, "every order is complete or cancelled, and nothing waits: %v", says(func() string {
-		return fmt.Sprintf("open orders %v, timers %v, rows %v, letters %v", w.strings("SELECT id FROM "+open), w.strings("SELECT (to_jsonb(t) - 'message' - 'payload')::text FROM timers t"),
-			w.strings("SELECT to_jsonb(o)::text FROM outbox o WHERE status <> 'published'"), w.strings("SELECT to_jsonb(d)::text FROM dead_letters d"))
+		return fmt.Sprintf("open orders %v, timers %v, rows %v, letters %v; %v", w.strings("SELECT id FROM "+open), w.strings("SELECT (to_jsonb(t) - 'message' - 'payload')::text FROM timers t"),
+			w.strings("SELECT to_jsonb(o)::text FROM outbox o WHERE status <> 'published'"), w.strings("SELECT to_jsonb(d)::text FROM dead_letters d"), w.whereabouts("SELECT id FROM "+open))
 	}))
 	require.Zero(t, w.count("dead_letters WHERE status NOT IN ('replayed')"))
 	require.Positive(t, kills)
@@ -347,6 +347,32 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 	for _, status := range []string{"charged", "refused", "late"} {
 		require.Positive(t, w.count("processes WHERE state ->> 'Status' = $1", status), status)
 	}
+}
+
+// whereabouts are what became of the messages of keys that a query has: in the outbox, in Kafka and
+// in the inbox; and how far each group is.
+func (w *world) whereabouts(keys string) string {
+	var text strings.Builder
+	stored := map[string][]string{}
+	for _, d := range w.delivered() {
+		stored[d.ID] = append(stored[d.ID], fmt.Sprintf("%+v", d))
+	}
+	for _, id := range w.strings("SELECT message_id::text FROM outbox WHERE partition_key IN (" + keys + ") ORDER BY seq") {
+		fmt.Fprintf(&text, "\n%v in Kafka: %v, in the inbox: %v", w.strings("SELECT concat_ws(' ', seq, message_type, message_id, status, published_at) FROM outbox WHERE message_id = '"+id+"'"),
+			stored[id], w.strings("SELECT to_jsonb(i)::text FROM inbox i WHERE message_id::text = '"+id+"'"))
+	}
+	lags, err := w.admin().Lag(w.t.Context())
+	fmt.Fprintf(&text, "\n%v", err)
+	for _, group := range lags.Sorted() {
+		for topic, partitions := range group.Lag {
+			if strings.HasPrefix(topic, w.prefix) {
+				for _, at := range partitions {
+					fmt.Fprintf(&text, "\n%s %s/%d: committed %d, end %d", group.Group, topic, at.Partition, at.Commit.At, at.End.Offset)
+				}
+			}
+		}
+	}
+	return text.String()
 }
 
 func (w *world) purchases() *process {
