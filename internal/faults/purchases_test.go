@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -354,15 +355,18 @@ func TestPurchases_KilledOverAndOver(t *testing.T) {
 func (w *world) whereabouts(keys string) string {
 	var text strings.Builder
 	stored := map[string][]string{}
-	for _, d := range w.delivered() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, unread := chaos.Delivered(ctx, w.connection, w.prefix)
+	for _, d := range all {
 		stored[d.ID] = append(stored[d.ID], fmt.Sprintf("%+v", d))
 	}
 	for _, id := range w.strings("SELECT message_id::text FROM outbox WHERE partition_key IN (" + keys + ") ORDER BY seq") {
 		fmt.Fprintf(&text, "\n%v in Kafka: %v, in the inbox: %v", w.strings("SELECT concat_ws(' ', seq, message_type, message_id, status, published_at) FROM outbox WHERE message_id = '"+id+"'"),
 			stored[id], w.strings("SELECT to_jsonb(i)::text FROM inbox i WHERE message_id::text = '"+id+"'"))
 	}
-	lags, err := w.admin().Lag(w.t.Context())
-	fmt.Fprintf(&text, "\n%v", err)
+	lags, err := w.admin().Lag(ctx)
+	fmt.Fprintf(&text, "\n%v", errors.Join(unread, err))
 	for _, group := range lags.Sorted() {
 		for topic, partitions := range group.Lag {
 			if strings.HasPrefix(topic, w.prefix) {
