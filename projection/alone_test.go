@@ -1,6 +1,7 @@
 package projection_test
 
 import (
+	"context"
 	"runtime"
 	"testing"
 
@@ -93,11 +94,20 @@ func TestProjection_AnErrorThatPanicsStopsItAndNothingElse(t *testing.T) {
 func TestProjection_AHandlerThatEndsItsGoroutineStopsIt(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.place(t, "l1", "l2")
-		w.run(t, counted(func(string) error {
-			runtime.Goexit()
-			return nil
-		}))
+		table := projection.NewTable[CurrentLoan]("current_loans", "member_id, loan_id")
+		w.run(t, projection.Projection{
+			Name: "current-loans", Version: 1, Tables: []projection.Definition{table},
+			Handlers: []projection.Handler{projection.On(func(ctx context.Context, e LoanPlaced) error {
+				if e.LoanID == "l2" {
+					runtime.Goexit()
+				}
+				return table.Upsert(ctx, e.LoanID, func(l *CurrentLoan) { l.MemberID = e.MemberID }) // It reads, and the other is scouted.
+			})},
+		})
 		require.Contains(t, w.stops(t).Error, "it ended its goroutine")
+		rows := find(t, w, table, "loan_id")
+		require.Len(t, rows, 1, "the event before it has its effect")
+		require.Equal(t, "l1", rows[0].LoanID)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/uow"
@@ -327,7 +328,12 @@ func (b *batch) look(ctx context.Context) map[*changes][]string {
 		known[copied] = c
 	}
 	for s.at = b.at; s.at < len(s.events) && ctx.Err() == nil; s.at++ {
-		_ = s.handle(ctx, s.events[s.at])
+		_ = apart.Call(func() error { // A handler that ends it would be taken for the one that reads.
+			for ; s.at < len(s.events) && ctx.Err() == nil; s.at++ {
+				_ = s.handle(ctx, s.events[s.at])
+			}
+			return nil
+		})
 	}
 	wanted := map[*changes][]string{}
 	for _, guessed := range s.tables {

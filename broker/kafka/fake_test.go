@@ -1,10 +1,8 @@
 package kafka_test
 
 import (
-	"bytes"
 	"log/slog"
 	"net"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,31 +33,13 @@ func openFake(t testing.TB, c *kfake.Cluster, change func(*kafka.Config)) *kafka
 
 // toldIfFailed keeps what kgo does, and shows it if the test fails.
 func toldIfFailed(t testing.TB) kgo.Opt {
-	var log guarded
+	var lines log
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(log.String())
+			t.Log(lines.String())
 		}
 	})
-	return kgo.WithLogger(kgo.BasicLogger(&log, kgo.LogLevelDebug, nil))
-}
-
-// guarded is a buffer that many may write to.
-type guarded struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (g *guarded) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.all.Write(p)
-}
-
-func (g *guarded) String() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.all.String()
+	return kgo.WithLogger(kgo.BasicLogger(&lines, kgo.LogLevelDebug, nil))
 }
 
 // inFake is all of a topic of a fake Kafka.
