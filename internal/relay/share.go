@@ -16,8 +16,12 @@ func (l *lane) share(hard context.Context, life *membership) error {
 	if v == nil {
 		return nil
 	}
-	healthy, trials := 0, 0
+	others, healthy, trials := 0, 0, 0
 	for _, m := range v.others {
+		if m.Name == l.r.name {
+			continue // a poll during the join doesn't know yet that this is its own; nor has its life before a share
+		}
+		others++
 		if m.Healthy {
 			healthy++
 		} else if m.Trial {
@@ -25,7 +29,7 @@ func (l *lane) share(hard context.Context, life *membership) error {
 		}
 	}
 	now := time.Now()
-	want := l.health.share(now, l.partitions, len(v.others), healthy, trials)
+	want := l.health.share(now, l.partitions, others, healthy, trials)
 	well, trouble := l.health.state()
 	if says := (said{!well, !well && trouble == ""}); says != l.said {
 		l.said = says
