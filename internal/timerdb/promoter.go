@@ -95,6 +95,10 @@ func (p *Promoter) Run(ctx context.Context) {
 	failed := time.Duration(0)
 	for ctx.Err() == nil {
 		p.know(time.Time{})
+		select {
+		case <-p.woken: // by what this look sees
+		default:
+		}
 		earliest, err := p.look(ctx)
 		p.outage.Note(ctx, sending(""), err)
 		var wait time.Duration

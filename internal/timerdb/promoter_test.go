@@ -204,6 +204,22 @@ func TestPromoter_IsWokenByAnEarlierTimerOnly(t *testing.T) {
 	})
 }
 
+// What was set before a look is seen by it: it isn't looked for once more.
+func TestPromoter_LooksOnceForWhatWasSetWhileItWaited(t *testing.T) {
+	f := &table{err: errors.New("away")}
+	promoting(t, f, func(t *testing.T, p *timerdb.Promoter, _ *[]outbox.Poke, _ *bytes.Buffer) {
+		require.Equal(t, 1, f.looks)
+		at := time.Now().Add(time.Hour)
+		p.Set(at)
+		synctest.Wait()
+		require.Equal(t, 1, f.looks)
+		f.becomes(at)
+		f.err = nil
+		f.pass(time.Second + time.Millisecond)
+		require.Equal(t, 2, f.looks)
+	})
+}
+
 // A million timers of one moment don't stand before everything else: no more than 50,000
 // of their messages are unpublished.
 func TestPromoter_WaitsWhileItsMessagesAreUnpublished(t *testing.T) {
