@@ -95,7 +95,12 @@ func (r *Runner) rest(d time.Duration) (woken, ok bool) {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return false, true
+		select { // of the two, if both are so
+		case <-r.woken:
+			return true, true
+		default:
+			return false, true
+		}
 	case <-r.woken:
 		return true, true
 	case <-r.intake.Done():
