@@ -47,7 +47,7 @@ func (k *Kit) settle() error {
 		return fmt.Errorf("waybilltest: nothing runs that could settle: call Start first")
 	}
 	ctx := k.t.Context()
-	quiet, before := false, -1
+	var before sight
 	glances := time.NewTicker(glance)
 	defer glances.Stop()
 	for end := time.Now().Add(k.patience); ; <-glances.C {
@@ -55,6 +55,7 @@ func (k *Kit) settle() error {
 		if !parkedToo {
 			s.left = append(s.left, s.early...)
 		}
+		s.quiet = len(s.left) == 0
 		switch {
 		case p.killed():
 			return nil
@@ -62,14 +63,14 @@ func (k *Kit) settle() error {
 			return fmt.Errorf("waybilltest: the test has ended before the service settled: %w", ctx.Err())
 		case len(s.parked) > 0 && !parkedToo:
 			return fmt.Errorf("waybilltest: parked, so that the service can't settle (call ExpectParked if the test is about that):%s", list(s.parked))
-		case len(s.left) == 0 && quiet && s.calls == before:
+		case s.quiet && before.quiet && s.ended == before.began && s.events == before.events:
 			return nil
 		case time.Now().After(end) && len(s.left) > 0:
 			return fmt.Errorf("waybilltest: the service hasn't settled within %v; left are:%s", k.patience, list(s.left))
 		case time.Now().After(end):
 			return fmt.Errorf("waybilltest: the service hasn't settled within %v: it goes on and on, so look for messages or timers that make one another", k.patience)
 		}
-		quiet, before = len(s.left) == 0, s.calls
+		before = s
 	}
 }
 
@@ -138,11 +139,12 @@ func timersOf(p uow.Provider) *timerdb.Store {
 }
 
 // providers are those with an outbox, and so with timers.
-func (p *process) providers() (all []uow.Provider) {
-	for _, m := range p.units {
-		if m.OutboxDisabled() {
-			continue
-		}
+func (p *process) providers() []uow.Provider {
+	return providersOf(slices.DeleteFunc(slices.Clone(p.units), (*uow.Manager).OutboxDisabled))
+}
+
+func providersOf(units []*uow.Manager) (all []uow.Provider) {
+	for _, m := range units {
 		for _, provider := range m.Providers() {
 			if !slices.Contains(all, provider) {
 				all = append(all, provider)
@@ -157,14 +159,19 @@ type sight struct {
 	left   []string // that something has yet to become of
 	parked []string // that waits for somebody
 	early  []string // that waits for its process to begin
-	calls  int      // of the brokers' Publish, ever, and events that projections have handled
+	quiet  bool     // nothing is left
+
+	began, ended int // calls of the brokers' Publish, ever, before it and behind it
+	events       int // that projections have handled, ever
 }
 
-// look looks at the brokers first: what was acknowledged by then is in the databases.
+// look goes the way that a message goes: what has left a place is found at the next one, or
+// was published meanwhile. One look alone may miss what was being published when it began: it
+// wasn't at the broker yet, and has left the outbox when that is looked at. So there have to
+// be two that find nothing, with no publication between the first one's begin and the second
+// one's end.
 func (p *process) look(ctx context.Context) (s sight) {
-	for name := range p.conns {
-		s.calls += len(p.k.Broker(name).Calls())
-	}
+	s.began = p.calls()
 	for name, state := range p.engine.Subscriptions() {
 		lag, err := p.engine.Lag(ctx, name)
 		s.note(err)
@@ -176,22 +183,26 @@ func (p *process) look(ctx context.Context) (s sight) {
 			s.left = append(s.left, what)
 		}
 	}
-	for _, provider := range p.providers() {
-		for _, part := range []func(context.Context, uow.Provider) error{s.rows, s.timers} {
-			s.note(part(ctx, provider))
-		}
-	}
-	seen := map[uow.Provider]bool{}
-	for _, m := range p.units {
-		for _, provider := range m.Providers() {
-			if !seen[provider] {
-				seen[provider] = true
-				s.note(s.letters(ctx, provider))
-				s.note(s.projections(ctx, provider))
-			}
-		}
-	}
+	all, sending := providersOf(p.units), p.providers()
+	s.each(ctx, all, s.letters)
+	s.each(ctx, sending, s.timers)
+	s.each(ctx, sending, s.rows)
+	s.each(ctx, all, s.projections)
+	s.ended = p.calls()
 	return s
+}
+
+func (s *sight) each(ctx context.Context, providers []uow.Provider, look func(context.Context, uow.Provider) error) {
+	for _, p := range providers {
+		s.note(look(ctx, p))
+	}
+}
+
+func (p *process) calls() (n int) {
+	for name := range p.conns {
+		n += len(p.k.Broker(name).Calls())
+	}
+	return n
 }
 
 func (s *sight) note(err error) {
@@ -241,7 +252,7 @@ func (s *sight) projections(ctx context.Context, p uow.Provider) error {
 		if b.Status != projection.Live && !b.Fed {
 			continue // Its program doesn't run.
 		}
-		s.calls += int(b.Events)
+		s.events += int(b.Events)
 		what := fmt.Sprintf("projection %q, build %d: it has come to position %d of %d", b.Name, b.Build, b.Position, b.Head)
 		switch {
 		case b.Failure != nil:
