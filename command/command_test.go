@@ -171,6 +171,21 @@ func TestOnce_KeysAreForgottenWhenTheirTimeIsOver(t *testing.T) {
 	})
 }
 
+// A key may be removed, as its time is over, after it was met and before it is looked up.
+func TestOnce_AKeyThatIsRemovedMeanwhileIsFree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, openPostgres(t))
+	_, err := w.db.DB().Exec(`CREATE SEQUENCE turn; CREATE FUNCTION first_meets_one() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN IF nextval('turn') = 1 THEN RETURN NULL; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER meets BEFORE INSERT ON command_keys FOR EACH ROW EXECUTE FUNCTION first_meets_one()`)
+	require.NoError(t, err)
+	fee, err := command.Call[int](t.Context(), w.lib, AskFee{"l1"}, command.Once("k"))
+	require.NoError(t, err)
+	require.Equal(t, 7, fee)
+	require.EqualValues(t, 1, w.handled.Load())
+	require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys WHERE result::text = '7'"))
+}
+
 // A handler that returns an interface may return nil: it has done its work.
 func TestCall_NilIsAResult(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -66,13 +67,19 @@ func (h *Handlers) once(ctx context.Context, w *work) (result, error) {
 	meta, _ := domain.MetadataFrom(ctx)
 	tenant := domain.OriginFrom(ctx).TenantID // uow.Config.Enrich may know it only
 	after := dbtime.In(db.Dialect(), h.cfg.KeyRetention)
-	inserted, err := db.NewRaw("INSERT INTO command_keys (tenant, type, key, digest, command_id, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, type, key) DO NOTHING",
-		tenant, w.Name, w.once, w.digest, meta.ID, bun.Safe(after)).Exec(ctx)
-	if err != nil {
-		return result{}, fmt.Errorf("command: store the idempotency key: %w", err)
-	}
-	if n, err := inserted.RowsAffected(); err != nil || n == 0 {
-		return h.known(ctx, db, tenant, w)
+	for {
+		inserted, err := db.NewRaw("INSERT INTO command_keys (tenant, type, key, digest, command_id, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, type, key) DO NOTHING",
+			tenant, w.Name, w.once, w.digest, meta.ID, bun.Safe(after)).Exec(ctx)
+		if err != nil {
+			return result{}, fmt.Errorf("command: store the idempotency key: %w", err)
+		}
+		if n, err := inserted.RowsAffected(); err == nil && n > 0 {
+			break
+		}
+		if r, err := h.known(ctx, db, tenant, w); !errors.Is(err, sql.ErrNoRows) {
+			return r, err
+		}
+		// PurgeKeys has removed it between the two statements.
 	}
 	r, err := w.run(ctx)
 	if err != nil || !w.returns {
