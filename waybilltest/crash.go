@@ -73,7 +73,7 @@ func crash[W any](t *testing.T, migrated *templates, at point, start func(k *Kit
 	k.points.arm(true)
 	for {
 		err := run(k.Context(domain.Origin{}), w)
-		if k.running().killed() {
+		if k.running().dies() {
 			w = start(k)
 			continue
 		}
@@ -86,7 +86,7 @@ func crash[W any](t *testing.T, migrated *templates, at point, start func(k *Kit
 		if err := k.settle(); err != nil {
 			t.Fatal(err)
 		}
-		if !k.running().killed() {
+		if !k.running().dies() {
 			break
 		}
 		w = start(k)

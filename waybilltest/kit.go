@@ -20,6 +20,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,6 +211,7 @@ type process struct {
 	log *slog.Logger
 
 	dying sync.Once
+	cut   atomic.Bool   // its connections are, or are about to be
 	dead  chan struct{} // closed when it was killed
 
 	mu        sync.Mutex
@@ -243,6 +245,14 @@ func (p *process) killed() bool {
 	default:
 		return false
 	}
+}
+
+// dies is killed for whoever has seen an error of it: while it is being killed, that comes before.
+func (p *process) dies() bool {
+	if p.cut.Load() {
+		<-p.dead
+	}
+	return p.killed()
 }
 
 // use takes in what contexts have.
@@ -312,6 +322,7 @@ func (p *process) brokerNames() (names []string) {
 // kill ends what the process does to databases and brokers, at once. It doesn't wait.
 func (p *process) kill(ctx context.Context) {
 	p.dying.Do(func() {
+		p.cut.Store(true)
 		p.mu.Lock()
 		databases := slices.Clone(p.databases)
 		p.mu.Unlock()

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 )
 
@@ -51,30 +49,4 @@ func TestPublish_ACallThatEndsWhileItsTopicIsUnknownLosesNothing(t *testing.T) {
 		bodies = append(bodies, string(r.Value))
 	}
 	require.Equal(t, []string{"0", "1", "2", "3"}, bodies)
-}
-
-// An offset that was there before is no proof that a message is stored.
-func TestPublish_AnAnswerThatNamesAnEarlierOffsetProvesNothing(t *testing.T) {
-	t.Parallel()
-	c := fake(t)
-	var logged log
-	b := openFake(t, c, func(conf *kafka.Config) { conf.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
-	require.NoError(t, b.Publish(bounded(t), run("topic", "a", 0, 2)))
-	c.ControlKey(kmsg.Produce.Int16(), func(request kmsg.Request) (kmsg.Response, error, bool) { // once
-		asked := request.(*kmsg.ProduceRequest)
-		answer := asked.ResponseKind().(*kmsg.ProduceResponse)
-		partition := kmsg.NewProduceResponseTopicPartition()
-		partition.BaseOffset = 0
-		answer.Topics = []kmsg.ProduceResponseTopic{{Topic: asked.Topics[0].Topic, Partitions: []kmsg.ProduceResponseTopicPartition{partition}}}
-		return answer, nil, true
-	})
-	failed := failures(t, b.Publish(bounded(t), run("topic", "a", 2, 2)))
-	require.Len(t, failed, 2)
-	for _, err := range failed {
-		require.Equal(t, broker.Unavailable, broker.ClassOf(err))
-		require.Equal(t, broker.ScopeRow, broker.ScopeOf(err))
-	}
-	require.Contains(t, logged.String(), "a message was acknowledged that isn't stored")
-	require.NoError(t, b.Publish(bounded(t), run("topic", "a", 2, 2)))
-	require.Len(t, inFake(t, c, "topic"), 4)
 }

@@ -44,10 +44,7 @@ type producer struct {
 	wire   *wire
 	opts   []kgo.Opt // Of the next client; none with a transactional id, which is opened anew after a failure.
 	broken bool      // The last call was given up.
-	stale  bool      // kgo may have forgotten a topic, or number batches wrongly: see renew.
-	// behind is, of each partition, the last offset that was stored. Of a batch that Kafka
-	// takes for one that it has, it says that it is stored, and where that one is.
-	behind map[place]int64
+	stale  bool      // A topic was missing, or kgo may have forgotten one: see renew.
 }
 
 // producer makes one. more are options of one with a transactional id.
@@ -72,13 +69,13 @@ func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 		return nil, fmt.Errorf("kafka: Options: %w", err)
 	}
 	if len(more) > 0 {
-		return &producer{client: client, wire: w, behind: map[place]int64{}}, nil // Open has checked the others.
+		return &producer{client: client, wire: w}, nil // Open has checked the others.
 	}
 	if err := checkOptions(client); err != nil {
 		client.Close()
 		return nil, err
 	}
-	return &producer{client: client, wire: w, opts: opts, behind: map[place]int64{}}, nil
+	return &producer{client: client, wire: w, opts: opts}, nil
 }
 
 // renew goes on with a new client, and so with a new producer's id, after a topic was
@@ -100,7 +97,6 @@ func (p *producer) renew() error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	p.client, p.stale = client, false
-	clear(p.behind)
 	return nil
 }
 
@@ -210,16 +206,6 @@ type ending struct {
 func (p *producer) settle(c *call, i int, e ending) {
 	r := &c.records[i]
 	f, code := e.of(r.place()), codeOf(r.err)
-	if last, known := p.behind[r.place()]; r.err == nil && known && r.Offset <= last {
-		p.stale = true
-		err := fmt.Errorf("kafka: topic %s, partition %d: Kafka says that it is stored at offset %d, but what is at %d was stored before it: it took it for another message, or the topic was created again; it is sent again", r.Topic, r.Partition, r.Offset, last)
-		p.wire.conf.Logger.Error("kafka: a message was acknowledged that isn't stored", "error", err)
-		c.fail(i, broker.Unavailable, broker.ScopeRow, err)
-		return
-	}
-	if r.err == nil {
-		p.behind[r.place()] = r.Offset
-	}
 	if r.err == nil || f.stored() { // kgo may give up a topic of which a batch is stored.
 		r.state = stored
 		return
