@@ -260,7 +260,8 @@ func (e *Engine) consumptions(ctx context.Context, report *messageReport) error 
 				return err
 			}
 			f.letters = list.Letters
-			f.consumed, err = subscription.FindConsumptions(ctx, d.provider.Reader(), report.MessageID)
+			consumed, err := subscription.FindConsumptions(ctx, d.provider.Reader(), []string{report.MessageID})
+			f.consumed = consumed[report.MessageID]
 			return err
 		})
 		return f, err

@@ -68,3 +68,9 @@ func (r *Runner) Report(ctx context.Context) error { return r.evictor.report(ctx
 
 // Consuming says whether the time counts as uptime.
 func (r *Runner) Consuming() bool { return r.consuming() }
+
+// ConsumptionsQuery is what finds who is done with n messages.
+func ConsumptionsQuery(n int) string { return consumptionsQuery(n) }
+
+// Indexable is how the inbox stores a message's id.
+func Indexable(id string) string { return indexable(id) }

@@ -286,12 +286,12 @@ func (t *Trace) fates(ctx context.Context, p uow.Provider) error {
 			asked = append(asked, l.MessageID)
 		}
 	}
+	done, err := subscription.FindConsumptions(ctx, p.Reader(), asked)
+	if err != nil {
+		return err
+	}
 	for _, id := range asked {
-		done, err := subscription.FindConsumptions(ctx, p.Reader(), id)
-		if err != nil {
-			return err
-		}
-		for _, d := range done {
+		for _, d := range done[id] {
 			// The inbox has what is parked, too, without an effect.
 			if !slices.ContainsFunc(letters, func(l subscription.DeadLetter) bool {
 				return l.MessageID == id && l.Of(d.Subscription) && l.Status != subscription.DeadLetterReplayed
