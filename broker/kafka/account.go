@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -28,6 +29,39 @@ type fate struct {
 	sent, answered int
 	unclear        bool        // Kafka said of an attempt that it may be stored.
 	last           *kerr.Error // Nil: stored, or nothing was said.
+	numbers        numbers
+	reused         bool // Another batch had one of its numbers before.
+}
+
+// numbers are those by which Kafka recognises a batch that is sent again: of each
+// record, counted by partition and producer.
+type numbers struct {
+	producer     int64
+	epoch        int16
+	first, count int32
+}
+
+// numbersOf are those of an encoded record batch.
+func numbersOf(batch []byte) numbers {
+	const producer, epoch, first, count, end = 43, 51, 53, 57, 61
+	if len(batch) < end {
+		return numbers{}
+	}
+	return numbers{
+		producer: int64(binary.BigEndian.Uint64(batch[producer:])),
+		epoch:    int16(binary.BigEndian.Uint16(batch[epoch:])),
+		first:    int32(binary.BigEndian.Uint32(batch[first:])),
+		count:    int32(binary.BigEndian.Uint32(batch[count:])),
+	}
+}
+
+// reach says that n begins before the end of an earlier batch's. They begin again from 0
+// behind the largest int32.
+func (n numbers) reach(earlier numbers) bool {
+	if n.producer != earlier.producer || n.epoch != earlier.epoch {
+		return false
+	}
+	return uint32(n.first-earlier.first-earlier.count)&math.MaxInt32 > math.MaxInt32/2
 }
 
 // left says that a produce request may have left.
@@ -52,7 +86,11 @@ func (a *account) of(at place) fate {
 func (f fate) doubt() bool { return f.unclear || f.sent > f.answered }
 
 // stored says that Kafka has said so of the batch.
-func (f fate) stored() bool { return f.sent > 0 && !f.doubt() && f.last == nil }
+func (f fate) stored() bool { return f.sent > 0 && !f.doubt() && f.last == nil && !f.reused }
+
+// proven says that kgo's word for a batch that is stored is Kafka's: that Kafka was heard,
+// and didn't mean another batch. To one that was sent again it may say that it has it.
+func (f fate) proven() bool { return f.answered > 0 && !f.reused && (f.last == nil || f.sent > 1) }
 
 // request is a produce request that is out.
 type request struct {
@@ -114,6 +152,7 @@ func (a *account) asked(b []byte) *request {
 				a.places[at] = &fate{}
 			}
 			a.places[at].sent++
+			a.places[at].numbers = numbersOf(p.Records)
 			r.places = append(r.places, at)
 		}
 	}

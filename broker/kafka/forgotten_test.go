@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 )
 
@@ -49,4 +50,26 @@ func TestPublish_ACallThatEndsWhileItsTopicIsUnknownLosesNothing(t *testing.T) {
 		bodies = append(bodies, string(r.Value))
 	}
 	require.Equal(t, []string{"0", "1", "2", "3"}, bodies)
+}
+
+// An acknowledgement that is of an earlier message is none: here of a server that gives the
+// id of a producer to the next one, too.
+func TestPublish_TheAcknowledgementOfAnotherMessageIsNone(t *testing.T) {
+	t.Parallel()
+	c := fake(t)
+	b := openFake(t, c, nil)
+	require.NoError(t, b.Publish(bounded(t), run("topic", "a", 0, 1)))
+	first := inFake(t, c, "topic")[0]
+	c.ControlKey(kmsg.InitProducerID.Int16(), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		answer := request.ResponseKind().(*kmsg.InitProducerIDResponse)
+		answer.ProducerID, answer.ProducerEpoch = first.ProducerID, first.ProducerEpoch
+		return answer, nil, true
+	})
+	require.Error(t, b.Publish(bounded(t), run("missing", "a", 0, 1))) // The next call gets a new producer.
+	err := b.Publish(bounded(t), run("topic", "a", 1, 1))
+	require.ErrorContains(t, err, "kafka: topic topic, partition 0: the acknowledgement is not of this message")
+	require.Equal(t, broker.Unknown, broker.ClassOf(failures(t, err)[0]))
+	require.Len(t, inFake(t, c, "topic"), 1)
+	require.NoError(t, b.Publish(bounded(t), run("topic", "a", 1, 1)))
+	require.Len(t, inFake(t, c, "topic"), 2)
 }

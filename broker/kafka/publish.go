@@ -32,6 +32,9 @@ const (
 	takeBackIn = 50 * time.Millisecond
 )
 
+// errUnproven is of a message that kgo takes for stored and nobody else does.
+var errUnproven = errors.New("the acknowledgement is not of this message: its sequence number was used before; a new producer sends it again")
+
 // producer is a kgo client that sends one call at a time. Its rounds have at most
 // one batch for a partition, and the next one begins when each record of the last one
 // is settled: so what Kafka accepts of a key is a leading run, whatever becomes of a
@@ -206,8 +209,13 @@ type ending struct {
 func (p *producer) settle(c *call, i int, e ending) {
 	r := &c.records[i]
 	f, code := e.of(r.place()), codeOf(r.err)
-	if r.err == nil || f.stored() { // kgo may give up a topic of which a batch is stored.
+	if r.err == nil && f.proven() || f.stored() { // kgo may give up a topic of which a batch is stored.
 		r.state = stored
+		return
+	}
+	if r.err == nil { // Kafka has it for an earlier one, with the same numbers.
+		p.stale = true
+		c.fail(i, broker.Unknown, broker.ScopeRow, fmt.Errorf("kafka: topic %s, partition %d: %w", r.Topic, r.Partition, errUnproven))
 		return
 	}
 	if e.why != nil && errors.Is(r.err, kgo.ErrAborting) {

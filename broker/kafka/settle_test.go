@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,5 +33,28 @@ func TestSettle_KafkasWordCounts(t *testing.T) {
 			_, isFailed := c.failed[0]
 			require.Equal(t, test.want == failed, isFailed)
 		})
+	}
+}
+
+// A batch's numbers begin where an earlier one's end, also where they begin again from 0.
+func TestNumbers_Reach(t *testing.T) {
+	earlier := numbers{producer: 7, epoch: 1, first: 10, count: 5}
+	last := numbers{producer: 7, epoch: 1, first: math.MaxInt32 - 1, count: 5} // 2147483646, 2147483647, 0, 1, 2
+	for name, test := range map[string]struct {
+		later, earlier numbers
+		want           bool
+	}{
+		"the next":         {numbers{7, 1, 15, 1}, earlier, false},
+		"further on":       {numbers{7, 1, 1000, 1}, earlier, false},
+		"the same":         {earlier, earlier, true},
+		"its last":         {numbers{7, 1, 14, 1}, earlier, true},
+		"from 0":           {numbers{7, 1, 0, 1}, earlier, true},
+		"another epoch":    {numbers{7, 2, 0, 1}, earlier, false},
+		"another producer": {numbers{8, 1, 0, 1}, earlier, false},
+		"behind the turn":  {numbers{7, 1, 3, 1}, last, false},
+		"at the turn":      {numbers{7, 1, 2, 1}, last, true},
+		"before the turn":  {numbers{7, 1, math.MaxInt32, 1}, last, true},
+	} {
+		require.Equal(t, test.want, test.later.reach(test.earlier), name)
 	}
 }

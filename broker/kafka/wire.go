@@ -30,14 +30,17 @@ type wire struct {
 	asked time.Time // The first request since anybody answered; zero: none.
 
 	account account
-	giveUp  func(error) // Of the round that is out.
-	began   time.Time   // The round.
-	alarm   *time.Timer // Runs while connecting fails.
+	used    map[place]numbers // Of the last batch that is stored, or may be.
+	giveUp  func(error)       // Of the round that is out.
+	began   time.Time         // The round.
+	alarm   *time.Timer       // Runs while connecting fails.
 }
 
 var _ kgo.HookBrokerConnect = (*wire)(nil)
 
-func (c Config) wire() *wire { return &wire{conf: c, conns: map[*conn]struct{}{}} }
+func (c Config) wire() *wire {
+	return &wire{conf: c, conns: map[*conn]struct{}{}, used: map[place]numbers{}}
+}
 
 // Dial is called by kgo.
 func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -143,6 +146,13 @@ func (w *wire) begin(giveUp func(error)) {
 func (w *wire) end() (account, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for at, f := range w.account.places {
+		earlier, ok := w.used[at]
+		f.reused = ok && f.numbers.reach(earlier)
+		if f.doubt() || f.last == nil {
+			w.used[at] = f.numbers
+		}
+	}
 	w.giveUp = nil
 	w.calm()
 	return w.account, w.last
