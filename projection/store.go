@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -198,7 +199,7 @@ var errGone = errors.New("projection: the build is not as it was")
 // from now on.
 func (g *program) make(ctx context.Context, number int) error {
 	db := g.provider.DB()
-	err := db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+	err := dbtx.Run(ctx, db, func(tx bun.Tx) error {
 		// The rows of all builds: another build may be about to be the first live one.
 		builds, err := lockBuilds(ctx, tx, g.Name)
 		if err != nil {

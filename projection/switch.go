@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -27,7 +28,7 @@ const (
 
 // inTx runs f in a transaction that waits for no lock for long.
 func inTx(ctx context.Context, p uow.Provider, f func(ctx context.Context, tx bun.Tx) error) error {
-	return p.DB().RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+	return dbtx.Run(ctx, p.DB(), func(tx bun.Tx) error {
 		if !sqlite(tx) {
 			if _, err := tx.ExecContext(ctx, fmt.Sprintf("SET LOCAL lock_timeout = '%dms'", lockTimeout.Milliseconds())); err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtext"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/rootstate"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -284,11 +285,21 @@ func (d documents[A]) reindex(ctx context.Context, limit int) (n int, taken []*T
 
 // enter enters some loose documents, in a transaction in which nobody saves them.
 func (d documents[A]) enter(ctx context.Context, limit int, skip string) (n int, taken []*TakenError, err error) {
-	tx, err := d.provider.DB().BeginTx(ctx, nil)
-	if err != nil {
-		return 0, nil, d.readError(err)
+	var inside error
+	err = dbtx.Run(ctx, d.provider.DB(), func(tx bun.Tx) error {
+		n, taken, inside = d.enterLoose(ctx, tx, limit, skip)
+		return inside
+	})
+	if err != nil && inside == nil {
+		err = d.readError(err)
 	}
-	defer func() { _ = tx.Rollback() }()
+	if err != nil {
+		return 0, nil, err
+	}
+	return n, taken, nil
+}
+
+func (d documents[A]) enterLoose(ctx context.Context, tx bun.Tx, limit int, skip string) (n int, taken []*TakenError, err error) {
 	lock := ""
 	if tx.Dialect().Name() == dialect.PG {
 		lock = " FOR NO KEY UPDATE" + skip
@@ -328,9 +339,6 @@ func (d documents[A]) enter(ctx context.Context, limit int, skip string) (n int,
 		if _, err := tx.ExecContext(ctx, "UPDATE documents SET indexed = ? WHERE category = ? AND id IN (?)", indexed, d.typ.Category, bun.List(ids)); err != nil {
 			return 0, nil, d.readError(err)
 		}
-	}
-	if err := tx.Commit(); err != nil {
-		return 0, nil, d.readError(err)
 	}
 	return len(found), taken, nil
 }

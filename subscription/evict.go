@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -233,12 +234,8 @@ func (e *evictor) evict(ctx context.Context, cutoff, end time.Time) (removed int
 // is. It looks at none that is older than that: what was removed and not vacuumed yet
 // would have to be passed each time.
 func (e *evictor) step(ctx context.Context, cutoff time.Time, size int) (n int, err error) {
-	var options *sql.TxOptions
-	if e.postgres() {
-		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	}
 	var horizon time.Time
-	err = e.provider.DB().RunInTx(ctx, options, func(ctx context.Context, tx bun.Tx) (err error) {
+	err = dbtx.Run(ctx, e.provider.DB(), func(tx bun.Tx) (err error) {
 		if e.postgres() {
 			limits := fmt.Sprintf("SELECT set_config('statement_timeout', '%d', true), set_config('lock_timeout', '%d', true)", evictLimit.Milliseconds(), evictLimit.Milliseconds()/2)
 			if _, err := tx.ExecContext(ctx, limits); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -141,7 +142,7 @@ func (p *presence) exchange(ctx context.Context, consuming bool) (map[string]tim
 		return sightings(ctx, db, strings.TrimSuffix(query, ", ")+" "+others, append(args, p.subscription, p.run)...)
 	}
 	var found map[string]time.Time
-	err := db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) (err error) {
+	err := dbtx.Run(ctx, db, func(tx bun.Tx) (err error) {
 		for _, s := range statements {
 			if _, err := tx.ExecContext(ctx, "?", s); err != nil {
 				return err

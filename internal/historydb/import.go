@@ -2,8 +2,6 @@ package historydb
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -88,7 +87,7 @@ func (im Import) Run(ctx context.Context, db *bun.DB) (done Imported, err error)
 	for before := int64(math.MaxInt64); ; {
 		next := done
 		var full bool
-		err := inTx(ctx, db, func(tx bun.Tx) error {
+		err := dbtx.Run(ctx, db, func(tx bun.Tx) error {
 			next = done
 			if !sqlite(tx) {
 				// One import at a time draws positions. The table is locked as an insert does it,
@@ -201,24 +200,6 @@ func keepBelow(ctx context.Context, tx bun.Tx, events []outbox.Event) error {
 	// Past bun, which would take a question mark in the SQL for an argument.
 	_, err = tx.Tx.ExecContext(ctx, string(append(b, insertAtEnd...)))
 	return err
-}
-
-func inTx(ctx context.Context, db *bun.DB, fn func(tx bun.Tx) error) error {
-	var opts *sql.TxOptions
-	if !sqlite(db) {
-		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	}
-	tx, err := db.BeginTx(ctx, opts)
-	if err != nil {
-		return err
-	}
-	if err := fn(tx); err != nil {
-		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			return errors.Join(err, rollback)
-		}
-		return err
-	}
-	return tx.Commit()
 }
 
 // Lowest is the lowest position that is stored: below 0 of what was imported. 0: there is

@@ -18,6 +18,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 )
 
 // lock is the advisory lock that lets one process at a time migrate a
@@ -87,12 +88,12 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 	if err != nil {
 		return err
 	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	if db.Dialect().Name() == dialect.PG {
+	return dbtx.Run(ctx, db, func(tx bun.Tx) error { return s.catchUp(ctx, tx, files) })
+}
+
+// catchUp takes the steps that are missing, when nobody else does.
+func (s Set) catchUp(ctx context.Context, tx bun.Tx, files []Step) error {
+	if tx.Dialect().Name() == dialect.PG {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(?)", lock); err != nil {
 			return err
 		}
@@ -113,11 +114,11 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, tolerates, applied_at) VALUES (?, ?, ?, ?)",
-			s.Feature, f.Version, f.Tolerates, dbtime.Value(db.Dialect(), time.Now())); err != nil {
+			s.Feature, f.Version, f.Tolerates, dbtime.Value(tx.Dialect(), time.Now())); err != nil {
 			return err
 		}
 	}
-	return tx.Commit()
+	return nil
 }
 
 // Check returns a [*SchemaError] unless the tables are at this build's version, or at a

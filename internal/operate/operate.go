@@ -8,7 +8,6 @@ package operate
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -21,6 +20,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/dbtx"
 )
 
 const (
@@ -110,14 +110,9 @@ func (r *Run) Step(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 
 // once is one attempt.
 func (r *Run) once(ctx context.Context, change func(tx bun.Tx) (int64, error)) error {
-	var opts *sql.TxOptions
-	postgres := r.DB.Dialect().Name() == dialect.PG
-	if postgres {
-		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	}
 	var n, action int64
-	err := r.DB.RunInTx(ctx, opts, func(ctx context.Context, tx bun.Tx) (err error) {
-		if postgres && r.LockWait > 0 {
+	err := dbtx.Run(ctx, r.DB, func(tx bun.Tx) (err error) {
+		if r.LockWait > 0 && r.DB.Dialect().Name() == dialect.PG {
 			if _, err := tx.ExecContext(ctx, "SELECT set_config('lock_timeout', ?, true)", fmt.Sprint(r.LockWait.Milliseconds())); err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -190,7 +191,7 @@ const (
 // it, and makes the target live if nothing is left.
 func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, done *outbox.Backfilled) (next progress, err error) {
 	var now outbox.Backfilled
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		now = *done
 		// The table before the cursor: so do all.
 		if err := s.lockToCopy(ctx, tx, last); err != nil {

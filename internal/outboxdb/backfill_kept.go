@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -83,7 +84,7 @@ func (s *Store) beginKept(ctx context.Context, c *copier) error {
 	if err := s.checkKept(ctx, c); err != nil {
 		return err
 	}
-	return s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	return dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		if err := s.lockToCopy(ctx, tx, false); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 )
 
 // foldAfter is how old a row of the log is when it is counted for good. No settle
@@ -17,7 +18,7 @@ const foldAfter = time.Minute
 // Fold counts for good what was published: then [Store.Stats] has less to add up. The
 // log is only inserted into, and nobody else writes the sums.
 func (s *Store) Fold(ctx context.Context) error {
-	err := s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	err := dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		if _, err := tx.ExecContext(ctx, s.text("fold_lock")); err != nil {
 			return err
 		}

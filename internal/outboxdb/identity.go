@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbfile"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -100,7 +101,7 @@ func (s *Store) AcceptIdentity(ctx context.Context, actor string) (moved string,
 		return "", err
 	}
 	record.Asked = map[string]any{"recorded": recorded, "present": present}
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		if _, err := tx.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present)); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -28,7 +29,7 @@ func (s *Store) BeginHistory(ctx context.Context, name string) (state outbox.His
 	if err == nil && found && have.History != "" {
 		return have.History, nil
 	}
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		t, found, err := s.lockTargets(ctx, tx, name)
 		if err != nil {
 			return err
@@ -73,7 +74,7 @@ func (s *Store) keepHistory(ctx context.Context, name string, settles time.Durat
 	tell("units of work that haven't heard of it to notice it")
 	err = rest(ctx, settles) // by then they have looked again
 	for pause := firstPause; err == nil; pause = min(2*pause, lastPause) {
-		err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 			if err := s.lockOut(ctx, tx); err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 )
 
 // lookLimit is how long a person's question may take.
@@ -30,7 +31,7 @@ func (s *Store) look(ctx context.Context, fn func(ctx context.Context, db bun.ID
 	if s.sqlite() {
 		err = fn(limited, s.reader)
 	} else {
-		err = s.inTx(limited, s.reader, func(tx bun.Tx) error {
+		err = dbtx.Run(limited, s.reader, func(tx bun.Tx) error {
 			// The server would go on after its client has gone.
 			limit := lookLimit
 			if deadline, ok := ctx.Deadline(); ok {

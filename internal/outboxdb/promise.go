@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -76,7 +77,7 @@ func (s *Store) Promise(ctx context.Context, target string, memory *Promises) (p
 	p.Source = memory.source + ":" + target
 	if s.sqlite() {
 		// While it has the writer, no transaction is open that has written.
-		err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+		err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 			p.Settled, p.AsOf, err = s.unsettled(ctx, tx, target, memory)
 			return err
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -232,7 +233,7 @@ func (s *Store) step(ctx context.Context, p purging, after place, size int) (fou
 		}
 	}
 	var action int64
-	err = s.inTx(ctx, s.db, func(tx bun.Tx) error {
+	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
 		if !s.sqlite() {
 			if _, err := tx.ExecContext(ctx, s.text("purge_settings"), p.limit.Milliseconds(), purgeLimit.Milliseconds()/2); err != nil {
 				return err

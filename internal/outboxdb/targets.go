@@ -14,6 +14,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -154,7 +155,7 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 		return err
 	}
 	s := New(db, db)
-	err := s.inTx(ctx, db, func(tx bun.Tx) error {
+	err := dbtx.Run(ctx, db, func(tx bun.Tx) error {
 		if err := s.lockOut(ctx, tx); err != nil {
 			return err
 		}

@@ -2,8 +2,6 @@ package timerdb
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/testclock"
 )
 
@@ -47,31 +46,17 @@ func (s *Store) now() bun.Safe {
 	return bun.Safe(dbtime.Now(s.db.Dialect()))
 }
 
-// inTx runs fn in a transaction of its own. On PostgreSQL it is READ COMMITTED, as each
-// statement must see what was committed while an earlier one got its locks, and its
-// plans are by index, whatever the statistics say. On SQLite it holds the writer.
+// inTx runs fn in a transaction of its own, of which PostgreSQL's plans are by index,
+// whatever the statistics say.
 func (s *Store) inTx(ctx context.Context, fn func(tx bun.Tx) error) error {
-	var opts *sql.TxOptions
-	if !s.sqlite() {
-		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	}
-	tx, err := s.db.BeginTx(ctx, opts)
-	if err != nil {
-		return err
-	}
-	if !s.sqlite() {
-		_, err = tx.ExecContext(ctx, text("begin"))
-	}
-	if err == nil {
-		err = fn(tx)
-	}
-	if err != nil {
-		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			return errors.Join(err, rollback)
+	return dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
+		if !s.sqlite() {
+			if _, err := tx.ExecContext(ctx, text("begin")); err != nil {
+				return err
+			}
 		}
-		return err
-	}
-	return tx.Commit()
+		return fn(tx)
+	})
 }
 
 // Earliest is the first of a target's timers that wait.
