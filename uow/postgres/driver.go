@@ -10,10 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill/internal/firstrow"
 	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
-// connector hands out pgx's own connections, but for one thing.
+// connector hands out pgx's own connections, but for two things.
+//
+// Rows are as [firstrow.Reader] reads them.
 //
 // When the answer to an Exec is lost, pgx up to 5.12 reports "conn closed", and
 // calls that safe to retry. database/sql then sends the statement again on
@@ -110,6 +113,22 @@ func (c *conn) ExecContext(ctx context.Context, query string, named []driver.Nam
 	}
 	return driver.RowsAffected(tag.RowsAffected()), err
 }
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	r, err := c.Conn.QueryContext(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	return &rows{Rows: r.(*stdlib.Rows)}, nil
+}
+
+// rows fail with the first one if their query fails later.
+type rows struct {
+	*stdlib.Rows
+	reader firstrow.Reader
+}
+
+func (r *rows) Next(dest []driver.Value) error { return r.reader.Next(dest, r.Rows.Next) }
 
 // unsent says that no part of a request on an open connection was sent.
 func unsent(err error) bool {

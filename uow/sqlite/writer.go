@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/firstrow"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -169,7 +170,7 @@ func (p *place) QueryContext(ctx context.Context, query string, args []driver.Na
 		leave()
 		return nil, err
 	}
-	return &placeRows{rows.(sqliteRows), leave}, nil
+	return &placeRows{sqliteRows: rows.(sqliteRows), leave: leave}, nil
 }
 
 // sqliteRows is what the driver's rows can do.
@@ -183,8 +184,11 @@ type sqliteRows interface {
 
 type placeRows struct {
 	sqliteRows
-	leave func()
+	leave  func()
+	reader firstrow.Reader
 }
+
+func (r *placeRows) Next(dest []driver.Value) error { return r.reader.Next(dest, r.sqliteRows.Next) }
 
 func (r *placeRows) Close() error {
 	defer r.leave()

@@ -28,6 +28,7 @@ var contracts = map[string]suitetest.Contract{
 	"DB":                          suitetest.Of("DB begins the transaction once, and Began says so.", "reads and writes of a unit are of different moments.", "return the same transaction each time."),
 	"DBOutlivesItsContext":        suitetest.Of("The transaction lives on when the context of the call that began it is done.", "a query with a deadline of its own rolls back the whole unit.", "begin the transaction without that context's end."),
 	"SwallowedErrorLosesNothing":  suitetest.Of("A transaction of which a statement failed isn't reported committed, even if the application swallowed the error.", falseYes, "find out whether COMMIT has committed: PostgreSQL answers ROLLBACK to it."),
+	"ARowIsOfAQueryThatSucceeds":  suitetest.Of("A query that returns a row and fails afterwards, as at its commit, fails for who reads that row only.", falseYes, "read on before the first row is handed out: bun's Scan into variables doesn't."),
 	"CancelledBefore":             suitetest.Of("With a context that is done nothing is sent, and the error isn't that the outcome is unknown.", "a unit that never began has to be looked into.", "look at the context before the first byte."),
 	"CancelledWithin":             suitetest.Of("A context that ends within a session ends it, and nothing is stored.", stuck, oneTx),
 	"GuardRowHasOneWinner":        suitetest.Of("Of several sessions that insert one key with its demand, one commits.", "a message has its effect twice.", "leave the decision to the database's unique key, and "+byOutcome),

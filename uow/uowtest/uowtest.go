@@ -53,6 +53,7 @@ func Run(t *testing.T, c Config) {
 		"DB":                          testDB,
 		"DBOutlivesItsContext":        testDBOutlivesItsContext,
 		"SwallowedErrorLosesNothing":  testSwallowedError,
+		"ARowIsOfAQueryThatSucceeds":  testRowOfAFailure,
 		"CancelledBefore":             testCancelledBefore,
 		"CancelledWithin":             testCancelledWithin,
 		"GuardRowHasOneWinner":        testGuardRow,
@@ -381,6 +382,18 @@ func testSwallowedError(t *testing.T, f *fixture) {
 		return
 	}
 	require.Equal(t, "a=1", f.stored(t))
+}
+
+// A deferred constraint fails when the statement's transaction is committed, with the row
+// on its way already.
+func testRowOfAFailure(t *testing.T, f *fixture) {
+	f.exec(t, "CREATE TABLE parts (thing text NOT NULL REFERENCES things (id) DEFERRABLE INITIALLY DEFERRED)")
+	var thing string
+	err := f.p.DB().NewRaw("INSERT INTO parts VALUES ('none') RETURNING thing").Scan(t.Context(), &thing)
+	require.ErrorContains(t, err, "constraint")
+	var n int
+	require.NoError(t, f.p.DB().NewRaw("SELECT count(*) FROM parts").Scan(t.Context(), &n))
+	require.Zero(t, n)
 }
 
 func testCancelledBefore(t *testing.T, f *fixture) {
