@@ -94,7 +94,9 @@ func (s Set) up(ctx context.Context, db *bun.DB) error {
 // catchUp takes the steps that are missing, when nobody else does.
 func (s Set) catchUp(ctx context.Context, tx bun.Tx, files []Step) error {
 	if tx.Dialect().Name() == dialect.PG {
-		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(?)", lock); err != nil {
+		// Who migrates takes its time. What a role or DSN sets bounds the steps, and not the turn.
+		if _, err := tx.ExecContext(ctx, "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(?); "+
+			"SET LOCAL lock_timeout TO DEFAULT; SET LOCAL statement_timeout TO DEFAULT", lock); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,10 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/uow/postgres"
 )
 
 // databases runs a test on an empty database of each kind. again opens it once
@@ -232,6 +235,32 @@ func TestUpOneProcessAtATime(t *testing.T) {
 			require.NoError(t, <-errs)
 		}
 	})
+}
+
+// Another process may take longer than a role's timeouts allow, which bound the steps: of
+// several instances that start at once none fails because one migrates.
+func TestUp_WaitsItsTurnPastTheTimeoutsOfTheRole(t *testing.T) {
+	p, _ := dbtest.Postgres(t, func(c *postgres.Config) { c.DSN += "?lock_timeout=50&statement_timeout=60000" })
+	other, _ := dbtest.Postgres(t)
+	tx, err := other.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	var pid int
+	require.NoError(t, tx.NewRaw("SELECT pg_backend_pid() FROM pg_advisory_xact_lock(?)", int64(0x77617962696c6c)).Scan(t.Context(), &pid))
+	done := make(chan error, 1)
+	go func() {
+		done <- set("CREATE TABLE timeouts AS SELECT current_setting('lock_timeout') || ' ' || current_setting('statement_timeout') AS text").Up(t.Context(), p.DB())
+	}()
+	waittest.Until(t, func() bool {
+		var long bool
+		require.NoError(t, other.DB().NewRaw("SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid)) AND clock_timestamp() - query_start > interval '200ms')", pid).Scan(t.Context(), &long))
+		return long || len(done) > 0
+	})
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, <-done)
+	var text string
+	require.NoError(t, p.DB().NewRaw("SELECT text FROM timeouts").Scan(t.Context(), &text))
+	require.Equal(t, "50ms 1min", text)
 }
 
 func TestCheckLeavesATransactionUsable(t *testing.T) {
