@@ -9,6 +9,7 @@ package firstrow
 import (
 	"bytes"
 	"database/sql/driver"
+	"errors"
 	"io"
 )
 
@@ -34,7 +35,7 @@ func (r *Reader) Next(dest []driver.Value, next func([]driver.Value) error) erro
 			}
 		}
 		r.ahead, r.second = true, make([]driver.Value, len(dest))
-		if r.err = next(r.second); r.err != nil && r.err != io.EOF {
+		if r.err = next(r.second); r.err != nil && !errors.Is(r.err, io.EOF) {
 			return r.err
 		}
 		return nil
