@@ -339,7 +339,7 @@ func TestDatabaseOutage(t *testing.T) {
 		p.down.Store(true)
 		close(release)
 		w.until(func() bool { return !r.Status().Running }, "the outage shows")
-		require.Regexp(t, "look into the inbox|look for replays", r.Status().LastError, "whichever asks first")
+		require.Regexp(t, "look into the inbox|look for replays|look for what older builds have parked", r.Status().LastError, "whichever asks first")
 		p.down.Store(false)
 		w.until(w.acknowledged("shipping"), "all are acknowledged")
 		stop()

@@ -1,8 +1,12 @@
 package kafka
 
 import (
+	"context"
+	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -57,4 +61,30 @@ func TestNumbers_Reach(t *testing.T) {
 	} {
 		require.Equal(t, test.want, test.later.reach(test.earlier), name)
 	}
+}
+
+// A transaction isn't ended before kgo knows of each partition that it has sent to. Shown
+// with kgo's store of a new topic's partitions held back by 300 ms: without this wait,
+// TestTransact fails in nine places.
+func TestKnown_WaitsForEachPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCall(1<<20, []broker.Message{{ID: "1", Topic: "orders", Key: "a"}, {ID: "2", Topic: "bills", Key: "a"}, {ID: "3", Topic: "gone", Key: "a"}})
+		asked := map[string]int{}
+		leader := func(topic string, _ int32) (int32, int32, error) {
+			asked[topic]++
+			switch {
+			case topic == "gone":
+				return -1, -1, kerr.LeaderNotAvailable
+			case asked[topic] < 4:
+				return -1, -1, nil
+			}
+			return 1, 0, nil
+		}
+		require.NoError(t, c.known(t.Context(), leader))
+		require.Equal(t, map[string]int{"orders": 4, "bills": 4, "gone": 1}, asked)
+
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("too late"))
+		defer cancel()
+		require.ErrorContains(t, c.known(ctx, func(string, int32) (int32, int32, error) { return -1, -1, nil }), "too late")
+	})
 }

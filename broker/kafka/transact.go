@@ -171,6 +171,10 @@ func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []b
 		return c.takenBack()
 	}
 	defer context.AfterFunc(ctx, x.producer.wire.cut)() // kgo may wait for an answer.
+	if err := c.known(ctx, x.producer.client.PartitionLeader); err != nil {
+		x.abort(ctx)
+		return x.unavailable(err)
+	}
 	if err := x.mark(ctx, mark); err != nil {
 		x.abort(ctx)
 		return x.unavailable(err)
@@ -273,6 +277,27 @@ func (x *transactor) while(ctx context.Context, request func() error) error {
 			return errors.Join(stopped, err)
 		}
 	}
+}
+
+// known waits until kgo knows of each partition that the call's records are in, so that it
+// ends the transaction there. Of a topic that is new to it, kgo stores the partitions after
+// it has handed on the records that waited for them: in between, these can be sent and
+// acknowledged, and EndTransaction finds nothing to end, sends nothing and says that all is
+// well. What is stored would be aborted later, and believed to be published.
+func (c *call) known(ctx context.Context, leader func(topic string, partition int32) (int32, int32, error)) error {
+	for i := range c.records {
+		for {
+			r := &c.records[i]
+			// A leader that is -1 without an error is of a partition that isn't there yet.
+			if id, _, err := leader(r.Topic, r.Partition); id >= 0 || err != nil {
+				break
+			}
+			if err := sleep(ctx, again); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Close implements [broker.Transactor].
