@@ -105,15 +105,21 @@ const (
 	joinKey    = 11
 	syncKey    = 14
 	initKey    = 22
+	endKey     = 26
 	flexible   = 9 // From this version on, produce has tagged fields.
 )
 
+// keyOf is a request's, from its length on.
+func keyOf(b []byte) uint16 {
+	if len(b) < 6 {
+		return math.MaxUint16
+	}
+	return binary.BigEndian.Uint16(b[4:])
+}
+
 // waitsForOthers says of a request that it is answered when other members have asked too.
 func waitsForOthers(b []byte) bool {
-	if len(b) < 6 {
-		return false
-	}
-	key := binary.BigEndian.Uint16(b[4:])
+	key := keyOf(b)
 	return key == joinKey || key == syncKey
 }
 

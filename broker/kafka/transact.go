@@ -29,6 +29,9 @@ const (
 	again = 2 * time.Millisecond
 )
 
+// errNotEnded is of a transaction for whose end kgo has sent nothing, without an error.
+var errNotEnded = errors.New("the client has not ended the transaction: its id is opened again, and all of it is sent again")
+
 var _ broker.Transactional = (*Broker)(nil)
 
 // markTopic has the prefix that the id has.
@@ -179,12 +182,16 @@ func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []b
 		x.abort(ctx)
 		return x.unavailable(err)
 	}
+	before := x.producer.wire.ended()
 	if err := x.producer.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		if errors.Is(err, kerr.OperationNotAttempted) {
 			x.abort(ctx)
 			return x.unavailable(err)
 		}
 		return fmt.Errorf("%w: kafka: transactional id %s: %w", broker.ErrUndecided, x.id, err)
+	}
+	if x.producer.wire.ended() == before {
+		return x.unavailable(errNotEnded) // Who opens the id aborts it.
 	}
 	x.failed = false
 	return nil

@@ -202,6 +202,22 @@ func TestTransact_WhileKafkaIsAway(t *testing.T) {
 	received(t, b, name, 1)
 }
 
+// A transaction for whose end kgo sends nothing, here as nothing was sent in it, isn't taken
+// for one that is committed.
+func TestTransact_WhatIsNotEndedIsNotCommitted(t *testing.T) {
+	t.Parallel()
+	b := openFake(t, fake(t), nil)
+	id := newID()
+	tx, _ := transact(t, b, id)
+	err := tx.Publish(bounded(t), broker.Mark{N: 1}, nil)
+	require.ErrorContains(t, err, "has not ended the transaction")
+	require.Equal(t, broker.Unavailable, broker.ClassOf(err))
+	tx.Close()
+	tx, mark := transact(t, b, id)
+	require.Zero(t, mark.N)
+	require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 2}, run("topic", "a", 0, 1)))
+}
+
 // Kafka has forgotten an id that was idle for longer than transactional.id.expiration.ms, and
 // its producer's number with it. Nothing of the call is stored, no row pays, and who opens
 // the id again goes on behind its mark.

@@ -28,6 +28,7 @@ type wire struct {
 	conns map[*conn]struct{}
 	last  error     // Of connecting; nil after a success.
 	asked time.Time // The first request since anybody answered; zero: none.
+	ends  int       // Requests that end a transaction.
 
 	account account
 	used    map[place]numbers // Of the last batch that is stored, or may be.
@@ -185,6 +186,13 @@ func (w *wire) silent() time.Duration {
 	return time.Since(w.asked)
 }
 
+// ended is how many requests that end a transaction were handed over.
+func (w *wire) ended() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ends
+}
+
 // cut ends every connection; new ones may be made. Afterwards nothing that was
 // handed to them is sent any more.
 func (w *wire) cut() {
@@ -236,6 +244,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	request := w.account.asked(b) // Before, as cut may be waited for.
 	c.expect(request)
+	if keyOf(b) == endKey {
+		w.ends++
+	}
 	if w.asked.IsZero() && !waitsForOthers(b) {
 		w.asked = time.Now()
 	}
