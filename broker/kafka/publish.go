@@ -33,7 +33,7 @@ const (
 )
 
 // errUnproven is of a message that kgo takes for stored and nobody else does.
-var errUnproven = errors.New("the acknowledgement is not of this message: its sequence number was used before; a new producer sends it again")
+var errUnproven = errors.New("the acknowledgement is not of this message: Kafka was not seen to answer for it, or its sequence number was used before; a new producer sends it again")
 
 // producer is a kgo client that sends one call at a time. Its rounds have at most
 // one batch for a partition, and the next one begins when each record of the last one
