@@ -70,7 +70,13 @@ func (w *worker) run(ctx context.Context) {
 	ended := w.feed(ctx)
 	close(done)
 	renewing.Wait()
-	if errors.Is(context.Cause(ctx), errFenced) || errors.Is(ended, errFenced) {
+	lost := errors.Join(context.Cause(ctx), ended)
+	switch {
+	case errors.Is(lost, errUndone): // The lease is still this one's: it can be given back.
+		w.log.Warn("the database doesn't have the position any more that was committed: it was restored, or a standby took over that had not got it; the projection continues from where the database is", "position", w.shard.position)
+		w.shard = shard{position: beginning}
+		defer poke(w.r.changed)
+	case errors.Is(lost, errFenced):
 		w.log.Info("another process feeds the projection now, or an operator has been here")
 		poke(w.r.changed)
 		return
@@ -346,8 +352,11 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 		defer cancel()
 		_ = b.session.Rollback(rollback) // nothing, after a commit
 		if errors.Is(err, errFenced) {
-			if _, look := w.lease.position(rollback, w.r.provider); look == nil {
+			switch _, look := w.lease.position(rollback, w.r.provider, from); {
+			case look == nil:
 				err = errMoved
+			case errors.Is(look, errUndone):
+				err = look
 			}
 		}
 	}()
@@ -415,7 +424,7 @@ func (w *worker) failed(ctx context.Context, err error) error {
 	}
 	w.pause(ctx, wait)
 	for ctx.Err() == nil {
-		position, err := w.lease.position(ctx, w.r.provider)
+		position, err := w.lease.position(ctx, w.r.provider, w.now().position)
 		if errors.Is(err, errFenced) {
 			return err
 		}

@@ -200,3 +200,57 @@ func TestRace_ANoteOfACaughtUpBuildIsNotOfTheNextWithItsNumber(t *testing.T) {
 		require.Equal(t, []string{"1 v1 live", "2 v2 building"}, w.list(t))
 	})
 }
+
+// back makes of the database the one that it was when l1 was the last loan, as if a standby took
+// over that had got no more: its numbers are given again.
+func (w *world) back(t *testing.T, position int64) {
+	t.Helper()
+	for _, query := range []string{
+		"UPDATE projection_positions SET position = ?0", "DELETE FROM history WHERE position > ?0", "DELETE FROM current_loans__1 WHERE loan_id <> 'l1'",
+		"DELETE FROM documents WHERE id <> 'l1'", "SELECT setval('history_position', ?0)",
+	} {
+		_, err := w.p.DB().ExecContext(t.Context(), query, position)
+		require.NoError(t, err)
+	}
+}
+
+// The process lives through a restore, or a failover that loses commits: it goes by what the
+// database has, whether it waits or is at work, and passes over nothing that gets an old number.
+// Conformance: N5.
+func TestFailover_ContinuesFromWhereTheDatabaseIs(t *testing.T) {
+	t.Parallel()
+	p, _ := dbtest.Postgres(t)
+	w := newWorld(t, p)
+	def, loans := currentLoans(1)
+	w.run(t, def)
+	w.place(t, "l1")
+	w.wait(t, def.Name)
+	before, err := projection.Position(t.Context(), w.p, def.Name, 1)
+	require.NoError(t, err)
+
+	w.place(t, "l2", "l3", "l4")
+	w.wait(t, def.Name)
+	w.back(t, before)
+	w.place(t, "l5") // under a number that the process has passed
+	eventually(t, func() bool { return len(find(t, w, loans, "loan_id")) == 2 })
+	require.Equal(t, "l5", find(t, w, loans, "loan_id")[1].LoanID)
+
+	w.place(t, "l6", "l7")
+	w.wait(t, def.Name)
+	w.back(t, before)
+	tx, err := w.p.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), "SELECT nextval('history_position'); LOCK TABLE history IN ROW EXCLUSIVE MODE")
+	require.NoError(t, err)
+	w.place(t, "l8")
+	w.place(t, "l9", "l10", "l11") // past where the process was
+	eventually(t, func() bool {
+		position, err := projection.Position(t.Context(), w.p, def.Name, 1)
+		return err == nil && position == before
+	})
+	require.Len(t, find(t, w, loans, "loan_id"), 1, "the transaction could still commit an event before them")
+	require.NoError(t, tx.Rollback())
+	w.wait(t, def.Name)
+	require.Len(t, find(t, w, loans, "loan_id"), 5)
+}

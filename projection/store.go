@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -359,6 +360,10 @@ func (l lease) where() schema.QueryAppender {
 var (
 	// errFenced is a lease that another process has by now, or that was taken away.
 	errFenced = errors.New("projection: another process has the lease")
+	// errUndone is a position that was committed, and that the database doesn't have any more:
+	// it was restored, or a standby took over that had not got it. What is known of the history
+	// is then of another one: numbers of events may be given again.
+	errUndone = fmt.Errorf("%w, or the database was restored: its position is behind what was committed", errFenced)
 	// errMoved is a position that has moved under the lease that this process still has.
 	errMoved = errors.New("projection: an earlier commit, whose answer was lost, has taken effect after all; it continues from there")
 )
@@ -393,15 +398,14 @@ func (l lease) renew(ctx context.Context, p uow.Provider, length time.Duration, 
 	if len(s.heldBy) > 0 {
 		since = dbtime.In(d, -time.Since(s.heldSince))
 	}
-	res, err := p.DB().ExecContext(ctx, "UPDATE projection_positions SET per_second = ?, closing = ?, held_by = ?, held_since = "+since+", locked_until = "+dbtime.In(d, length)+" WHERE ?",
+	position, err := int64(0), sql.ErrNoRows
+	wrong := dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET per_second = ?, closing = ?, held_by = ?, held_since = "+since+", locked_until = "+dbtime.In(d, length)+" WHERE ? RETURNING position",
+		func(scan func(...any) error) error {
+			err = nil
+			return scan(&position)
+		},
 		s.perSecond, s.closing, bun.NullZero(strings.Join(s.heldBy, ",")), l.where())
-	if err != nil {
-		return fmt.Errorf("projection %s: renew the lease of build %d: %w", l.projection, l.build, err)
-	}
-	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return errFenced
-	}
-	return nil
+	return l.found(position, s.position, "renew the lease", cmp.Or(wrong, err))
 }
 
 // advance is the statement that a commit begins with: it locks the position, and changes
@@ -417,16 +421,24 @@ func (l lease) advance(p uow.Provider, length time.Duration, from int64, s shard
 	}
 }
 
-// position is what the database has, if the lease is still this one.
-func (l lease) position(ctx context.Context, p uow.Provider) (position int64, err error) {
+// position is what the database has, if the lease is still this one. It isn't below what was
+// committed.
+func (l lease) position(ctx context.Context, p uow.Provider, committed int64) (position int64, err error) {
 	err = p.DB().NewRaw("SELECT position FROM projection_positions WHERE ?", l.where()).Scan(ctx, &position)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, errFenced
+	return position, l.found(position, committed, "read the position", err)
+}
+
+// found says what it means where the row of a lease is, or that there is none.
+func (l lease) found(position, committed int64, what string, err error) error {
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return errFenced
+	case err != nil:
+		return fmt.Errorf("projection %s: %s of build %d: %w", l.projection, what, l.build, err)
+	case position < committed:
+		return errUndone
 	}
-	if err != nil {
-		return 0, fmt.Errorf("projection %s: read the position of build %d: %w", l.projection, l.build, err)
-	}
-	return position, nil
+	return nil
 }
 
 // fail notes that the event behind a position has failed, if that is still where it stands: a
