@@ -139,7 +139,7 @@ func (c *consumer) lend(limit int) ([]broker.Delivery, error) {
 }
 
 // Ack implements [broker.Consumer]. It returns when the server has confirmed.
-// What was taken back is acknowledged as far as that is still possible.
+// It changes nothing for what was taken back.
 func (c *consumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error {
 	loans := c.settle(deliveries)
 	if len(loans) == 0 {
@@ -173,7 +173,10 @@ func (c *consumer) Ack(ctx context.Context, deliveries ...broker.Delivery) error
 	return nil
 }
 
-// settle ends loans: the messages aren't kept for this member any more.
+// settle ends loans: the messages aren't kept for this member any more. It returns those to
+// acknowledge: not those that were taken back, as the server goes by a message's place in
+// the stream. In one that was deleted and made again there is another message at that place,
+// which somebody may have and not have handled yet.
 func (c *consumer) settle(deliveries []broker.Delivery) []*loan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,8 +189,8 @@ func (c *consumer) settle(deliveries []broker.Delivery) []*loan {
 		l.out = false
 		if c.held[l.seq] == l {
 			delete(c.held, l.seq)
+			loans = append(loans, l)
 		}
-		loans = append(loans, l)
 	}
 	return loans
 }

@@ -282,6 +282,30 @@ func TestReceiveSaysThatItsConsumerIsGone(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 }
 
+// Who works on a message while its stream is deleted and made again acknowledges nothing of
+// the new one, in which another message has its place: that is with another member, which
+// dies with it, and whoever comes next gets it.
+func TestAcknowledgementsAreOfTheirStream(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	one, two := h.quick(t), h.dying(t)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, one, 0, 3)
+	member := join(t, one)
+	old := receive(t, member, 3)
+	js, err := jetstream.New(one.Conn())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "ordering_order"))
+	requireLost(t, old...)
+	require.NoError(t, one.EnsureTopics(t.Context(), topic))
+	publish(t, one, 10, 13)
+	other := join(t, two)
+	requireBodies(t, 10, receive(t, other, 3))
+	require.NoError(t, member.Ack(t.Context(), old...))
+	two.Conn().Close()
+	requireBodies(t, 10, receive(t, join(t, one), 3))
+}
+
 func TestCloseEndsConsumers(t *testing.T) {
 	h := newHost(t)
 	b, err := nats.OpenQuick(t.Context(), h.client)
