@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -43,7 +44,8 @@ func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.
 // createdAgain has partitions begin at their start that have less than was committed although they
 // have had no other leader since: their topic was deleted and created again, and a member
 // committed meanwhile what it had of the old one. kgo would take the log for cut off, and
-// begin at its end.
+// begin at its end. An offset without an epoch, which tools set, kgo puts to the start itself,
+// and says nothing.
 func (c *consumer) createdAgain(ctx context.Context, committed map[int32]kgo.Offset) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(committed)), func(o kgo.Offset) bool { return o.EpochOffset().Offset > 0 }) {
 		return
@@ -57,8 +59,8 @@ func (c *consumer) createdAgain(ctx context.Context, committed map[int32]kgo.Off
 	}
 	for id, offset := range committed {
 		end, known := ends.Lookup(c.topic, id)
-		if at := offset.EpochOffset(); known && end.Err == nil && at.Offset > end.Offset && at.Epoch >= end.LeaderEpoch {
-			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was created again: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
+		if at := offset.EpochOffset(); known && end.Err == nil && at.Offset > end.Offset && (at.Epoch < 0 || at.Epoch >= end.LeaderEpoch) {
+			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was created again, or its offset was set beyond the end: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
 			committed[id] = kgo.NewOffset().AtStart()
 		}
 	}
@@ -125,6 +127,9 @@ func (c *consumer) drain(ctx context.Context, going []*partition) {
 // run polls until the consumer is closed. A full partition is paused.
 func (c *consumer) run() {
 	defer close(c.done)
+	var watching sync.WaitGroup
+	watching.Go(c.watch)
+	defer watching.Wait()
 	for wait := firstWait; c.ctx.Err() == nil; {
 		fetches := c.client.PollFetches(c.ctx)
 		c.mu.Lock()
@@ -151,10 +156,8 @@ func (c *consumer) fetched(f kgo.FetchPartition) {
 	if p == nil {
 		return
 	}
-	if missed := f.LogStartOffset - p.next; p.next >= 0 && missed > 0 {
-		c.health.missed += missed
-		c.logger.Error("kafka: Kafka removed messages before this group got them: the topic's retention is shorter than the group was behind", "partition", p.id, "from", p.next, "to", f.LogStartOffset)
-		p.next = f.LogStartOffset
+	if p.next >= 0 && p.next < f.LogStartOffset {
+		c.missed(p, f.LogStartOffset)
 	}
 	if len(f.Records) > 0 {
 		delete(c.health.stuck, f.Partition)

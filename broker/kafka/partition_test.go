@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -294,4 +295,25 @@ func TestJoin_WhatIsCalledBackFindsTheClient(t *testing.T) {
 	require.NoError(t, c.join("group"))
 	defer c.client.Close()
 	require.True(t, waits)
+}
+
+// What was fetched before Kafka removed it may be on its way when Kafka is asked where the
+// partition begins: only who stands still has missed something, and what is in hand is
+// settled before that is passed.
+func TestPartition_WhoStandsStillHasMissedWhatWasRemoved(t *testing.T) {
+	t.Parallel()
+	c, g, _, _ := member(t)
+	fetch(c, fetched(0), fetched(1))
+	starts := map[int32]kadm.ListedOffset{3: {Partition: 3, Offset: 10, LeaderEpoch: 1}}
+	waiting := c.compare(starts, nil)
+	fetch(c, fetched(2))
+	waiting = c.compare(starts, waiting)
+	require.Zero(t, c.health.missed)
+	waiting = c.compare(starts, waiting)
+	require.EqualValues(t, 7, c.health.missed)
+	require.Empty(t, c.compare(starts, waiting))
+	require.EqualValues(t, 7, c.health.missed)
+	require.Empty(t, g.marked)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 3)...))
+	require.Equal(t, int64(10), g.marked[len(g.marked)-1])
 }

@@ -1,0 +1,63 @@
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// removedLook is how often Kafka is asked where its partitions begin.
+const removedLook = 5 * time.Second
+
+// watch looks, until the consumer is closed, for messages that Kafka removed before this
+// group got them where none came after them: kgo goes on behind them, and says nothing.
+func (c *consumer) watch() {
+	look := time.NewTicker(removedLook)
+	defer look.Stop()
+	waiting := map[*partition]int64{}
+	for {
+		select {
+		case <-look.C:
+		case <-c.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, lagIn)
+		starts, err := kadm.NewClient(c.client).ListStartOffsets(ctx, c.topic)
+		cancel()
+		if err != nil {
+			continue // State tells of a Kafka that doesn't answer.
+		}
+		waiting = c.compare(starts[c.topic], waiting)
+	}
+}
+
+// compare holds where partitions begin against what was read of them. What was fetched before
+// it was removed may be on its way, so only a partition that stands where it stood in the look
+// before has missed something. Of others that are behind, it returns where they stand.
+func (c *consumer) compare(starts map[int32]kadm.ListedOffset, before map[*partition]int64) map[*partition]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting := map[*partition]int64{}
+	for _, p := range c.partitions {
+		start, known := starts[p.id]
+		if !known || start.Err != nil || p.next < 0 || p.next >= start.Offset || p.paused || p.ending {
+			continue
+		}
+		if at, waited := before[p]; !waited || at != p.next {
+			waiting[p] = p.next
+			continue
+		}
+		c.missed(p, start.Offset)
+		p.skip(kgo.EpochOffset{Epoch: start.LeaderEpoch, Offset: start.Offset})
+	}
+	return waiting
+}
+
+// missed notes that there is nothing of p before start any more. The lock is held.
+func (c *consumer) missed(p *partition, start int64) {
+	c.health.missed += start - p.next
+	c.logger.Error("kafka: Kafka removed messages before this group got them: the topic's retention is shorter than the group was behind", "partition", p.id, "from", p.next, "to", start)
+	p.next = start
+}

@@ -1,0 +1,53 @@
+package kafka_test
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/waittest"
+)
+
+// Where Kafka removed all that a group was behind, nothing comes that would show it. It is
+// counted and logged all the same, isn't a lag that nobody can work off, and is passed: who
+// has the partition next doesn't miss it again.
+func TestRemoved_WithNothingBehindItIsToldAndPassed(t *testing.T) {
+	t.Parallel()
+	var said log
+	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
+	member := join(t, b, name)
+	require.NoError(t, member.Ack(bounded(t), receive(t, member, 10)...))
+	require.NoError(t, member.Close(bounded(t)))
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 10, 30)))
+	require.NoError(t, remove(t, name, map[int32]int64{0: 40}))
+
+	member = join(t, b, name)
+	waittest.Until(t, func() bool { return member.(broker.Stateful).State().Missed == 30 }, "it is counted")
+	require.Contains(t, said.String(), "partition=0 from=10 to=40")
+	lags(t, 0, member)
+	commits(t, name, map[int32]int64{0: 40})
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 40, 1)))
+	require.Equal(t, "40", string(receive(t, member, 1)[0].Body))
+	require.EqualValues(t, 30, member.(broker.Stateful).State().Missed, "once")
+}
+
+// An offset that a tool has set beyond the end of a partition, without an epoch: kgo reads it
+// from the start, and the log says so.
+func TestGroup_AnOffsetBeyondTheEndIsToldOf(t *testing.T) {
+	t.Parallel()
+	var said log
+	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 3)))
+	var offsets kadm.Offsets
+	offsets.Add(kadm.Offset{Topic: name, Partition: 0, At: 10, LeaderEpoch: -1})
+	require.NoError(t, admin(t).CommitAllOffsets(bounded(t), "group."+name, offsets))
+	require.Equal(t, "0", string(receive(t, join(t, b, name), 3)[0].Body))
+	require.Contains(t, said.String(), "partition=0 committed=10 end=3")
+}
