@@ -66,6 +66,8 @@ type Config struct {
 	// Options reach what the fields above don't, such as Kerberos. Those that the
 	// guarantees rest on come after them; what none can come after is refused.
 	Options []kgo.Opt `yaml:"-"`
+
+	spread *spread // Of all clients.
 }
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -83,6 +85,7 @@ func (c Config) withDefaults() Config {
 	c.SessionTimeout = cmp.Or(c.SessionTimeout, 10*time.Second)
 	c.RebalanceTimeout = cmp.Or(c.RebalanceTimeout, 30*time.Second)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.spread = cmp.Or(c.spread, newSpread(c.Logger))
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{Timeout: answerIn}).DialContext
 	}

@@ -61,7 +61,7 @@ func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 		kgo.ProduceRequestTimeout(5*time.Second),
 		kgo.ProducerBatchMaxBytes(int32(c.MaxMessageBytes)),
 		kgo.ProducerBatchCompression(codecs[c.Compression]),
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // As Java's.
+		kgo.RecordPartitioner(c.spread.partitioner()),
 		kgo.RecordRetries(tries),
 		kgo.RecordDeliveryTimeout(0), // It would hide the cause.
 		kgo.UnknownTopicRetries(4),
