@@ -65,6 +65,8 @@ type TimerChange struct {
 	Now    bool   // By the database's clock.
 	Actor  string // For the record.
 	DryRun bool
+	// UpTo leaves those that were set later, by the database's clock. Zero: no bound.
+	UpTo time.Time
 }
 
 // TimersChanged is what a change came to.

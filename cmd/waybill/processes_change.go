@@ -29,12 +29,18 @@ func (e endProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 	case e.Retention <= 0:
 		return &usageError{fmt.Errorf("--retention is %v: above 0", e.Retention)}
 	}
+	shown := map[string]time.Time{} // Up to when what was shown had begun.
 	return act[processdb.Changed]{deed: e.deed, do: func(dryRun bool, all map[string]processdb.Changed) error {
 		return c.eachProcesses(ctx, e.Provider, func(p uow.Provider, s *processdb.Store) (err error) {
 			if plan, planned := all[p.Name()]; planned && plan.Changed == 0 {
 				return nil
 			}
-			all[p.Name()], err = s.End(ctx, e.filter(), processdb.End{Retention: e.Retention, Actor: e.actor(), DryRun: dryRun})
+			if dryRun {
+				if shown[p.Name()], err = s.Time(ctx); err != nil {
+					return err
+				}
+			}
+			all[p.Name()], err = s.End(ctx, e.filter(), processdb.End{Retention: e.Retention, Actor: e.actor(), DryRun: dryRun, UpTo: shown[p.Name()]})
 			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "%s ended; action %d, by %s.\n", processes(done.Changed), done.Action, e.actor())
 			}

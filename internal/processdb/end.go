@@ -25,6 +25,9 @@ type End struct {
 	Retention time.Duration
 	Actor     string // For the record.
 	DryRun    bool
+	// UpTo leaves those that began later, by the database's clock: with [Store.Time] of before a
+	// dry run, what begins meanwhile stays. Zero: no bound.
+	UpTo time.Time
 }
 
 // Changed is what a change came to.
@@ -59,6 +62,9 @@ func (s *Store) End(ctx context.Context, f Filter, c End) (done Changed, err err
 	match, err := s.match(f)
 	if err != nil {
 		return done, err
+	}
+	if !c.UpTo.IsZero() {
+		match = bun.SafeQuery("? AND p.began_at <= ?", match, dbtime.Value(s.db.Dialect(), c.UpTo))
 	}
 	var chosen []Process
 	err = dbrows.Each(ctx, s.db, "SELECT "+columns+" FROM processes AS p WHERE ? ORDER BY p.began_at, p.process, p.id", func(scan func(...any) error) error {

@@ -79,6 +79,15 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
+// Time is the database's.
+func (s *Store) Time(ctx context.Context) (time.Time, error) {
+	var now dbtime.Time
+	if err := s.db.NewRaw("SELECT "+dbtime.Now(s.db.Dialect())).Scan(ctx, &now); err != nil {
+		return time.Time{}, fmt.Errorf("processes: ask for the time: %w", err)
+	}
+	return now.Time, nil
+}
+
 // Filter chooses processes. An empty field does not restrict.
 type Filter struct {
 	Process string    `json:"process,omitempty"` // "library.lending"

@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -37,6 +38,9 @@ func (s *Store) Change(ctx context.Context, f outbox.TimerFilter, c outbox.Timer
 	match, err := s.match(f)
 	if err != nil {
 		return done, err
+	}
+	if !c.UpTo.IsZero() {
+		match = bun.SafeQuery("? AND t.set_at <= ?", match, dbtime.Value(s.db.Dialect(), c.UpTo))
 	}
 	run := &operate.Run{DB: s.db, What: o.what, Done: "timers " + o.word, DryRun: c.DryRun, LockWait: patience, Record: o.record(f)}
 	run.After = func() { o.busy = append(o.busy, o.skipped...) }

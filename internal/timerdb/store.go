@@ -46,6 +46,15 @@ func (s *Store) now() bun.Safe {
 	return bun.Safe(dbtime.Now(s.db.Dialect()))
 }
 
+// Time is the database's.
+func (s *Store) Time(ctx context.Context) (time.Time, error) {
+	var now dbtime.Time
+	if err := s.reader.NewRaw("SELECT ?", s.now()).Scan(ctx, &now); err != nil {
+		return time.Time{}, fmt.Errorf("timers: ask for the time: %w", err)
+	}
+	return now.Time, nil
+}
+
 // inTx runs fn in a transaction of its own, of which PostgreSQL's plans are by index,
 // whatever the statistics say.
 func (s *Store) inTx(ctx context.Context, fn func(tx bun.Tx) error) error {

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/uow"
+)
+
+// What begins, or is set, while somebody is asked whether to end or stop what was shown, was
+// not shown, and stays.
+func TestAct_WhatComesWhileItAsksStays(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		for _, c := range []struct {
+			args, question, left string
+			come                 func(id string)
+		}{
+			{"processes end --process " + lending, "End 1 process? ", "SELECT id FROM processes WHERE status = 'running'", func(id string) { beginProcess(t, p, id, 0) }},
+			{"timers stop --name due", "Stop 1 timer? ", "SELECT owner FROM timers", func(id string) { setTimer(t, p, id, "due", time.Now().Add(time.Hour)) }},
+		} {
+			c.come("before")
+			keyboard, terminal := pseudoTerminal(t)
+			screen, asks := pseudoTerminal(t)
+			cmd := exec.CommandContext(t.Context(), binary, strings.Fields("--config "+file+" "+c.args+" --actor ada")...)
+			var stdout bytes.Buffer
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &stdout, asks
+			require.NoError(t, cmd.Start())
+			require.Contains(t, seen(t, screen, len(c.question)), c.question)
+			c.come("meanwhile")
+			_, err := keyboard.WriteString("y\n")
+			require.NoError(t, err)
+			require.NoError(t, cmd.Wait())
+			require.Contains(t, stdout.String(), "action ")
+			var left []string
+			require.NoError(t, p.DB().NewRaw(c.left).Scan(t.Context(), &left))
+			require.Equal(t, []string{"meanwhile"}, left)
+		}
+	})
+}
