@@ -71,6 +71,7 @@ type consumer struct {
 	failed     error            // Why nothing more will come.
 	state      broker.State     // But for the connection's.
 	missing    missing
+	paused     time.Time // Until when somebody has paused the group, as the server said last.
 }
 
 var (
@@ -229,7 +230,8 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 	return int64(info.NumPending) + int64(info.NumAckPending), nil
 }
 
-// State implements [broker.Stateful]. A member that stands by has joined. Missed is what
+// State implements [broker.Stateful]. A member that stands by has joined. That the group's
+// consumer is paused is an error of one that has. Missed is what
 // the stream's limits removed, where EnsureTopics made the stream, or it has no other
 // topics and this retention; it needs the right to $JS.API.STREAM.INFO.
 func (c *consumer) State() broker.State {
@@ -243,6 +245,9 @@ func (c *consumer) State() broker.State {
 	s.Missed = c.missing.count
 	if s.Joined && back.After(s.Since) { // It was too short for the pump to notice.
 		s.Since = back
+	}
+	if s.Joined && time.Now().Before(c.paused) {
+		s.LastError = broker.Classify(broker.Unavailable, fmt.Errorf("nats: somebody has paused the group's consumer until %s, and it gets no messages: nats consumer resume %s %s", c.paused.UTC().Format(time.RFC3339), c.stream, c.name))
 	}
 	return s
 }

@@ -140,7 +140,16 @@ func (c *consumer) startOver() {
 func (c *consumer) info(ctx context.Context, reconnected <-chan struct{}) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := until(ctx, reconnected, c.b.timing.absence)
 	defer cancel()
-	return c.js.Info(ctx)
+	info, err := c.js.Info(ctx)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.paused = time.Time{}
+		if info.Paused {
+			c.paused = time.Now().Add(info.PauseRemaining)
+		}
+	}
+	return info, err
 }
 
 // reset makes the server start over, with delivery number 1, behind the last
@@ -169,6 +178,7 @@ func (c *consumer) take(m *nats.Msg, pin string) bool {
 		c.renew(pin)
 	}
 	c.missing.came(meta.Sequence)
+	c.paused = time.Time{}
 	if meta.Sequence.Consumer != c.tenure.next {
 		c.renew(pin)
 		return false

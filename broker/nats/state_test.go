@@ -155,6 +155,32 @@ func TestDeletedConsumerOrStreamShows_B9(t *testing.T) {
 	}
 }
 
+// A group whose consumer somebody has paused gets nothing, which the server tells nobody who
+// asks for messages: that is no silence, and over when it goes on.
+func TestPausedConsumerShows(t *testing.T) {
+	t.Parallel()
+	b := newHost(t).patient(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	c := join(t, b)
+	js, err := jetstream.New(b.Conn())
+	require.NoError(t, err)
+	for n, holds := range []bool{false, true} { // A member that has had messages hears of it in another way.
+		if holds {
+			require.NoError(t, c.Ack(t.Context(), receive(t, c, 1)...))
+		}
+		_, err = js.PauseConsumer(t.Context(), "ordering_order", "group", time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		s := state(t, c, func(s broker.State) bool { return s.LastError != nil })
+		require.True(t, s.Joined)
+		require.ErrorContains(t, s.LastError, "nats consumer resume ordering_order group")
+		publish(t, b, n, n+1)
+		_, err = js.ResumeConsumer(t.Context(), "ordering_order", "group")
+		require.NoError(t, err)
+		state(t, c, func(s broker.State) bool { return s.LastError == nil && s.Joined })
+	}
+	requireBodies(t, 1, receive(t, c, 1))
+}
+
 // limit has the topic's stream keep so many messages.
 func limit(t *testing.T, b *nats.Broker, messages int64) {
 	t.Helper()
