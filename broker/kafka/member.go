@@ -33,10 +33,18 @@ func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.
 	c.createdAgain(ctx, offsets[c.topic])
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	set := map[int32]int64{}
 	for id, offset := range offsets[c.topic] {
-		if p := c.partition(id); p != nil {
-			p.next = max(p.next, offset.EpochOffset().Offset)
+		at := offset.EpochOffset()
+		if at.Offset >= 0 && at.Epoch < 0 { // A member commits the epoch of what it has read.
+			set[id] = at.Offset
 		}
+		if p := c.partition(id); p != nil {
+			p.next = max(p.next, at.Offset)
+		}
+	}
+	if len(set) > 0 {
+		c.logger.Warn("kafka: a tool has set the group's offsets, or another program has committed them: what it skipped is never handled, and isn't counted", "offsets", set)
 	}
 	return offsets, nil
 }

@@ -51,3 +51,26 @@ func TestGroup_AnOffsetBeyondTheEndIsToldOf(t *testing.T) {
 	require.Equal(t, "0", string(receive(t, join(t, b, name), 3)[0].Body))
 	require.Contains(t, said.String(), "partition=0 committed=10 end=3")
 }
+
+// Nobody can say what an operator skips who sets a group's offsets to the end; that they were
+// set, the log says, and of a group's own offsets it says nothing.
+func TestGroup_OffsetsThatSomebodyHasSetAreToldOf(t *testing.T) {
+	t.Parallel()
+	var said log
+	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
+	for range 2 {
+		member := join(t, b, name)
+		require.NoError(t, member.Ack(bounded(t), receive(t, member, 5)...))
+		require.NoError(t, member.Close(bounded(t)))
+	}
+	require.NotContains(t, said.String(), "set the group's offsets")
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 10, 10)))
+	var offsets kadm.Offsets
+	offsets.Add(kadm.Offset{Topic: name, Partition: 0, At: 20, LeaderEpoch: -1}) // As kafka-consumer-groups does.
+	require.NoError(t, admin(t).CommitAllOffsets(bounded(t), "group."+name, offsets))
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 20, 1)))
+	require.Equal(t, "20", string(receive(t, join(t, b, name), 1)[0].Body))
+	require.Contains(t, said.String(), "offsets=map[0:20]")
+}
