@@ -2,7 +2,6 @@ package projection
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime/debug"
@@ -53,19 +52,6 @@ type decoded struct {
 	event   any
 	handler Handler
 	meta    domain.Metadata
-}
-
-type batchKey struct{}
-
-// errNoHandler is a method for handlers that somebody else has called.
-var errNoHandler = errors.New("projection: this is for handlers of a projection: call it with the context that they are given")
-
-func batchOf(ctx context.Context) (*batch, error) {
-	b, ok := ctx.Value(batchKey{}).(*batch)
-	if !ok {
-		return nil, errNoHandler
-	}
-	return b, nil
 }
 
 // changes are those of a table's rows.
@@ -142,136 +128,6 @@ func (c *changes) keyFor(gen schema.QueryGen, key any) (k string, empty reflect.
 		to.Set(from.Convert(to.Type()))
 	}
 	return c.keyOf(gen, empty), empty, nil
-}
-
-// Put writes rows, in place of those with their keys. Like the other methods without
-// units it is for handlers.
-func (t *Table[R]) Put(ctx context.Context, rows ...R) error {
-	b, err := batchOf(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := b.table(t, t.name, t.schema)
-	if err != nil {
-		return err
-	}
-	for _, r := range rows {
-		value := reflect.New(c.Type).Elem()
-		value.Set(reflect.ValueOf(r))
-		c.set(c.keyOf(b.db.QueryGen(), value), value, true)
-	}
-	return nil
-}
-
-// Change reads the row of a key, lets change act on it and writes it. The key of several
-// columns is a []any, in the order of the fields. A row that isn't there is an error: the
-// history says otherwise. change must not change the key.
-func (t *Table[R]) Change(ctx context.Context, key any, change func(*R)) error {
-	return t.change(ctx, key, change, false)
-}
-
-// Upsert is Change for a row that may not be there: then change acts on one that has
-// nothing but the key. Counters and sums are made of it.
-func (t *Table[R]) Upsert(ctx context.Context, key any, change func(*R)) error {
-	return t.change(ctx, key, change, true)
-}
-
-// at is where a handler writes a row of a key: empty is one that has nothing but the key.
-func (t *Table[R]) at(ctx context.Context, key any) (b *batch, c *changes, k string, empty reflect.Value, err error) {
-	if b, err = batchOf(ctx); err == nil {
-		c, err = b.table(t, t.name, t.schema)
-	}
-	if err == nil {
-		k, empty, err = c.keyFor(b.db.QueryGen(), key)
-	}
-	return b, c, k, empty, err
-}
-
-func (t *Table[R]) change(ctx context.Context, key any, change func(*R), insert bool) error {
-	b, c, k, from, err := t.at(ctx, key)
-	if err != nil {
-		return err
-	}
-	r, known := c.rows[k]
-	if !known {
-		if b.scout && !b.recent.has(t.name, k) { // what change would do is not known
-			c.rows[k], c.wanted = &row{}, append(c.wanted, k)
-			return nil
-		}
-		if value, ok := b.recent.get(t.name, k); ok {
-			r = c.set(k, value, false)
-		} else if r, err = b.read(ctx, c, k); err != nil {
-			return err
-		}
-	}
-	if b.scout {
-		return nil
-	}
-	switch {
-	case r.value.IsValid():
-		from = r.value
-	case !insert:
-		return &MissingRowError{Projection: b.program.Name, Table: t.name, Key: key}
-	}
-	value := from.Interface().(R) // a copy: what fails must leave the row
-	change(&value)
-	changed := reflect.New(c.Type).Elem()
-	changed.Set(reflect.ValueOf(value))
-	if now := c.keyOf(b.db.QueryGen(), changed); now != k {
-		return fmt.Errorf("projection %s: Change of table %s made key %s of %s: Remove the row, and Put another", b.program.Name, t.name, now, k)
-	}
-	c.set(k, changed, true)
-	return nil
-}
-
-// MissingRowError is a Change of a row that isn't there.
-type MissingRowError struct {
-	Projection, Table string
-	Key               any
-}
-
-func (e *MissingRowError) Error() string {
-	return fmt.Sprintf("projection %s: table %s has no row %v to change: a handler that was to Put it is missing, or the history begins later; see history.Begin", e.Projection, e.Table, e.Key)
-}
-
-// Remove removes the row of a key, if there is one.
-func (t *Table[R]) Remove(ctx context.Context, key any) error {
-	_, c, k, _, err := t.at(ctx, key)
-	if err != nil {
-		return err
-	}
-	c.set(k, reflect.Value{}, true)
-	return nil
-}
-
-// Exec adds a statement, in which {name} is a table of the projection, and each ? an
-// argument, as in bun. It sees what was put before it. Rows that are put into tables of
-// [NewTable] go together, and faster.
-func Exec(ctx context.Context, query string, args ...any) error {
-	b, err := batchOf(ctx)
-	if err != nil {
-		return err
-	}
-	for _, m := range placeholder.FindAllStringSubmatch(query, -1) {
-		if b.program.table(m[1]) == nil {
-			return fmt.Errorf("projection %s: Exec: {%s} is not one of its tables", b.program.Name, m[1])
-		}
-	}
-	for i, arg := range args {
-		if problem := dbtext.Argument(b.db.QueryGen(), arg); problem != "" {
-			return fmt.Errorf("projection %s: Exec: argument %d of %q %s", b.program.Name, i+1, query, problem)
-		}
-	}
-	if b.scout {
-		return nil
-	}
-	if err := b.collect(); err != nil {
-		return err
-	}
-	// It may change any row.
-	b.tables, b.recent, b.opaque = nil, nil, true
-	b.statements = append(b.statements, uow.Statement{Query: bun.SafeQuery(substitute(query, b.build), args...), Rows: -1})
-	return nil
 }
 
 // read finds out what there is of a row, and of all rows that the events behind this one
@@ -509,55 +365,6 @@ func (c *changes) storable(b *batch, rows []*row) error {
 		}
 	}
 	return nil
-}
-
-// recentRows is how many rows of a table are remembered, at least once there are so many, and
-// at most twice as many.
-const recentRows = 4096
-
-// recent are rows that batches which have committed have written or read: who has the lease is
-// the only one that writes them. What a batch changes by a statement of its own ends that, and
-// so does every error.
-type recent struct{ tables map[string]*generations }
-
-// generations are rows by key: when there are many new ones, the old ones go.
-type generations struct{ now, before map[string]reflect.Value }
-
-func (r *recent) get(table, key string) (value reflect.Value, ok bool) {
-	if r == nil || r.tables[table] == nil {
-		return value, false
-	}
-	g := r.tables[table]
-	if value, ok = g.now[key]; !ok {
-		value, ok = g.before[key]
-	}
-	return value, ok
-}
-
-func (r *recent) has(table, key string) bool {
-	_, ok := r.get(table, key)
-	return ok
-}
-
-// keep takes over what is known of rows after a commit.
-func (r *recent) keep(b *batch) {
-	if r.tables == nil || b.opaque {
-		r.tables = map[string]*generations{}
-	}
-	for _, c := range b.tables {
-		g := r.tables[c.name]
-		if g == nil || len(g.now) > recentRows {
-			fresh := &generations{now: map[string]reflect.Value{}}
-			if g != nil {
-				fresh.before = g.now
-			}
-			g = fresh
-			r.tables[c.name] = g
-		}
-		for k, row := range c.rows {
-			g.now[k] = row.value
-		}
-	}
 }
 
 // HandlerError is an event that a projection can't handle.
