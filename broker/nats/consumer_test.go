@@ -303,7 +303,11 @@ func TestAcknowledgementsAreOfTheirStream(t *testing.T) {
 	requireBodies(t, 10, receive(t, other, 3))
 	require.NoError(t, member.Ack(t.Context(), old...))
 	two.Conn().Close()
-	requireBodies(t, 10, receive(t, join(t, one), 3))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got, err := join(t, one).Receive(ctx, 3)
+	require.NoError(t, err)
+	requireBodies(t, 10, got)
 }
 
 func TestCloseEndsConsumers(t *testing.T) {
