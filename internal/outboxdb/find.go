@@ -104,6 +104,8 @@ func (s *Store) among(f outbox.Filter) schema.QueryWithArgs {
 		return bun.SafeQuery(s.text("among_claimed"))
 	case f.RetryReady:
 		return bun.SafeQuery(s.text("among_due"), bun.Safe(s.now()))
+	case len(f.Statuses) == 1 && wants(outbox.Failed):
+		return bun.SafeQuery(s.text("among_failed"))
 	case f.Held:
 		return bun.SafeQuery(s.text("among_held"))
 	case len(f.Statuses) == 0 || wants(outbox.Published):

@@ -78,6 +78,25 @@ func TestPlans_S3_30_OperatorsReadNoHistory(t *testing.T) {
 	}
 }
 
+// What has failed is found by an index of its own, and not among all that waits behind it.
+func TestPlans_S3_30_FailedRowsAreNotSearchedForInABacklog(t *testing.T) {
+	t.Parallel()
+	b := &bench{outboxdbtest.Open(t, outboxdbtest.SQLite(t))}
+	m := b.worker("w1")
+	rows := b.Insert(outboxdbtest.Numbered("k", 10)...)
+	m.settles(failed(time.Hour), failed(time.Hour))
+	var found []outbox.Entry
+	for _, plan := range b.plans(func(s *outboxdb.Store) {
+		var err error
+		found, err = s.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Failed}})
+		require.NoError(t, err)
+	}) {
+		require.Contains(t, plan, "SCAN outbox_queue USING INDEX outbox_queue_due")
+	}
+	require.Len(t, found, 2)
+	require.Equal(t, rows[0].MessageID, found[0].MessageID)
+}
+
 func operatorsReadNoHistory(t *testing.T, b *bench) {
 	tables := []string{"outbox_queue", "outbox_messages", "outbox_log"}
 	each := func(query string) {
