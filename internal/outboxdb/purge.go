@@ -171,7 +171,7 @@ type page struct {
 	rows int     // that they stand for
 	last place   // of the page, whether it can go or not
 	full bool    // there may be more behind it
-	old  bool    // something of it is old enough
+	old  bool    // something of it is old enough, or of the future
 }
 
 // place is where a page ends.
@@ -183,7 +183,7 @@ type place struct {
 // walk removes what is old enough, step by step, from the oldest on. What may not
 // go yet, as a target that is joining needs it, is passed. The log is in the order of
 // time, about: a page of it of which nothing is old enough ends the walk, a single row
-// doesn't.
+// doesn't, and neither do rows of the future.
 func (s *Store) walk(ctx context.Context, p purging) (removed int, err error) {
 	size := purgeLook
 	p.limit = purgeLimit
@@ -289,7 +289,7 @@ func (s *Store) examine(ctx context.Context, db bun.IDB, p purging, after place,
 			found.rows += rows
 		}
 		return nil
-	}, after.id, instant(d, after.at.Time), bun.Safe(dbtime.In(d, -p.older)), size, lock)
+	}, after.id, instant(d, after.at.Time), bun.Safe(dbtime.In(d, -p.older)), size, lock, bun.Safe(dbtime.Now(d)))
 	found.full = found.full || looked == size && found.old
 	return found, err
 }

@@ -62,6 +62,25 @@ func TestPurgeO10_OneYoungRowStopsNothing(t *testing.T) {
 	})
 }
 
+// The database's clock was ahead for a while, and was put right: what was published then stays
+// until its time comes, and what was published since goes when it is old.
+func TestPurgeO10_ATimeInWhichTheClockWasAheadStopsNothing(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		none := "'{}'"
+		if b.SQLite() {
+			none = "'[]'"
+		}
+		b.Exec("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)" +
+			" INSERT INTO outbox_log (lane, member, n, published, low, high, seqs, at) SELECT 1, 1, i, 0, 0, 0, " + none + ", '2999-01-02T03:04:05.678Z' FROM n")
+		m := b.Join("host-1-w1", time.Minute, outboxdbtest.Partitions)
+		b.Insert("a", "b")
+		publishEach(m)
+		b.Exec("UPDATE outbox_log SET at = " + past(b) + " WHERE published > 0")
+		require.Equal(t, outbox.Purged{Published: 2}, purge(t, b, outbox.Retention{Published: 30 * time.Minute, Abandoned: -1}))
+		require.EqualValues(t, 1000, b.Count("SELECT count(*) FROM outbox_log"))
+	})
+}
+
 // O9: what was published is only inserted and folded, and each is counted once, be it
 // in the log, folded or removed.
 func TestPublishedCountsO9_AreFolded(t *testing.T) {
