@@ -80,6 +80,12 @@ var provoked = map[string]provoke{
 	},
 	"WaybillTimersLate critical": func(t *testing.T, b *bench) []samples { return lateFor(t, b, 11*time.Minute) },
 	"WaybillTimersLate warning":  func(t *testing.T, b *bench) []samples { return lateFor(t, b, 2*time.Minute) },
+	"WaybillTimersBroken warning": func(t *testing.T, b *bench) []samples {
+		b.setTimer(timer("broken", time.Now()))
+		_, err := b.db.DB().ExecContext(t.Context(), "UPDATE timers SET message = '7'")
+		require.NoError(t, err)
+		return until(t, b.start(b.config()), `waybill_timers_broken{provider="default"}`, 1)
+	},
 	"WaybillOutboxNobodyPublishes critical": func(t *testing.T, b *bench) []samples {
 		cfg := b.config()
 		cfg.Units = []*uow.Manager{b.parcels} // which has no partner
@@ -283,7 +289,7 @@ func waitsFor(t *testing.T, b *bench, d time.Duration) []samples {
 func lateFor(t *testing.T, b *bench, d time.Duration) []samples {
 	t.Helper()
 	b.setTimer(timer("late", time.Now().Add(-d)))
-	_, err := b.db.DB().ExecContext(t.Context(), "UPDATE timers SET message = '7'")
+	_, err := b.db.DB().ExecContext(t.Context(), "CREATE TRIGGER stays BEFORE UPDATE ON timers BEGIN SELECT RAISE(ABORT, 'not now'); END")
 	require.NoError(t, err)
 	e := b.start(b.config())
 	var last samples

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-var timerStatuses = []string{outbox.TimerWaiting, outbox.TimerSent}
+var timerStatuses = outbox.TimerStatuses()
 
 // timerReport is a timer in a list. What it doesn't have is null.
 type timerReport struct {
@@ -25,13 +25,14 @@ type timerReport struct {
 	SentAt        *time.Time `json:"sent_at"`
 	TenantID      *string    `json:"tenant_id"`
 	CorrelationID *string    `json:"correlation_id"`
-	DueInSeconds  *float64   `json:"due_in_seconds"` // below 0 it is late; null: it is sent
+	DueInSeconds  *float64   `json:"due_in_seconds"` // below 0 it is late; null: it doesn't wait
+	Error         *string    `json:"error"`          // why the message of a broken one can't be sent
 }
 
 func newTimerReport(provider string, t outbox.Timer) timerReport {
 	report := timerReport{
 		Provider: provider, ID: t.ID, Owner: t.Owner, Name: t.Name, Type: t.Type, Status: t.Status, AvailableAt: t.AvailableAt,
-		SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID),
+		SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID), Error: orNull(t.Error),
 	}
 	if t.Status == outbox.TimerWaiting {
 		in := time.Until(t.AvailableAt).Seconds()
@@ -45,14 +46,15 @@ type timersCount struct {
 	Waiting     int64   `json:"waiting"`
 	Due         int64   `json:"due"`
 	Sent        int64   `json:"sent"`
+	Broken      int64   `json:"broken"`
 	LateSeconds float64 `json:"late_seconds"`
 }
 
-// withoutContent leaves out whose it is.
+// withoutContent leaves out whose it is, and what its error may show of its message.
 func (t timerReport) withoutContent() timerReport {
 	instead := notShown
 	t.Owner = instead
-	for _, id := range []**string{&t.TenantID, &t.CorrelationID} {
+	for _, id := range []**string{&t.TenantID, &t.CorrelationID, &t.Error} {
 		if *id != nil {
 			*id = &instead
 		}
@@ -121,7 +123,7 @@ func (d *database) findTimers(ctx context.Context, filter outbox.TimerFilter) (p
 		return err
 	})
 	if f, known := d.late.recent(ctx); known && f.err == nil {
-		page.counts = &timersCount{f.value.Waiting, f.value.Due, f.value.Sent, f.value.Late.Seconds()}
+		page.counts = &timersCount{f.value.Waiting, f.value.Due, f.value.Sent, f.value.Broken, f.value.Late.Seconds()}
 	}
 	return page, err
 }

@@ -125,6 +125,7 @@ var (
 	timersWaiting = gauge("waybill_timers_waiting", "Timers that are not due yet, or not sent.", func(s timerdb.Stats) float64 { return float64(s.Waiting) }, "provider")
 	timersLate    = gauge("waybill_timers_late_seconds", "Time since the earliest timer was due that is not sent; 0 if none is due.",
 		func(s timerdb.Stats) float64 { return s.Late.Seconds() }, "provider")
+	timersBroken = gauge("waybill_timers_broken", "Timers that are set aside, as their messages can't be sent.", func(s timerdb.Stats) float64 { return float64(s.Broken) }, "provider")
 
 	outboxMetrics = []metric[outbox.Stats]{
 		rows("pending", outbox.Pending, "Rows that wait to be published."),
@@ -305,6 +306,7 @@ func (c *collector) timersOf(d *database, to chan<- prometheus.Metric) {
 	if result, known := d.late.get(c.lookouts.ctx); known && result.err == nil {
 		timersWaiting.send(to, result.value, d.provider.Name())
 		timersLate.send(to, result.value, d.provider.Name())
+		timersBroken.send(to, result.value, d.provider.Name())
 	}
 }
 

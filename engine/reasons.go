@@ -148,6 +148,13 @@ func (t timersSight) reasons() (all []reason) {
 			remedy: "`waybill timers list --status waiting` says which. Any engine of the database sends them: check that one runs. It pauses while 50,000 messages of timers to one broker are unpublished; `waybill outbox stats` shows whether they are being published.",
 		})
 	}
+	if t.broken > 0 {
+		all = append(all, reason{
+			Code: "timers_broken", State: degraded,
+			what:   number(t.broken, "timer") + " can't be sent and " + map[bool]string{true: "is", false: "are"}[t.broken == 1] + " set aside",
+			remedy: "`waybill timers list --status broken` shows which, `waybill timers show` why. `waybill timers fire --status broken` tries them again, `waybill timers stop --status broken` discards them.",
+		})
+	}
 	return all
 }
 

@@ -35,6 +35,7 @@ type timersSight struct {
 	trouble *outbox.Trouble // what the database doesn't let it do
 	late    time.Duration   // since when the earliest is due that waits; 0: none is, or it isn't known
 	of      string          // the broker of that one's message
+	broken  int64           // set aside: their messages can't be sent
 }
 
 type laneSight struct {
@@ -148,7 +149,7 @@ func (d *database) look(ctx context.Context) outboxSight {
 	var timers sync.WaitGroup
 	timers.Go(func() {
 		if f, known := d.late.recent(ctx); known && f.err == nil {
-			o.timers.late, o.timers.of = f.value.Late, f.value.Of
+			o.timers.late, o.timers.of, o.timers.broken = f.value.Late, f.value.Of, f.value.Broken
 		}
 	})
 	counted, known := d.stats.recent(ctx)

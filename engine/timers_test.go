@@ -100,6 +100,29 @@ func TestTimers_AreLateWhereNobodySendsThem(t *testing.T) {
 	require.Greater(t, counts.LateSeconds, 119.0)
 }
 
+// A timer whose message can't be read stops no other: it is set aside, and everybody is told.
+func TestTimers_ABrokenOneIsSetAsideAndShown(t *testing.T) {
+	b := setup(t)
+	b.setTimer(timer("broken", time.Now().Add(-time.Hour)), timer("well", time.Now()))
+	_, err := b.db.DB().ExecContext(t.Context(), `UPDATE timers SET message = '{"target":"default","occurred_at":"soon"}' WHERE owner = 'broken'`)
+	require.NoError(t, err)
+	e := b.start(b.guarded())
+	eventually(t, func() bool { return len(b.main.Messages("parcels.parcel")) == 1 })
+	d := diagnosed(t, e, "timers_broken")
+	require.Equal(t, degraded, d.State)
+	require.Contains(t, d.Reasons[0].Text, "1 timer can't be sent and is set aside")
+	require.Len(t, b.logs.with("a timer's message can't be sent", "target=default", "provider=default"), 1)
+	var page timersReport
+	require.Equal(t, 200, get(t, e, "/api/timers?status=broken", &page))
+	require.Contains(t, *page.Timers[0].Error, "its message is not what was stored")
+	require.Nil(t, page.Timers[0].DueInSeconds)
+	require.Equal(t, int64(1), page.Counts["default"].Broken)
+	require.Equal(t, notShown, *page.Timers[0].withoutContent().Error)
+	_, err = b.db.DB().ExecContext(t.Context(), "DELETE FROM timers WHERE owner = 'broken'")
+	require.NoError(t, err)
+	diagnosed(t, e)
+}
+
 // The list has what waits and what is sent; who may not see content doesn't see whose
 // it is.
 func TestTimers_ListedOverHTTP(t *testing.T) {

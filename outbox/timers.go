@@ -8,12 +8,13 @@ type Timer struct {
 	Owner         string     `json:"owner"`
 	Name          string     `json:"name"`
 	Type          string     `json:"type"`
-	Status        string     `json:"status"` // TimerWaiting or TimerSent
+	Status        string     `json:"status"` // one of TimerStatuses
 	AvailableAt   time.Time  `json:"available_at"`
 	SetAt         time.Time  `json:"set_at"`
 	SentAt        *time.Time `json:"sent_at"`
 	TenantID      string     `json:"tenant_id"`
 	CorrelationID string     `json:"correlation_id"`
+	Error         string     `json:"error"` // why the message of a broken one can't be sent
 }
 
 const (
@@ -22,7 +23,13 @@ const (
 	// TimerSent is that of one whose message is in the outbox, or on its way: it is not
 	// handled yet.
 	TimerSent = "sent"
+	// TimerBroken is that of one whose message can't be sent: it is not what was stored, or the
+	// database refuses it. It waits for an operator, and others don't wait for it.
+	TimerBroken = "broken"
 )
+
+// TimerStatuses are all that there are.
+func TimerStatuses() []string { return []string{TimerWaiting, TimerSent, TimerBroken} }
 
 // TimerDetails is a timer with its message.
 type TimerDetails struct {

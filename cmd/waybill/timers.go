@@ -21,7 +21,7 @@ type timersFilter struct {
 	Owner       string   `help:"Only of this owner, as listed."`
 	Name        string   `help:"Only of this name."`
 	Type        string   `help:"Only with a message of this type, as in Library.MarkOverdue.v1."`
-	Status      string   `enum:",waiting,sent" default:"" placeholder:"STATUS" help:"Only in this status: waiting, or sent (its message is in the outbox or under way)."`
+	Status      string   `enum:",waiting,sent,broken" default:"" placeholder:"STATUS" help:"Only in this status: waiting, sent (its message is in the outbox or under way), or broken (its message can't be sent)."`
 	Tenant      string   `help:"Only of this tenant."`
 	Correlation string   `placeholder:"ID" help:"Only of this correlation."`
 	From        moment   `placeholder:"TIME" help:"Only due at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
@@ -138,7 +138,7 @@ func (s *shownTimer) print(w out) {
 	field("Tenant", "%s", cmp.Or(s.TenantID, "none"))
 	printBody(w, field, "Payload", ", "+cmp.Or(s.Message.ContentType, "of no known type"), s.Payload)
 	fmt.Fprintf(w, "\nwaybill timers stop --id %s   stops it for good\n", s.ID)
-	if s.Status == outbox.TimerWaiting {
+	if s.Status != outbox.TimerSent {
 		fmt.Fprintf(w, "waybill timers fire --id %s   makes it due at once\n", s.ID)
 	}
 }
@@ -146,6 +146,9 @@ func (s *shownTimer) print(w out) {
 func (s *shownTimer) status() string {
 	if s.SentAt != nil {
 		return fmt.Sprintf("sent %s: `waybill outbox show %s` says where its message is, `waybill dead-letters list` whether it failed", when(*s.SentAt), s.ID)
+	}
+	if s.Status == outbox.TimerBroken {
+		return fmt.Sprintf("broken, due %s; set aside, as it can't be sent: %s", when(s.AvailableAt), oneLine(s.Error))
 	}
 	if s.AvailableAt.After(time.Now()) {
 		return "waiting, due " + when(s.AvailableAt)

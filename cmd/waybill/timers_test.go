@@ -73,6 +73,24 @@ func TestTimers_ListAndShow(t *testing.T) {
 	})
 }
 
+// One whose message isn't what was stored is shown all the same, with what is wrong.
+func TestTimers_ShowABrokenOne(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		id := setTimer(t, p, "loan-1", "due", time.Now().Add(-time.Hour))
+		_, err := p.DB().ExecContext(t.Context(), `UPDATE timers SET message = '{"target":"default","occurred_at":"soon"}'`)
+		require.NoError(t, err)
+		_, err = timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), "default", 500)
+		require.NoError(t, err)
+		require.Contains(t, waybill(t, "--config", file, "timers", "list", "--status", "broken").stdout, id)
+		r := waybill(t, "--config", file, "timers", "show", id)
+		require.Zero(t, r.code, r.stderr)
+		for _, part := range []string{"broken, due ", "it can't be sent: its message is not what was stored", `"loan_id": "loan-1"`, "waybill timers fire --id " + id} {
+			require.Contains(t, r.stdout, part)
+		}
+	})
+}
+
 func TestTimers_MoveFireAndStopAreOnRecord(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		file := configured(t, "default: "+provider)

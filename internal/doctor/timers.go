@@ -26,6 +26,9 @@ func (e *exam) timers(ctx context.Context, db bun.IDB) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := e.brokenTimers(ctx, db); err != nil {
+		return "", err
+	}
 	return "timers are sent when they are due, and none of them is lost", e.strayTimers(ctx, db)
 }
 
@@ -34,6 +37,20 @@ func were(n int64) string {
 		return "1 timer was"
 	}
 	return fmt.Sprintf("%d timers were", n)
+}
+
+// brokenTimers looks for those that are set aside.
+func (e *exam) brokenTimers(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, "SELECT count(*), coalesce(min(CAST(id AS text)), '') FROM timers WHERE status = 'broken'", func(scan func(...any) error) error {
+		var n int64
+		var id string
+		err := scan(&n, &id)
+		if n > 0 {
+			e.add(Warning, "table timers", fmt.Sprintf("%s set aside, such as %s, as their messages can't be sent", were(n), id),
+				"waybill timers show "+id+" says why; waybill timers fire --status broken tries them again, waybill timers stop --status broken discards them")
+		}
+		return err
+	})
 }
 
 // strayTimers looks among the oldest that were sent.

@@ -53,3 +53,15 @@ func TestTimers_SentAndNowhere(t *testing.T) {
 		require.Empty(t, p.examine(t), "it may be on its way")
 	})
 }
+
+func TestTimers_Broken(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 0)
+		id := p.setTimer(t, time.Now().Add(-time.Minute))
+		p.exec(t, `UPDATE timers SET message = '{"target":"default","occurred_at":"soon"}'`)
+		done, err := timerdb.New(p.DB(), p.Reader()).Promote(t.Context(), "default", 500)
+		require.NoError(t, err)
+		require.Len(t, done.Broken, 1)
+		p.has(t, "timers", Warning, "table timers", "1 timer was set aside, such as "+id, "waybill timers fire --status broken")
+	})
+}

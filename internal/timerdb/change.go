@@ -79,6 +79,7 @@ type changing struct {
 
 	what, action, word string
 	status             string // that a timer must have still; "": any
+	but                string // and one that it must not have; "": none
 
 	skipped []string // in the batch under way
 	busy    []string // in those that are committed
@@ -89,7 +90,7 @@ func (o *changing) moves() bool { return o.Now || !o.At.IsZero() }
 func (o *changing) prepare(f outbox.TimerFilter) error {
 	o.what, o.action, o.word = "timers: stop", "timers-stop", "stopped"
 	if o.moves() {
-		o.what, o.action, o.word, o.status = "timers: move", "timers-move", "moved", outbox.TimerWaiting
+		o.what, o.action, o.word, o.but = "timers: move", "timers-move", "moved", outbox.TimerSent
 	}
 	switch {
 	case f.Empty():
@@ -118,12 +119,12 @@ func (o *changing) change(ctx context.Context, tx bun.Tx, some []string) (int64,
 	if !o.sqlite() {
 		lock = "FOR UPDATE SKIP LOCKED"
 	}
-	mine, err := ids(ctx, tx, some, o.status, lock)
+	mine, err := o.ids(ctx, tx, some, lock)
 	if err != nil {
 		return 0, err
 	}
 	if len(mine) < len(some) && !o.sqlite() {
-		there, err := ids(ctx, tx, some, o.status, "")
+		there, err := o.ids(ctx, tx, some, "")
 		if err != nil {
 			return 0, err
 		}
@@ -154,13 +155,13 @@ func (o *changing) due() any {
 	return instant(o.db.Dialect().Name(), o.At)
 }
 
-func ids(ctx context.Context, tx bun.Tx, some []string, status string, lock bun.Safe) (all []string, err error) {
+func (o *changing) ids(ctx context.Context, tx bun.Tx, some []string, lock bun.Safe) (all []string, err error) {
 	err = dbrows.Each(ctx, tx, text("change_lock"), func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		all = append(all, id)
 		return err
-	}, bun.List(some), status, lock)
+	}, bun.List(some), o.status, o.but, lock)
 	return all, err
 }
 

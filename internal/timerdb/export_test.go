@@ -18,13 +18,14 @@ func (s *Store) Finding(f outbox.TimerFilter) (args any, err error) { return s.f
 // locks.
 func (s *Store) Take(ctx context.Context, limit int, between func()) (ids []string, err error) {
 	err = s.inTx(ctx, func(tx bun.Tx) error {
-		due, err := s.due(ctx, tx, "default", limit)
+		due, _, err := s.due(ctx, tx, "default", limit, nil)
 		if err != nil {
 			return err
 		}
 		between()
-		rows, err := s.lock(ctx, tx, due)
-		for _, r := range inOrder(due, rows) {
+		rows, broken, err := s.lock(ctx, tx, due)
+		send, _ := inOrder(due, rows, broken)
+		for _, r := range send {
 			ids = append(ids, r.MessageID)
 		}
 		return err

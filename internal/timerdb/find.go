@@ -30,49 +30,68 @@ const (
 // there never was.
 var ErrNoTimer = errors.New("there is no such timer")
 
-// matching are the arguments of match.sql.
-type matching struct {
-	Owner, Name, Status, Type, Tenant, Correlation string
-
-	ByID            bool
-	IDs             schema.QueryWithArgs `bun:"ids"`
-	ByFrom, ByUntil bool
-	From, Until     any
-}
-
 // match is a condition for the timers that f chooses, After and Limit aside.
-func (s *Store) match(f outbox.TimerFilter) (schema.QueryWithArgs, error) {
+func (s *Store) match(f outbox.TimerFilter) (schema.QueryAppender, error) {
 	for name, value := range map[string]string{"owner": f.Owner, "name": f.Name, "type": f.Type, "tenant": f.Tenant, "correlation": f.Correlation} {
 		if !outbox.Storable(value) {
-			return schema.QueryWithArgs{}, fmt.Errorf("timers: the filter's %s, %q, is no text that a timer can have: it must be UTF-8 without a zero byte", name, value)
+			return nil, fmt.Errorf("timers: the filter's %s, %q, is no text that a timer can have: it must be UTF-8 without a zero byte", name, value)
 		}
 	}
-	if !slices.Contains([]string{"", outbox.TimerWaiting, outbox.TimerSent}, f.Status) {
-		return schema.QueryWithArgs{}, fmt.Errorf("timers: %q is not a status; there are %s and %s", f.Status, outbox.TimerWaiting, outbox.TimerSent)
+	if f.Status != "" && !slices.Contains(outbox.TimerStatuses(), f.Status) {
+		return nil, fmt.Errorf("timers: %q is not a status; there are %s", f.Status, strings.Join(outbox.TimerStatuses(), ", "))
 	}
 	ids := make([]string, len(f.IDs))
 	for i, id := range f.IDs {
 		parsed, err := uuid.Parse(id)
 		if err != nil {
-			return schema.QueryWithArgs{}, fmt.Errorf("timers: %q is not the id of a timer, which is a UUID", id)
+			return nil, fmt.Errorf("timers: %q is not the id of a timer, which is a UUID", id)
 		}
 		ids[i] = parsed.String()
 	}
-	d := s.db.Dialect()
-	return bun.SafeQuery(text("match"), matching{
-		Owner: f.Owner, Name: f.Name, Status: f.Status, Type: f.Type, Tenant: f.Tenant, Correlation: f.Correlation,
-		ByID: len(ids) > 0, IDs: list(ids),
-		ByFrom: !f.From.IsZero(), From: dbtime.Value(d, f.From), ByUntil: !f.Until.IsZero(), Until: dbtime.Value(d, f.Until),
-	}), nil
+	return s.conditions(f, ids), nil
+}
+
+// always is the condition that every timer meets.
+const always = bun.Safe("TRUE")
+
+// conditions are those that f has, and no others: SQLite doesn't use an index for what may be
+// compared or not.
+func (s *Store) conditions(f outbox.TimerFilter, ids []string) schema.QueryAppender {
+	query, args := string(always), []any{}
+	add := func(condition string, arg any) {
+		query, args = query+" AND "+condition, append(args, arg)
+	}
+	if len(ids) > 0 {
+		add("t.id IN (?)", bun.List(ids))
+	}
+	for _, equal := range [...]struct{ what, value string }{
+		{"t.owner", f.Owner},
+		{"t.name", f.Name},
+		{"t.status", f.Status},
+		{"t.message ->> 'type'", f.Type},
+		{"t.message ->> 'tenant_id'", f.Tenant},
+		{"t.message ->> 'correlation_id'", f.Correlation},
+	} {
+		if equal.value != "" {
+			add(equal.what+" = ?", equal.value)
+		}
+	}
+	if !f.From.IsZero() {
+		add("t.available_at >= ?", dbtime.Value(s.db.Dialect(), f.From))
+	}
+	if !f.Until.IsZero() {
+		add("t.available_at < ?", dbtime.Value(s.db.Dialect(), f.Until))
+	}
+	if len(args) == 0 {
+		return always
+	}
+	return bun.SafeQuery(query, args...)
 }
 
 // finding are the arguments of find.sql.
 type finding struct {
-	Match   schema.QueryWithArgs
-	ByAfter bool
-	AfterAt any
-	AfterID any `bun:"after_id"`
-	Rows    int
+	Match, Behind schema.QueryAppender
+	Rows          int
 }
 
 func (s *Store) finding(f outbox.TimerFilter) (finding, error) {
@@ -81,11 +100,12 @@ func (s *Store) finding(f outbox.TimerFilter) (finding, error) {
 		return finding{}, err
 	}
 	at, id, err := place(f.After)
-	return finding{match, f.After != "", at, id, f.Limit + 1}, err
+	behind := schema.QueryAppender(always)
+	if f.After != "" {
+		behind = bun.SafeQuery("(t.available_at, t.id) > (?, ?)", at, id)
+	}
+	return finding{match, behind, f.Limit + 1}, err
 }
-
-// list is the inside of an IN (…).
-func list(ids []string) schema.QueryWithArgs { return bun.SafeQuery("?", bun.List(ids)) }
 
 // Find returns timers by when they are due, a page at a time.
 func (s *Store) Find(ctx context.Context, f outbox.TimerFilter) (p outbox.TimerPage, err error) {
@@ -117,7 +137,7 @@ func (s *Store) Find(ctx context.Context, f outbox.TimerFilter) (p outbox.TimerP
 
 func scanTimer(scan func(...any) error) (t outbox.Timer, err error) {
 	var at, set, sent dbtime.Time
-	err = scan(&t.ID, &t.Owner, &t.Name, &t.Type, &t.Status, &at, &set, &sent, &t.TenantID, &t.CorrelationID)
+	err = scan(&t.ID, &t.Owner, &t.Name, &t.Type, &t.Status, &at, &set, &sent, &t.TenantID, &t.CorrelationID, &t.Error)
 	t.AvailableAt, t.SetAt = at.Time, set.Time
 	if sent.Valid {
 		t.SentAt = &sent.Time
@@ -162,7 +182,7 @@ func (s *Store) Show(ctx context.Context, id string) (*outbox.TimerDetails, erro
 	case err != nil:
 		return nil, fmt.Errorf("timers: read %s: %w", id, err)
 	}
-	if err := json.Unmarshal([]byte(message), &d.Message); err != nil {
+	if err := json.Unmarshal([]byte(message), &d.Message); err != nil && d.Status != outbox.TimerBroken {
 		return nil, fmt.Errorf("timers: the message of %s is not what was stored: %w", id, err)
 	}
 	return d, nil

@@ -3,11 +3,14 @@ package timerdb
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -24,7 +27,12 @@ type Promoted struct {
 	// Left are those that somebody has locked, or that wait behind one of their key that
 	// is: they may be looked at again soon.
 	Left int
+	// Broken are those that were set aside, as their messages can't be sent.
+	Broken []Broken
 }
+
+// Broken is a timer whose message can't be sent.
+type Broken struct{ ID, Error string }
 
 // dueTimer is one that was due when it was looked for.
 type dueTimer struct {
@@ -34,10 +42,28 @@ type dueTimer struct {
 
 // Promote puts the messages of a target's timers that are due into the outbox, in the
 // order of their times, at most limit. A row that somebody has locked is not waited for, as who
-// has it may wait for another row; it keeps those of its key behind it.
+// has it may wait for another row; it keeps those of its key behind it, and no others. One
+// whose message can't be sent is set aside, and keeps nobody.
 func (s *Store) Promote(ctx context.Context, target string, limit int) (p Promoted, err error) {
-	err = s.inTx(ctx, func(tx bun.Tx) error {
-		p = Promoted{}
+	p, suspect, err := s.promote(ctx, target, limit)
+	if dberr.Permanent(err) && len(suspect) > 1 {
+		// The database refuses one of them: it is found when it goes alone.
+		p, suspect, err = s.promote(ctx, target, 1)
+	}
+	if dberr.Permanent(err) && len(suspect) == 1 {
+		p = Promoted{Broken: []Broken{{suspect[0].MessageID, dberr.Clip(err.Error())}}}
+		err = s.inTx(ctx, func(tx bun.Tx) error { return s.setAside(ctx, tx, p.Broken) })
+	}
+	if err != nil {
+		return Promoted{}, fmt.Errorf("timers: send those that are due: %w", err)
+	}
+	return p, nil
+}
+
+// promote is a transaction of it. sending are the rows that it has sent, or tried to.
+func (s *Store) promote(ctx context.Context, target string, limit int) (p Promoted, sending []outbox.Row, err error) {
+	err = s.inTx(ctx, func(tx bun.Tx) (err error) {
+		p, sending = Promoted{}, nil
 		if !s.sqlite() {
 			mine := false
 			if err := tx.QueryRowContext(ctx, text("lock")).Scan(&mine); err != nil || !mine {
@@ -45,31 +71,48 @@ func (s *Store) Promote(ctx context.Context, target string, limit int) (p Promot
 				return err
 			}
 		}
-		due, err := s.due(ctx, tx, target, limit)
-		if err != nil || len(due) == 0 {
+		if sending, err = s.choose(ctx, tx, target, limit, &p); err != nil {
 			return err
 		}
-		rows, err := s.lock(ctx, tx, due)
-		if err != nil {
+		if err := s.setAside(ctx, tx, p.Broken); err != nil || len(sending) == 0 {
 			return err
 		}
-		send := inOrder(due, rows)
-		p.Left = len(due) - len(send)
-		if len(send) == 0 {
-			return nil
-		}
-		p.Sent, p.Pokes = len(send), pokes(send)
-		return s.send(ctx, tx, send)
+		p.Sent, p.Pokes = len(sending), pokes(sending)
+		return s.send(ctx, tx, sending)
 	})
-	if err != nil {
-		return Promoted{}, fmt.Errorf("timers: send those that are due: %w", err)
-	}
-	return p, nil
+	return p, sending, err
 }
 
-// due are the first timers of a target that are due, without their bodies.
-func (s *Store) due(ctx context.Context, tx bun.Tx, target string, limit int) (due []dueTimer, err error) {
-	total, full := 0, false
+// choose locks those that may leave. Where it finds none, as they are locked, it looks
+// behind their keys.
+func (s *Store) choose(ctx context.Context, tx bun.Tx, target string, limit int, p *Promoted) ([]outbox.Row, error) {
+	var held []int64
+	for {
+		due, full, err := s.due(ctx, tx, target, limit, held)
+		if err != nil || len(due) == 0 {
+			return nil, err
+		}
+		rows, broken, err := s.lock(ctx, tx, due)
+		if err != nil {
+			return nil, err
+		}
+		send, keys := inOrder(due, rows, broken)
+		p.Left += len(due) - len(send) - len(broken)
+		p.Broken = append(p.Broken, broken...)
+		if !full || len(send)+len(broken) > 0 {
+			return send, nil
+		}
+		held = append(held, keys...)
+	}
+}
+
+// due are the first timers of a target that are due, without their bodies, but for those of
+// some keys. full says that there may be more.
+func (s *Store) due(ctx context.Context, tx bun.Tx, target string, limit int, but []int64) (due []dueTimer, full bool, err error) {
+	total, others := 0, schema.QueryAppender(always)
+	if len(but) > 0 {
+		others = bun.SafeQuery("key NOT IN (?)", bun.List(but))
+	}
 	err = dbrows.Each(ctx, tx, text("due"), func(scan func(...any) error) error {
 		var d dueTimer
 		var bytes int
@@ -81,13 +124,17 @@ func (s *Store) due(ctx context.Context, tx bun.Tx, target string, limit int) (d
 			due = append(due, d)
 		}
 		return nil
-	}, s.now(), limit, target)
-	return due, err
+	}, s.now(), limit, target, others)
+	return due, full || len(due) == limit, err
 }
 
 // lock reads the timers that nobody else has locked, and that are still what they were
-// when they were looked for.
-func (s *Store) lock(ctx context.Context, tx bun.Tx, due []dueTimer) (map[string]outbox.Row, error) {
+// when they were looked for, and says which of them are broken.
+func (s *Store) lock(ctx context.Context, tx bun.Tx, due []dueTimer) (rows map[string]outbox.Row, broken []Broken, err error) {
+	partitions, err := outboxdb.Partitions(ctx, tx)
+	if err != nil {
+		return nil, nil, err
+	}
 	ids := make([]string, len(due))
 	for i, d := range due {
 		ids[i] = d.id
@@ -96,37 +143,66 @@ func (s *Store) lock(ctx context.Context, tx bun.Tx, due []dueTimer) (map[string
 	if !s.sqlite() {
 		lock = "FOR UPDATE SKIP LOCKED"
 	}
-	rows := make(map[string]outbox.Row, len(due))
-	err := dbrows.Each(ctx, tx, text("due_rows"), func(scan func(...any) error) error {
+	rows = make(map[string]outbox.Row, len(due))
+	err = dbrows.Each(ctx, tx, text("due_rows"), func(scan func(...any) error) error {
 		var id, message string
 		var payload []byte
 		if err := scan(&id, &message, &payload); err != nil {
 			return err
 		}
-		var row outbox.Row
-		if err := json.Unmarshal([]byte(message), &row); err != nil {
-			return fmt.Errorf("the message of timer %s is not what was stored; `waybill timers stop --id %s` releases the others: %w", id, id, err)
+		row, wrong := rowOf(id, message, payload)
+		if wrong != nil {
+			broken = append(broken, Broken{id, dberr.Clip(wrong.Error())})
+			return nil
 		}
-		row.Payload = payload
+		// There may be another number of them than when it was set.
+		row.Partition = outbox.PartitionOf(row.PartitionKey, partitions)
 		rows[id] = row
 		return nil
 	}, s.now(), bun.List(ids), lock)
-	return rows, err
+	return rows, broken, err
+}
+
+// rowOf is the row of the outbox that a timer becomes.
+func rowOf(id, message string, payload []byte) (row outbox.Row, err error) {
+	if err := json.Unmarshal([]byte(message), &row); err != nil {
+		return row, fmt.Errorf("its message is not what was stored: %w", err)
+	}
+	row.Payload = payload
+	switch {
+	case row.MessageID != id:
+		return row, fmt.Errorf("its message is not what was stored: it has the id %q", row.MessageID)
+	case row.TargetBroker == "":
+		return row, errors.New("its message is not what was stored: it has no target")
+	}
+	return row, outboxdb.CheckText(&row)
+}
+
+// setAside notes that timers are broken.
+func (s *Store) setAside(ctx context.Context, tx bun.Tx, all []Broken) error {
+	for _, b := range all {
+		if _, err := tx.ExecContext(ctx, text("set_aside"), b.ID, b.Error); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inOrder are the rows that may leave: not those behind one of their key that has to
-// stay.
-func inOrder(due []dueTimer, rows map[string]outbox.Row) (send []outbox.Row) {
-	stays := map[int64]bool{}
+// stay. held are these keys.
+func inOrder(due []dueTimer, rows map[string]outbox.Row, broken []Broken) (send []outbox.Row, held []int64) {
 	for _, d := range due {
 		row, mine := rows[d.id]
-		if !mine || stays[d.key] {
-			stays[d.key] = true
-			continue
+		switch {
+		case slices.ContainsFunc(broken, func(b Broken) bool { return b.ID == d.id }):
+		case slices.Contains(held, d.key):
+		case !mine:
+			held = append(held, d.key)
+		default:
+			send = append(send, row)
 		}
-		send = append(send, row)
 	}
-	return send
+	return send, held
 }
 
 // send puts rows into the outbox, and notes that they are there.

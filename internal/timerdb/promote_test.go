@@ -202,19 +202,94 @@ func TestPromote_ReadsAgainWhatItLocks(t *testing.T) {
 	require.Equal(t, idsOf(stays), taken)
 }
 
-// TWOTX: what can't be inserted is not marked as sent.
-func TestPromote_AllOrNothing(t *testing.T) {
+// However many timers of one key wait behind a locked row, those of others are sent.
+func TestPromote_LooksBehindTheKeyOfALockedRow(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	for i := range 5 {
+		w.commit(timerdb.Set(timer("loan-1", fmt.Sprint(i), past.Add(time.Duration(i)*time.Hour))))
+	}
+	other, last := timer("loan-2", "1", past.Add(24*time.Hour)), timer("loan-3", "1", past.Add(25*time.Hour))
+	w.commit(timerdb.Set(other), timerdb.Set(last))
+	rollback := w.hold(timerdb.Stop("loan-1", "0"), timerdb.Stop("loan-2", "1"))
+	require.Equal(t, 1, w.promote(2).Sent)
+	require.Equal(t, idsOf(last), w.sent())
+	require.Zero(t, w.promote(2).Sent)
+	rollback()
+	require.Equal(t, 2, w.promote(2).Sent)
+	require.Equal(t, 4, w.promote(5).Sent)
+}
+
+// TWOTX: what can't be inserted is not marked as sent. It is set aside, and keeps nobody: not
+// even those of its key.
+func TestPromote_WhatTheDatabaseRefusesIsSetAside(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		taken := timer("a", "x", past)
+		first, taken, behind := timer("a", "1", past), timer("a", "2", past.Add(time.Hour)), timer("a", "3", past.Add(2*time.Hour))
 		w.InsertRows(taken.Row) // a message of this id is there
-		w.commit(timerdb.Set(taken), timerdb.Set(timer("b", "x", past)))
-		_, err := w.store().Promote(t.Context(), "default", 500)
-		require.ErrorContains(t, err, "timers: send those that are due: ")
-		require.Equal(t, int64(2), w.Count("SELECT count(*) FROM timers WHERE status = 'waiting'"))
-		require.Len(t, w.sent(), 1)
-		w.Exec("UPDATE timers SET message = '7' WHERE owner = 'b'")
-		_, err = w.store().Promote(t.Context(), "", 500)
-		require.ErrorContains(t, err, "`waybill timers stop --id", "it isn't known where to, and nobody forgets it")
+		w.commit(timerdb.Set(first), timerdb.Set(taken), timerdb.Set(behind))
+		var broken []timerdb.Broken
+		for range 4 {
+			broken = append(broken, w.promote(500).Broken...)
+		}
+		require.Len(t, broken, 1)
+		require.Equal(t, taken.Row.MessageID, broken[0].ID)
+		require.Equal(t, []kept{of(first, "sent"), of(taken, "broken"), of(behind, "sent")}, w.kept())
+		require.Equal(t, idsOf(taken, first, behind), w.sent())
+	})
+}
+
+// A timer whose message isn't what was stored stops nobody. An operator sees why, and tries it
+// again when it is repaired, or forgets it.
+func TestPromote_ABrokenTimerIsSetAside(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		damaged := []timerdb.Timer{timer("a", "1", past), timer("b", "1", past), timer("c", "1", past)}
+		good := timer("a", "2", past.Add(time.Hour))
+		w.commit(timerdb.Set(damaged[0]), timerdb.Set(damaged[1]), timerdb.Set(damaged[2]), timerdb.Set(good))
+		var message string
+		require.NoError(t, w.DB.QueryRowContext(t.Context(), "SELECT message FROM timers WHERE owner = 'a' AND name = '1'").Scan(&message))
+		for owner, wrong := range map[string]string{"a": `{"target":"default","occurred_at":"soon"}`, "b": `{"target":"default","message_id":"` + good.Row.MessageID + `"}`, "c": `7`} {
+			w.Exec("UPDATE timers SET message = ? WHERE owner = ? AND name = '1'", wrong, owner)
+		}
+		done := w.promote(500)
+		require.Equal(t, []int{1, 2}, []int{done.Sent, len(done.Broken)})
+		done, err := w.store().Promote(t.Context(), "", 500) // it isn't known where to
+		require.NoError(t, err)
+		require.Len(t, done.Broken, 1)
+		require.Equal(t, idsOf(good), w.sent())
+		next, err := w.store().Next(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, next, "nobody looks at them again")
+
+		page, err := w.store().Find(t.Context(), outbox.TimerFilter{Status: outbox.TimerBroken})
+		require.NoError(t, err)
+		require.Len(t, page.Timers, 3)
+		stats, err := w.store().Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, timerdb.Stats{Sent: 1, Broken: 3}, stats)
+		shown, err := w.store().Show(t.Context(), damaged[0].Row.MessageID)
+		require.NoError(t, err)
+		require.Contains(t, shown.Error, "its message is not what was stored: ")
+		require.Equal(t, damaged[0].Row.Payload, shown.Payload)
+
+		w.Exec("UPDATE timers SET message = ? WHERE owner = 'a' AND name = '1'", message)
+		fired, err := w.store().Change(t.Context(), outbox.TimerFilter{Owner: "a"}, outbox.TimerChange{Now: true, Actor: "ada"})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1}, []int64{fired.Changed, fired.Left})
+		require.Equal(t, 1, w.promote(500).Sent)
+		require.Equal(t, idsOf(good, damaged[0]), w.sent())
+		stopped, err := w.store().Change(t.Context(), outbox.TimerFilter{Status: outbox.TimerBroken}, outbox.TimerChange{Actor: "ada"})
+		require.NoError(t, err)
+		require.Equal(t, int64(2), stopped.Changed)
+	})
+}
+
+// A timer may wait for years: it goes where its key's events go when it is due.
+func TestPromote_IntoAPartitionThatThereIs(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.commit(timerdb.Set(timer("a", "1", past)), timerdb.Set(timer("b", "1", past)), timerdb.Set(timer("c", "1", past)))
+		w.Exec("UPDATE outbox_settings SET value = '1' WHERE name = 'partitions'")
+		require.Equal(t, []outbox.Poke{{Target: "default", Partition: 0}}, w.promote(500).Pokes)
+		require.Equal(t, int64(3), w.Count("SELECT count(*) FROM outbox_queue WHERE part = 0"))
 	})
 }
 

@@ -44,6 +44,7 @@ type Promoter struct {
 	every   time.Duration
 	wake    func([]outbox.Poke)
 	outage  *dberr.Outage
+	log     *slog.Logger
 	targets map[string]*target // of timers that are due
 
 	woken chan struct{}
@@ -63,7 +64,7 @@ type target struct {
 // away: then it has none of its own; nil: there is no other.
 func NewPromoter(steps Steps, every time.Duration, wake func([]outbox.Poke), told func() bool, log *slog.Logger) *Promoter {
 	return &Promoter{
-		steps: steps, every: every, wake: wake, outage: &dberr.Outage{Log: log, Told: told},
+		steps: steps, every: every, wake: wake, outage: &dberr.Outage{Log: log, Told: told}, log: log,
 		targets: map[string]*target{}, woken: make(chan struct{}, 1),
 	}
 }
@@ -218,15 +219,18 @@ func (p *Promoter) batch(ctx context.Context, name string, t *target) (pause tim
 	if len(done.Pokes) > 0 {
 		p.wake(done.Pokes)
 	}
+	for _, b := range done.Broken {
+		p.log.ErrorContext(ctx, "a timer's message can't be sent: the timer is set aside, and the others go on; `waybill timers show` has it, `fire` tries it again, `stop` forgets it", "timer", b.ID, "target", name, "error", b.Error)
+	}
 	t.free -= done.Sent
 	if done.Busy {
 		t.free = 0 // it counts anew when it is this process's turn
 	}
-	switch done.Sent {
-	case 0:
-		return again, nil
-	case batch: // there may be many: others have the database for as long
+	switch {
+	case done.Sent == batch: // there may be many: others have the database for as long
 		rest(ctx, time.Since(began))
+	case done.Sent+len(done.Broken) == 0:
+		return max(again, time.Since(began)), nil
 	}
 	return 0, nil
 }

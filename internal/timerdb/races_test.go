@@ -203,7 +203,7 @@ func TestPlans_ByIndexWhateverTheStatisticsSay(t *testing.T) {
 			}
 			w.fill()
 			for step, args := range map[string][]any{
-				"due":         {bun.Safe("clock_timestamp()"), 500, "default"},
+				"due":         {bun.Safe("clock_timestamp()"), 500, "default", bun.Safe("TRUE")},
 				"next":        {bun.Safe("1")},
 				"unpublished": {50000, "default"},
 			} {
@@ -237,6 +237,30 @@ func TestFind_APageReadsItsRowsOnly(t *testing.T) {
 		plan := w.explain(w.DB, "find", args)
 		require.NotContains(t, plan, "Seq Scan on timers")
 		require.NotRegexp(t, `actual rows=\d{4,}`, plan)
+	}
+}
+
+// SQLite plans without statistics.
+func TestFind_APageReadsItsRowsOnlyOnSQLite(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.SQLite(t))
+	for want, f := range map[string]outbox.TimerFilter{
+		"SEARCH t USING PRIMARY KEY (id=?)":                        {IDs: []string{uuid.NewString()}},
+		"(owner=?)":                                                {Owner: "7"},
+		"(owner=? AND name=?)":                                     {Owner: "7", Name: "x"},
+		"SEARCH t USING INDEX timers_at (available_at>?)":          {From: time.Now()},
+		"SEARCH t USING INDEX timers_at ((available_at,id)>(?,?))": {After: "2020-01-01T00:00:00Z," + uuid.NewString()},
+		"SCAN t USING INDEX timers_broken":                         {Status: outbox.TimerBroken},
+		"SCAN t USING INDEX timers_at":                             {},
+	} {
+		args, err := w.store().Finding(f)
+		require.NoError(t, err)
+		var plan []struct {
+			ID, Parent, Notused int
+			Detail              string
+		}
+		require.NoError(t, w.DB.NewRaw("EXPLAIN QUERY PLAN "+timerdb.Text("find"), args).Scan(t.Context(), &plan))
+		require.Contains(t, plan[0].Detail, want)
 	}
 }
 

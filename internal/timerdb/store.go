@@ -106,6 +106,7 @@ type Stats struct {
 	Waiting int64
 	Due     int64         // how many of them should have been sent
 	Sent    int64         // and are not handled yet
+	Broken  int64         // set aside: their messages can't be sent
 	Late    time.Duration // since when the earliest that waits is due
 	Of      string        // the target of that one
 }
@@ -126,7 +127,7 @@ func (s *Store) Stats(ctx context.Context) (f Stats, err error) {
 	if !time.Now().Before(s.counted) {
 		began := time.Now()
 		err := s.look(ctx, func(db bun.IDB) error {
-			return db.QueryRowContext(ctx, text("count"), s.now()).Scan(&s.counts.Waiting, &s.counts.Due, &s.counts.Sent)
+			return db.QueryRowContext(ctx, text("count"), s.now()).Scan(&s.counts.Waiting, &s.counts.Due, &s.counts.Sent, &s.counts.Broken)
 		})
 		if err != nil {
 			return f, fmt.Errorf("timers: count them: %w", err)

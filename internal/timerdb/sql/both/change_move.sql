@@ -1,1 +1,1 @@
-UPDATE timers SET available_at = ?1 WHERE id IN (?0)
+UPDATE timers SET available_at = ?1, status = 'waiting', error = NULL WHERE id IN (?0)

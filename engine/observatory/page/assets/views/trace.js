@@ -40,8 +40,8 @@ const after = (at, began) => h('time', { datetime: at, title: at }, began === nu
 // fates are what became of a message, a line each.
 function fates(m, began) {
   const line = (state, ...content) => h('li', { 'data-state': state }, content);
-  const timer = m.timer && line(m.timer.status === 'sent' ? 'waiting' : m.timer.status,
-    to(`#/waiting${query({ id: m.message_id })}`, `timer ${m.timer.name}`), m.timer.status === 'sent' ? ', sent, not handled yet' : [', due ', when(m.timer.available_at)]);
+  const timer = m.timer && line({ sent: 'waiting', broken: 'abandoned' }[m.timer.status] ?? m.timer.status,
+    to(`#/waiting${query({ id: m.message_id })}`, `timer ${m.timer.name}`), m.timer.status === 'sent' ? ', sent, not handled yet' : m.timer.status === 'broken' ? ', broken: it can\'t be sent' : [', due ', when(m.timer.available_at)]);
   const rows = m.rows.map((r) => line(r.status, 'to ', to(`#/messages/${encodeURIComponent(m.message_id)}`, r.target), ' ', badge(r.status), r.held && [' ', badge('held')],
     h('span', { class: 'quiet' }, ` in ${r.provider}`),
     r.status !== 'published' && r.attempts > 0 && h('div', { class: 'quiet' }, `${count(r.attempts)} of ${count(r.max_attempts)} attempts`, r.status === 'failed' && [', due ', when(r.available_at)]),

@@ -23,17 +23,18 @@ const due = (t) => [when(t.available_at), h('div', { class: isLate(t) ? 'error' 
 
 // status of one that is sent leads to where its message may be.
 const status = (t) => {
+  if (t.status === 'broken') return [badge('degraded', 'broken'), h('div', { class: 'error' }, t.error)];
   if (t.status === 'waiting') return isLate(t) ? badge('stuck', 'late') : badge('waiting');
   return [badge(isStuck(t) ? 'degraded' : 'sent', 'sent'), ' ', h('span', { class: 'quiet' }, `${age(onItsWay(t))} ago`),
     h('div', null, messageLink(t.id, 'its message'), isStuck(t) && [' · ', h('a', { href: `#/dead-letters${query({ message: t.id })}` }, 'dead letters')])];
 };
 
-const told = () => (now.health?.reasons ?? []).filter((r) => r.code.startsWith('timers_late'));
+const told = () => (now.health?.reasons ?? []).filter((r) => r.code.startsWith('timers_'));
 
 // help is what is to be done about what is marked on this page.
 const help = (timers) => [
   ...told().map((r) => h('li', null, badge(r.state, r.code), ' ', r.text)),
-  !told().length && timers.some(isLate) && h('li', null, badge('stuck', 'late'), ' These should have been sent. An engine of their database sends them: check that one runs, and what ',
+  !told().some((r) => r.code.startsWith('timers_late')) && timers.some(isLate) && h('li', null, badge('stuck', 'late'), ' These should have been sent. An engine of their database sends them: check that one runs, and what ',
     h('a', { href: '#/' }, 'the overview'), ' says about it. It pauses while 50,000 of their messages are unpublished: ', h('a', { href: '#/lanes' }, 'the lanes'), ' show that.'),
   timers.some(isStuck) && h('li', null, badge('degraded', 'sent'), ' These were sent a while ago and are not handled. Their message is waiting in the outbox, at the broker or for its key, or is a dead letter: the links show where.'),
 ];
@@ -49,13 +50,14 @@ export function waiting(main, { params, signal }) {
   card('due', 'Due, not sent', `#/${path}?status=waiting`);
   card('late', 'Late by');
   card('sent', 'Sent, not handled', `#/${path}?status=sent`);
+  card('broken', 'Broken', `#/${path}?status=broken`);
   const hints = h('ul', { class: 'reasons' });
   const failure = h('div');
   const timers = table({
     caption: 'By due time. A timer disappears when its message was handled or it was stopped.',
     empty: 'No timers match.',
     key: (t) => `${t.provider} ${t.id}`,
-    rowState: (t) => (isLate(t) || isStuck(t) ? 'bad' : ''),
+    rowState: (t) => (isLate(t) || isStuck(t) || t.status === 'broken' ? 'bad' : ''),
     columns: [
       { title: 'Status', cell: status },
       { title: 'Due', cell: due },
@@ -72,7 +74,7 @@ export function waiting(main, { params, signal }) {
   main.append(h('h1', null, 'Waiting timers'), hints, cards,
     search(path, params, [
       { name: 'owner', title: 'Owner', wide: true },
-      { name: 'status', title: 'Status', type: 'select', options: ['waiting', 'sent'] },
+      { name: 'status', title: 'Status', type: 'select', options: ['waiting', 'sent', 'broken'] },
     ], [
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
       { name: 'name', title: 'Name' },
@@ -93,7 +95,7 @@ export function waiting(main, { params, signal }) {
     try {
       const answer = await get(`api/timers${query({ ...Object.fromEntries(names.map((n) => [n, params.get(n)])), limit: 50 })}`, signal);
       const all = Object.values(answer.counts);
-      for (const id of ['waiting', 'due', 'sent']) figures[id].textContent = count(sum(all, id));
+      for (const id of ['waiting', 'due', 'sent', 'broken']) figures[id].textContent = count(sum(all, id));
       const late = all.length && all.every(Boolean) ? Math.max(...all.map((c) => c.late_seconds)) : null;
       figures.late.textContent = late === null ? '–' : late > 0 ? age(late) : 'none';
       figures.late.parentElement.dataset.alarm = late > lateAfter;
