@@ -312,8 +312,7 @@ func (w *wiring) subscriptions() {
 		if tried := cfg.Retry.Horizon() + cfg.Lease; s.InboxRetention != -1 && s.RedeliveryHorizon < tried {
 			w.fail("%s: RedeliveryHorizon is %v, but the outbox of this engine tries a message for up to %v (outbox.retry and lease), and would then send it again to an inbox that has forgotten it: raise RedeliveryHorizon and InboxRetention", what, s.RedeliveryHorizon, tried.Round(time.Second))
 		}
-		// Even without its broker, the rest of the stream is looked at.
-		var b broker.Broker = struct{ broker.Broker }{}
+		var b broker.Broker = unknown{}
 		if l := w.known(what, s.Broker); l != nil {
 			l.add(s.Topic())
 			b = l.Broker
@@ -326,6 +325,11 @@ func (w *wiring) subscriptions() {
 		w.streams = append(w.streams, stream{name: s.Name, provider: s.Provider, letters: s.Letters(), runner: r, started: new(atomic.Bool)})
 	}
 }
+
+// unknown stands for a broker that there isn't: the rest of its stream is looked at.
+type unknown struct{ broker.Broker }
+
+func (unknown) Capabilities() broker.Capabilities { return broker.Capabilities{} }
 
 // checkCategory finds a stream that no aggregate of a context raises to, where that
 // context is one of the engine's: its runner knows the context's name alone.

@@ -172,6 +172,9 @@ var billing = domain.MustNew("billing",
 	domain.Command[BillFee](domain.KeyedBy("loan_id"), domain.FromOthers()),
 )
 
+// prefix is what the broker has before topics and groups.
+const prefix = "test."
+
 type world struct {
 	t       *testing.T
 	db      uow.Provider
@@ -252,7 +255,7 @@ func (w *world) start() (stop func()) {
 	w.t.Helper()
 	e, err := engine.New(engine.Config{
 		Contexts: []engine.Context{{Units: w.units, Commands: w.lib, Processes: []process.Config{w.tuned}}, {Commands: w.bil}},
-		Brokers:  map[string]broker.Broker{"default": w.broker},
+		Brokers:  map[string]broker.Broker{"default": broker.Prefixed(w.broker, prefix)},
 		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
 	})
 	require.NoError(w.t, err)

@@ -96,7 +96,7 @@ func deadLetter(d schema.Dialect, s Stream, m *message, why reason, status strin
 	return "id, subscription, topic, partition_key, key_id, message_id, message_type, body, headers, error, error_type, stack, reason, attempts, first_at, last_at, status, holds, needs",
 		"?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE((SELECT first_at FROM inbox_attempts WHERE subscription = ? AND message_id = ?), ?), ?, ?, ?, ?",
 		[]any{
-			uuid.Must(uuid.NewV7()).String(), s.Letters(), dberr.Clean(m.Topic), dberr.Clean(m.key), m.keyID, m.id, bun.NullZero(dberr.Clean(m.meta.Type)), m.Body, string(encoded),
+			uuid.Must(uuid.NewV7()).String(), s.Letters(), dberr.Clean(s.kept(m.Topic)), dberr.Clean(m.key), m.keyID, m.id, bun.NullZero(dberr.Clean(m.meta.Type)), m.Body, string(encoded),
 			text, bun.NullZero(typ), bun.NullZero(stack), string(why), m.attempts,
 			s.Name, m.id, bun.Safe(dbtime.In(d, -time.Since(m.first))), now, status, holds, m.need(why, cause),
 		}, nil

@@ -57,12 +57,12 @@ func (h letters) resting() []any {
 }
 
 // mine restricts a search to what came by the stream of this runner: others that share
-// its letters believe other things of theirs.
+// its letters believe other things of theirs. Older builds have kept the broker's prefix.
 func (h letters) mine() (condition string, args []any) {
 	if h.stream.Instances == nil {
 		return "", nil
 	}
-	return " AND topic = ?", []any{h.stream.Topic()}
+	return " AND topic IN (?, ?)", []any{h.stream.Topic(), h.stream.prefix + h.stream.Topic()}
 }
 
 // in is the database's time, so much later.
@@ -119,6 +119,7 @@ func (h letters) find(ctx context.Context, query string, args ...any) (found []*
 		if err := putBack(&received, headers); err != nil {
 			return fmt.Errorf("headers of dead letter %s: %w", row.id, err)
 		}
+		received.Topic = h.stream.received(received.Topic)
 		m := h.intake.understand(received)
 		m.keyID = keyID                              // Of the key as it came: the row's may be a cleaned one.
 		if why == tooLarge && received.Body == nil { // which was not kept

@@ -102,6 +102,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		return nil, err
 	}
 	s.Backoff = testclock.Of(provider).Backoff(s.Backoff)
+	s.prefix = cfg.Broker.Capabilities().TopicPrefix
 	log := cfg.Logger
 	if log == nil {
 		log = slog.Default()

@@ -71,6 +71,8 @@ type Stream struct {
 	// again: for how long the broker keeps messages, and the sender's outbox tries.
 	// Defaults to 7 days.
 	RedeliveryHorizon time.Duration
+
+	prefix string // What the broker puts before Topic.
 }
 
 // Policy says what becomes of the messages of a key behind a parked one.
@@ -115,6 +117,23 @@ func (s Stream) WithDefaults() Stream {
 
 // Topic is where the stream's messages are.
 func (s Stream) Topic() string { return cmp.Or(s.Inbound.Topic, outbox.DefaultTopic(s.Category)) }
+
+// kept is the topic of a dead letter: without the broker's prefix, as the streams of a
+// process are named after theirs.
+func (s Stream) kept(received string) string {
+	if received == s.prefix+s.Topic() {
+		return s.Topic()
+	}
+	return received
+}
+
+// received is the topic that a dead letter came by.
+func (s Stream) received(kept string) string {
+	if kept == s.Topic() {
+		return s.prefix + kept
+	}
+	return kept
+}
 
 // check returns the stream's handlers by event, and everything that is wrong
 // with the stream.
