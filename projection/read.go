@@ -210,7 +210,8 @@ func missing(err error) bool {
 }
 
 // Wait waits until the version that this program reads shows everything that was committed
-// before the call, or ctx is done: that is a *BehindError.
+// before the call, or has stopped before that at an event that can't be handled, or ctx is
+// done: these are a *BehindError. Give ctx a deadline.
 func Wait(ctx context.Context, units *uow.Manager, name string) error {
 	r, err := readingsOf(units).projection(name)
 	if err != nil {
@@ -243,12 +244,15 @@ func (r *reading) wait(ctx context.Context, want int64) error {
 	}
 	behind := &BehindError{Name: r.name, Want: want}
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
-		have, stopped, err := r.come(ctx)
+		have, stopped, err := r.come(ctx, want)
 		switch {
 		case err == nil && have >= want:
 			return nil
 		case err == nil:
 			behind.Have, behind.Stopped = have, stopped
+			if stopped != "" {
+				return behind
+			}
 		case ctx.Err() == nil:
 			return err
 		}
@@ -259,8 +263,9 @@ func (r *reading) wait(ctx context.Context, want int64) error {
 	}
 }
 
-// come is how far the build is that is read.
-func (r *reading) come(ctx context.Context) (position int64, stopped string, err error) {
+// come is how far the build is that is read, and the error that keeps it from coming as far as
+// want.
+func (r *reading) come(ctx context.Context, want int64) (position int64, stopped string, err error) {
 	for {
 		b, err := r.current(ctx, false)
 		if err != nil {
@@ -272,7 +277,7 @@ func (r *reading) come(ctx context.Context) (position int64, stopped string, err
 			continue
 		}
 		var n int
-		err = r.provider.Reader().NewRaw("SELECT count(*), coalesce(min(position), 0), coalesce(max(error), '') FROM projection_positions WHERE projection = ? AND build = ?", b.projection, b.build).
+		err = r.provider.Reader().NewRaw("SELECT count(*), coalesce(min(position), 0), coalesce(max(CASE WHEN position < ? THEN error END), '') FROM projection_positions WHERE projection = ? AND build = ?", want, b.projection, b.build).
 			Scan(ctx, &n, &position, &stopped)
 		r.mu.RUnlock()
 		if err != nil {
@@ -292,7 +297,7 @@ type BehindError struct {
 	Name       string
 	Have, Want int64
 	Stopped    string // The error it is stuck with, if it is.
-	Err        error  // Why the wait ended.
+	Err        error  // Why ctx was done; nil: it is stuck.
 }
 
 func (e *BehindError) Error() string {

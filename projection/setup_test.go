@@ -2,6 +2,7 @@ package projection_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -168,7 +169,13 @@ func (w *world) wait(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(t, projection.Wait(ctx, w.units, name))
+	var err error
+	eventually(t, func() bool {
+		err = projection.Wait(ctx, w.units, name)
+		behind, ok := errors.AsType[*projection.BehindError](err)
+		return !ok || behind.Stopped == "" // An event that has failed is tried again.
+	})
+	require.NoError(t, err)
 }
 
 func find[R any](t *testing.T, w *world, table *projection.Table[R], order string) []R {

@@ -119,7 +119,7 @@ func (d documents[A]) index(c uow.Change) (statements []uow.Statement, values []
 	for i, x := range d.typ.Indexes {
 		value := values[i]
 		if problem := dbtext.KeyProblem(value); problem != "" {
-			return nil, nil, fmt.Errorf("its %s %.60q %s", x.Name, value, problem)
+			return nil, nil, &uow.InvalidError{Type: c.Type.Name, ID: id, Err: fmt.Errorf("its %s %.60q %s", x.Name, value, problem)}
 		}
 		if known && value == before[i] {
 			continue

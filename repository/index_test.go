@@ -130,7 +130,15 @@ func TestIndex_By(t *testing.T) {
 			_, err := r.By(ctx, c.index, c.value, c.page)
 			require.ErrorContains(t, err, c.want)
 		}
-		require.ErrorContains(t, r.Save(ctx, newMember("long", strings.Repeat("x", 2000), "")), `its email "xxx`)
+		for _, email := range []string{strings.Repeat("x", 2000), "a\x00b"} {
+			err := r.Save(ctx, newMember("long", email, ""))
+			_, invalid := errors.AsType[*uow.InvalidError](err)
+			require.True(t, invalid, "%v", err)
+			require.ErrorContains(t, err, fmt.Sprintf("its email %.60q ", email))
+			found, err := r.By(ctx, "email", email, repository.Page{})
+			require.NoError(t, err)
+			require.Empty(t, found, "nobody can have it")
+		}
 		n, err := r.Reindex(ctx)
 		require.NoError(t, err)
 		require.Zero(t, n)

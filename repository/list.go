@@ -8,6 +8,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/rootstate"
 )
 
@@ -73,6 +74,9 @@ func (r *Repository[A]) By(ctx context.Context, index, value string, page Page) 
 	}
 	if value == "" {
 		return nil, fmt.Errorf("repository: %s by %s: an empty value is in no index", r.typ.Category, index)
+	}
+	if dbtext.KeyProblem(value) != "" { // nobody can have it
+		return nil, nil
 	}
 	return r.search(ctx, func(ctx context.Context, db bun.IDB) ([]stored[A], error) {
 		return r.store.(documents[A]).by(ctx, db, i, value, page)

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -23,11 +24,11 @@ const retryAfter = "1"
 // and otherwise:
 //
 //	404  *repository.NotFoundError
-//	409  *uow.ConflictError, a refusal by command.Refuse
+//	409  *uow.ConflictError, *repository.TakenError, a refusal by command.Refuse
 //	412  *repository.PreconditionError
 //	413  *outbox.TooLargeError
 //	422  *uow.InvalidError, *command.KeyReusedError
-//	503  *uow.CommitUnknownError, a database that is away; with Retry-After
+//	503  *uow.CommitUnknownError, *projection.BehindError, a database that is away; with Retry-After
 //	504  *command.ExpiredError
 //
 // The text is the error's, without the names of this module's packages that it begins with.
@@ -62,11 +63,13 @@ func (api API) status(err error) int {
 		{is[*uow.CommitUnknownError](err), http.StatusServiceUnavailable}, // It wraps others.
 		{is[*repository.NotFoundError](err), http.StatusNotFound},
 		{is[*uow.ConflictError](err), http.StatusConflict},
+		{is[*repository.TakenError](err), http.StatusConflict},
 		{is[*repository.PreconditionError](err), http.StatusPreconditionFailed},
 		{is[*outbox.TooLargeError](err), http.StatusRequestEntityTooLarge},
 		{is[*uow.InvalidError](err), http.StatusUnprocessableEntity},
 		{is[*command.KeyReusedError](err), http.StatusUnprocessableEntity},
 		{is[*command.ExpiredError](err), http.StatusGatewayTimeout},
+		{is[*projection.BehindError](err), http.StatusServiceUnavailable},
 		{command.Refused(err), http.StatusConflict},
 		{dberr.Away(err), http.StatusServiceUnavailable},
 	} {

@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -221,6 +222,8 @@ func TestProblem_StatusOfEachError(t *testing.T) {
 	}{
 		{&repository.NotFoundError{Type: "loan", ID: "l"}, 404},
 		{&uow.ConflictError{Type: "loan", ID: "l"}, 409},
+		{&repository.TakenError{Type: "loan", ID: "l", Index: "isbn", Value: "1", By: "m"}, 409},
+		{&projection.BehindError{Name: "loans", Want: 1}, 503},
 		{command.Refuse(errors.New("no credit")), 409},
 		{&repository.PreconditionError{Type: "loan", ID: "l"}, 412},
 		{&outbox.TooLargeError{}, 413},
@@ -238,6 +241,6 @@ func TestProblem_StatusOfEachError(t *testing.T) {
 		require.NotContains(t, w.Body.String(), "secret")
 		require.NotRegexp(t, "(uow|repository|command|outbox): ", w.Body.String(), "a client knows no packages")
 	}
-	require.Equal(t, 3, strings.Count(logs.String(), "a request failed"))
+	require.Equal(t, 4, strings.Count(logs.String(), "a request failed"))
 	require.Contains(t, logs.String(), "secret")
 }

@@ -89,6 +89,8 @@ func set(ctx context.Context, loanID string, s Status) error {
 
 // LoansOf are a member's current loans, those included that were placed before the call.
 func (a *App) LoansOf(ctx context.Context, memberID string) ([]CurrentLoan, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	if err := projection.Wait(ctx, a.Units, CurrentLoans.Name); err != nil {
 		return nil, err
 	}

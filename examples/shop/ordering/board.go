@@ -77,6 +77,8 @@ type Books struct {
 // Board returns the latest orders and the books, those of a request included that was
 // answered before.
 func (a *App) Board(ctx context.Context, latest int64) (found []Row, b Books, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	if err = projection.Wait(ctx, a.units, board.Name); err != nil {
 		return nil, b, err
 	}
