@@ -1,6 +1,7 @@
 // Package config reads waybill.yaml. Variables such as
 // WAYBILL_OUTBOX_RETRY_BASE_DELAY=1s override its keys, unknown keys are
-// refused, and all mistakes are reported together.
+// refused, and the mistakes of the file are reported together, then those of the
+// settings of each database and broker, which its adapter knows.
 //
 // A program names the kinds of databases and brokers that its file may use;
 // what it doesn't name isn't linked:
