@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/waybill-go/waybill/examples/shop/ordering"
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/porttest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -255,10 +255,7 @@ func testMain(m *testing.M) int {
 const limit = 8 * time.Second // to pay
 
 func TestShop_KilledWithNothingInstalled(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	nats := free.Addr().String()
-	require.NoError(t, free.Close())
+	nats := porttest.Address()
 	t.Setenv("WAYBILL_BROKERS_DEFAULT_LISTEN", nats)
 	t.Setenv("WAYBILL_BROKERS_PARTNER_LISTEN", nats)
 	t.Setenv("WAYBILL_SERVER_ADDR", "127.0.0.1:0")

@@ -2,7 +2,7 @@ package docs
 
 import (
 	"fmt"
-	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,16 +14,8 @@ import (
 	"github.com/waybill-go/waybill/engine/config"
 	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/porttest"
 )
-
-// free is an address that nobody listens on.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // deploys follows the second part, on the servers of the tests.
 func (r *reader) deploys() {
@@ -40,7 +32,14 @@ func (r *reader) deploys() {
 	t.Cleanup(func() { kafkatest.DeleteTopics(t, kafka, prefix) })
 	r.env = append(r.env, "WAYBILL_PROVIDERS_DEFAULT_DSN="+postgres.DSN, "WAYBILL_PROVIDERS_DEFAULT_SCHEMA="+postgres.Schema,
 		"WAYBILL_BROKERS_DEFAULT_ADDRESSES=["+dbtest.Environment(t, "WAYBILL_KAFKA")+"]", "WAYBILL_BROKERS_DEFAULT_TOPIC_PREFIX="+prefix)
-	here := strings.NewReplacer("127.0.0.1:9000", free(t), "127.0.0.1:8080", free(t), "./todo serve &", "./todo serve 2>log &")
+	here := strings.NewReplacer("127.0.0.1:9000", porttest.Address(), "127.0.0.1:8080", porttest.Address(), "./todo serve &", "./todo serve 2>log &", "--retry 30", "--retry 180")
+	log := filepath.Join(r.dir, "log")
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("the service wrote:\n%s", text)
+		}
+	})
 	r.writes("waybill.yaml", here.Replace(files[0]))
 	r.writes("main.go", here.Replace(programs[0]))
 

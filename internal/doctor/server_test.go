@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/porttest"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -72,14 +72,7 @@ func start() (err error) {
 	if text, err := command(filepath.Join(bin, "initdb"), "-D", data, "-U", "doctor", "-A", "trust", "-E", "UTF8", "--no-sync").CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, text)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		return err
-	}
+	s.port = porttest.Free()
 	// It ends when this process does, whatever the reason.
 	c := command("sh", "-c", `"$@" >"$0/log" 2>&1 </dev/null & cat >/dev/null; kill -QUIT $!; wait`, s.dir, filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(s.port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=30", "-c", "max_prepared_transactions=2",

@@ -4,16 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/porttest"
 )
 
 // node is a server, which is a process while it runs.
@@ -33,34 +33,9 @@ type node struct {
 // node is a server that has never run.
 func (c *Cluster) node(id int, broker, control bool) *node {
 	n := &node{id: id, dir: c.t.TempDir(), broker: broker, control: control}
-	n.inner, n.secured, n.controller = port(c.t), port(c.t), port(c.t)
+	n.inner, n.secured, n.controller = porttest.Free(), porttest.Free(), porttest.Free()
 	c.t.Cleanup(n.kill)
 	return n
-}
-
-var ports sync.Map // That were given out in this process.
-
-// port is one that no client gets by chance, so that a server that was killed finds it
-// free.
-func port(t interface {
-	require.TestingT
-	Helper()
-},
-) int {
-	t.Helper()
-	for range 1000 {
-		n := 12_000 + rand.IntN(8_000)
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", local(n))
-		if err != nil {
-			continue
-		}
-		_ = l.Close()
-		if _, taken := ports.LoadOrStore(n, true); !taken {
-			return n
-		}
-	}
-	require.Fail(t, "no port is free between 12000 and 20000")
-	return 0
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
