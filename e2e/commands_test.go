@@ -120,6 +120,29 @@ func TestObservatory_TimersThatAreLate(t *testing.T) {
 	b.well()
 }
 
+// A timer that can't be sent stands out, with why and what helps.
+func TestObservatory_ATimerThatIsBroken(t *testing.T) {
+	d := openDesk(t)
+	d.schedule("loan-broken", time.Now().Add(time.Hour))
+	_, err := d.db.DB().ExecContext(t.Context(), "UPDATE timers SET message = '{}'")
+	require.NoError(t, err)
+	d.schedule("loan-in-time", time.Now().Add(26*time.Hour))
+	_, err = d.db.DB().ExecContext(t.Context(), "UPDATE timers SET available_at = set_at WHERE name = 'loan-broken'")
+	require.NoError(t, err)
+	s := d.run()
+	b := open(t)
+	b.open(s, "#/waiting")
+	b.shows(`[data-card="timers-broken"][data-alarm="true"] dd`, "1")
+	b.shows(`tbody tr[data-state="bad"]`, "its message is not what was stored")
+	b.shows(`tbody tr[data-state="bad"]`, "loan-broken")
+	b.shows(".reasons", "1 timer can't be sent and is set aside")
+	b.shows(".reasons", "waybill timers fire --status broken")
+	wide(b)
+	b.click(`[data-card="timers-broken"] a`)
+	b.holds(`document.querySelectorAll('tbody tr').length === 1`)
+	b.well()
+}
+
 // A command that fails shows with its words and its dead letter; a timer whose command
 // that was stands as sent, and leads there. A reader sees neither whose it is nor the words.
 func TestObservatory_CommandsAndWhatBecameOfThem(t *testing.T) {

@@ -50,6 +50,9 @@ type DiscardOptions struct {
 // without a dry run.
 type DeadLetterResult struct {
 	Subscription string `json:"subscription"`
+	// Running says that some process ran the subscription a moment ago. If not, what is
+	// marked for replay waits until one does.
+	Running bool `json:"running"`
 	// Marked are replayed, or discarded.
 	Marked int64 `json:"marked"`
 	// Skipping are those of Marked that nothing waits for: their replay comes after
@@ -190,6 +193,9 @@ func (s *DeadLetters) plan(ctx context.Context, o *operation, r *DeadLetterResul
 	}
 	r.Subscription = o.filter.Subscription
 	var err error
+	if r.Running, err = runs(ctx, db, r.Subscription); err != nil {
+		return err
+	}
 	if o.match, err = o.filter.match(db.Dialect()); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -134,6 +135,15 @@ func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
 		list = append(list, *all[name])
 	}
 	return list, nil
+}
+
+// runs says whether some process runs a subscription, or one of the streams that have
+// their dead letters under its name.
+func runs(ctx context.Context, db bun.IDB, name string) (running bool, err error) {
+	stream := name + "."
+	err = db.NewRaw("SELECT EXISTS (SELECT 1 FROM subscription_runs WHERE seen_at > ? AND (subscription = ? OR substr(subscription, 1, ?) = ?))",
+		bun.Safe(dbtime.In(db.Dialect(), -runsIn)), name, utf8.RuneCountInString(stream), stream).Scan(ctx, &running)
+	return running, err
 }
 
 // inboxes steps from name to name through an index, however many rows are between.

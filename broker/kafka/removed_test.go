@@ -33,8 +33,18 @@ func TestRemoved_WithNothingBehindItIsToldAndPassed(t *testing.T) {
 	lags(t, 0, member)
 	commits(t, name, map[int32]int64{0: 40})
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 40, 1)))
-	require.Equal(t, "40", string(receive(t, member, 1)[0].Body))
+	got := receive(t, member, 1)
+	require.Equal(t, "40", string(got[0].Body))
 	require.EqualValues(t, 30, member.(broker.Stateful).State().Missed, "once")
+
+	// What was passed is the group's own offset for who comes next.
+	require.NoError(t, member.Ack(bounded(t), got...))
+	require.NoError(t, member.Close(bounded(t)))
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 41, 1)))
+	member = join(t, b, name)
+	require.Equal(t, "41", string(receive(t, member, 1)[0].Body))
+	require.Zero(t, member.(broker.Stateful).State().Missed)
+	require.NotContains(t, said.String(), "has set the group's offsets")
 }
 
 // An offset that a tool has set beyond the end of a partition, without an epoch: kgo reads it

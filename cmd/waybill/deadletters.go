@@ -351,6 +351,9 @@ func (a change) tell(c *cli, stdout out, stderr news, verb string, all map[strin
 			return "", err
 		}
 	}
+	if verb == "replay" {
+		tellIdle(stderr, all)
+	}
 	if skipping > 0 && verb == "replay" {
 		fmt.Fprintf(stderr, "Out of order: later messages of the keys of %d were handled already, since their subscription skips what it parks.\n", skipping)
 	}
@@ -358,6 +361,20 @@ func (a change) tell(c *cli, stdout out, stderr news, verb string, all map[strin
 		return "", nil
 	}
 	return fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], messages(marked)), nil
+}
+
+// tellIdle says of which subscription there is nobody who would handle what is marked.
+func tellIdle(stderr news, all map[string]subscription.DeadLetterResult) {
+	names, running := map[string]bool{}, map[string]bool{}
+	for _, r := range all {
+		names[r.Subscription] = true
+		running[r.Subscription] = running[r.Subscription] || r.Running
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if name != "" && !running[name] {
+			fmt.Fprintf(stderr, "No process runs subscription %s now: what is marked is handled once one does. `waybill subscriptions list` has their names.\n", name)
+		}
+	}
 }
 
 // missing is an error if an id is in none of the databases.

@@ -170,7 +170,9 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 		require.Equal(t, "replay    0  of subscription shipping\nleft out  1  behind parked messages of their keys that are not chosen: add --id "+one+"\n", r.stdout)
 		r = run(0, "replay", "--dry-run", "--subscription", "shipping")
 		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n", r.stdout)
+		require.Equal(t, "No process runs subscription shipping now: what is marked is handled once one does. `waybill subscriptions list` has their names.\n", r.stderr)
 		require.Equal(t, 3, count("parked"))
+		execute(t, p, "INSERT INTO subscription_runs (subscription, run) VALUES ('shipping.orders', 'r')") // a stream of it
 		r = run(0, "replay", "--yes", "--actor", "ada", "--subscription", "shipping", "--rate", "0.5")
 		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n2 messages marked for the runners of shipping, the last of them in 2s; action 1, by ada.\n", r.stdout)
 		require.Empty(t, r.stderr)

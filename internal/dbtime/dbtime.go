@@ -3,9 +3,11 @@
 package dbtime
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 )
@@ -21,6 +23,15 @@ func Now(d schema.Dialect) string {
 		return "strftime('%Y-%m-%dT%H:%M:%fZ','now')"
 	}
 	return "clock_timestamp()"
+}
+
+// Ask returns the present, by the database's clock.
+func Ask(ctx context.Context, db bun.IDB) (time.Time, error) {
+	var now Time
+	if err := db.NewRaw("SELECT "+Now(db.Dialect())).Scan(ctx, &now); err != nil {
+		return time.Time{}, fmt.Errorf("ask the database for the time: %w", err)
+	}
+	return now.Time, nil
 }
 
 // In is an expression for the present plus a duration, to the millisecond. The

@@ -81,11 +81,7 @@ func (s *Store) Check(ctx context.Context) error {
 
 // Time is the database's.
 func (s *Store) Time(ctx context.Context) (time.Time, error) {
-	var now dbtime.Time
-	if err := s.db.NewRaw("SELECT "+dbtime.Now(s.db.Dialect())).Scan(ctx, &now); err != nil {
-		return time.Time{}, fmt.Errorf("processes: ask for the time: %w", err)
-	}
-	return now.Time, nil
+	return dbtime.Ask(ctx, s.db)
 }
 
 // Filter chooses processes. An empty field does not restrict.

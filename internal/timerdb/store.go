@@ -48,11 +48,7 @@ func (s *Store) now() bun.Safe {
 
 // Time is the database's.
 func (s *Store) Time(ctx context.Context) (time.Time, error) {
-	var now dbtime.Time
-	if err := s.reader.NewRaw("SELECT ?", s.now()).Scan(ctx, &now); err != nil {
-		return time.Time{}, fmt.Errorf("timers: ask for the time: %w", err)
-	}
-	return now.Time, nil
+	return dbtime.Ask(ctx, s.reader)
 }
 
 // inTx runs fn in a transaction of its own, of which PostgreSQL's plans are by index,

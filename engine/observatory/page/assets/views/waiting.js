@@ -99,6 +99,7 @@ export function waiting(main, { params, signal }) {
       const late = all.length && all.every(Boolean) ? Math.max(...all.map((c) => c.late_seconds)) : null;
       figures.late.textContent = late === null ? '–' : late > 0 ? age(late) : 'none';
       figures.late.parentElement.dataset.alarm = late > lateAfter;
+      figures.broken.parentElement.dataset.alarm = sum(all, 'broken') > 0;
       timers.update(answer.timers);
       const hint = h('ul', null, ...help(answer.timers).filter(Boolean));
       if (hint.textContent !== said) {
