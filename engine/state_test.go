@@ -143,7 +143,7 @@ func TestConsumer_B10_MissedMessagesShow(t *testing.T) {
 	says(broker.State{Joined: true, Since: time.Now(), Missed: 15})
 	r := within(t, e, "subscription_missed")
 	require.Contains(t, r.Text, "15 messages")
-	require.Contains(t, r.Text, "waybill outbox backfill")
+	require.Contains(t, r.Text, "waybill history republish")
 	require.Contains(t, codes(diagnosed(t, e, "subscription_missed")), "subscription_missed")
 	_, now := scrape(t, e)
 	require.InDelta(t, 15, now[`waybill_subscription_missed_total{subscription="parcels"}`], 0)

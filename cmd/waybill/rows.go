@@ -141,7 +141,7 @@ func statusOf(e outbox.Entry) string {
 
 type showRowCmd struct {
 	Which   string `arg:"" name:"message" help:"The message's id, or the seq of one of its rows."`
-	Payload bool   `help:"Include published rows."`
+	Payload bool   `help:"Include what is sent: the payload."`
 }
 
 // shownRow is a row as it is written in JSON.
