@@ -17,7 +17,7 @@ import (
 type processesFilter struct {
 	Provider string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
 	Process  string   `placeholder:"NAME" help:"Only of this kind, by context and name, as in library.lending."`
-	ID       []string `name:"id" placeholder:"ID" help:"Only these keys. May be repeated."`
+	ID       []string `name:"id" placeholder:"ID" help:"Only with this identity. May be repeated."`
 	Status   string   `enum:",running,awaited,ended" default:"" placeholder:"STATUS" help:"Only in this status: running, ended, or awaited (messages arrived before the one that starts it)."`
 	From     moment   `placeholder:"TIME" help:"Only begun at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
 	Until    moment   `placeholder:"TIME" help:"Only begun before this time."`
