@@ -113,7 +113,7 @@ func (s *session) watch(ctx context.Context) {
 			s.r.brokerUp()
 		}
 		if n := s.r.standing.news(); n > 0 {
-			s.r.log.Error("the broker removed messages before this subscription had them, and it never gets them: what the broker keeps is shorter than the subscription was behind", "broker", s.r.stream.Broker, "messages", n)
+			s.r.log.Error("the broker removed messages before this subscription had them, and they are never handled here; have it keep messages for longer than a subscription may be behind", "broker", s.r.stream.Broker, "messages", n)
 		}
 	}
 }

@@ -58,6 +58,6 @@ func (c *consumer) compare(starts map[int32]kadm.ListedOffset, before map[*parti
 // missed notes that there is nothing of p before start any more. The lock is held.
 func (c *consumer) missed(p *partition, start int64) {
 	c.health.missed += start - p.next
-	c.logger.Error("kafka: Kafka removed messages before this group got them: the topic's retention is shorter than the group was behind", "partition", p.id, "from", p.next, "to", start)
+	c.logger.Error("kafka: Kafka removed messages before this group got them; raise the topic's retention above the time by which a group may be behind", "partition", p.id, "from", p.next, "to", start)
 	p.next = start
 }

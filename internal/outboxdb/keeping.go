@@ -92,7 +92,7 @@ func (s *Store) keepHistory(ctx context.Context, name string, settles time.Durat
 		err = rest(ctx, pause)
 	}
 	if err != nil {
-		return fmt.Errorf("outbox: the history of context %s has not begun yet; when it is tried again, it does: %w", name, err)
+		return fmt.Errorf("outbox: the history of context %s has not begun yet; try again to continue: %w", name, err)
 	}
 	return nil
 }

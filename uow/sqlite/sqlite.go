@@ -102,7 +102,7 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 		return nil, fmt.Errorf("sqlite: provider %q: %w", p.name, err)
 	}
 	if open := dbfile.Look(path); len(open) > 0 {
-		cmp.Or(cfg.Logger, slog.Default()).Warn("others than its owner may read the database, which holds all that the service knows; if nobody wants that, close its files",
+		cmp.Or(cfg.Logger, slog.Default()).Warn("others than its owner may read the database, which holds all that the service knows; unless that is meant, do what remedy says",
 			"provider", p.name, "files", open.String(), "remedy", open.Remedy())
 	}
 	return p, nil
