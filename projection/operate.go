@@ -61,7 +61,7 @@ func Rebuild(ctx context.Context, p uow.Provider, name, actor string) (number in
 		}
 		for _, b := range builds {
 			if b.version == live.version && b.build > live.build && b.status != Old {
-				return fmt.Errorf("build %d of %s is on its way: wait until it is in use, or retire it", b.build, name)
+				return fmt.Errorf("build %d of %s is on its way: wait until it is in use; one that no process feeds any more can be retired", b.build, name)
 			}
 		}
 		number = builds[len(builds)-1].build + 1
