@@ -95,7 +95,7 @@ func TestMissedMessagesAreCounted_B3_B10(t *testing.T) {
 	require.True(t, r.Status().MissedAt.IsZero())
 
 	b.state.Store(&broker.State{Joined: true, Since: time.Now(), Missed: 15})
-	w.until(func() bool { return len(w.logs.lines("never gets them")) == 1 }, "the log says so")
+	w.until(func() bool { return len(w.logs.lines("never handled here")) == 1 }, "the log says so")
 	require.EqualValues(t, 15, r.Status().Missed)
 	require.WithinDuration(t, time.Now(), r.Status().MissedAt, time.Minute)
 
@@ -103,7 +103,7 @@ func TestMissedMessagesAreCounted_B3_B10(t *testing.T) {
 	b.end(errors.New("the connection broke"))
 	w.until(func() bool { return r.Status().Refusal != nil }, "the first has ended")
 	b.state.Store(&broker.State{Joined: true, Since: time.Now(), Missed: 2})
-	w.until(func() bool { return r.Status().Running && len(w.logs.lines("never gets them")) == 2 }, "the second has missed some, too")
+	w.until(func() bool { return r.Status().Running && len(w.logs.lines("never handled here")) == 2 }, "the second has missed some, too")
 	require.EqualValues(t, 17, r.Status().Missed)
 }
 
