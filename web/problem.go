@@ -32,7 +32,8 @@ const retryAfter = "1"
 //	504  *command.ExpiredError
 //
 // The text is the error's, without the names of this module's packages that it begins with.
-// What is left is 500 without the text, which is logged with the correlation id.
+// What is left is 500. Answers of 500 and 503 are without the text, which is logged with the
+// correlation id.
 func (api API) Problem(w http.ResponseWriter, r *http.Request, err error) {
 	status := api.status(err)
 	if status == http.StatusServiceUnavailable {

@@ -88,7 +88,7 @@ type API struct {
 	Errors   Errors
 	// MaxBytes is the largest body. Defaults to 1 MiB.
 	MaxBytes int64
-	// Logger gets what a problem of status 500 doesn't say. Defaults to slog.Default().
+	// Logger gets what problems of status 500 and 503 don't say. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
