@@ -175,13 +175,14 @@ func (p *provider) open(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	writing, reading = lifeline.Connector(ctx, writing), lifeline.Connector(ctx, reading)
+	p.file = &openFile{path: path}
+	writing, reading = lifeline.Connector(ctx, writing), ofFile{lifeline.Connector(ctx, reading), p.file}
 	pool := func(c driver.Connector) *bun.DB {
 		db := sql.OpenDB(c)
 		db.SetMaxIdleConns(maxReaders)
 		return bun.NewDB(db, sqlitedialect.New(), bun.WithDiscardUnknownColumns())
 	}
-	p.writer = &oneWriter{Connector: writing, name: p.name, timeout: defaultWriterTimeout, nested: defaultNestedTimeout}
+	p.writer = &oneWriter{Connector: writing, file: p.file, name: p.name, timeout: defaultWriterTimeout, nested: defaultNestedTimeout}
 	p.db, p.reader = pool(p.writer), pool(reading)
 	p.reader.SetMaxOpenConns(maxReaders)
 	return nil
@@ -191,6 +192,7 @@ type provider struct {
 	name       string
 	writer     *oneWriter
 	db, reader *bun.DB
+	file       *openFile
 }
 
 var _ uow.Provider = (*provider)(nil)
@@ -204,11 +206,14 @@ func (p *provider) check(ctx context.Context, path string) error {
 	}
 	switch {
 	case err == nil && mode == "wal":
+		p.file.opened()
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s can't be used in WAL mode (it stays in mode %s): its file system has no shared memory; use a local disk", path, mode)
 	case is(err, codeNotADB):
 		return fmt.Errorf("%s is not a SQLite database; correct Config.Path: %w", path, err)
+	case is(err, codeCorrupt):
+		return fmt.Errorf("%s is damaged: restore it from a backup; if it has just been put there, %s-wal and %s-shm belong to the file before: end all processes that have it open, and remove them: %w", path, path, path, err)
 	case is(err, codeCantOpen), is(err, codeReadOnly), is(err, codePerm):
 		return fmt.Errorf("%s can't be opened for writing; the process needs the right to write the file and its directory: %w", path, err)
 	}
@@ -250,6 +255,7 @@ const (
 	codeLocked   = 6
 	codeReadOnly = 8
 	codeIOErr    = 10
+	codeCorrupt  = 11
 	codeCantOpen = 14
 	codeNotADB   = 26
 )

@@ -21,6 +21,7 @@ import (
 // write wait there, and none of them in database/sql.
 type oneWriter struct {
 	driver.Connector // of the connection
+	file             *openFile
 	gate             gate
 	name             string
 	timeout          time.Duration // of the wait for others of this process
@@ -80,6 +81,9 @@ func (w *oneWriter) enter(ctx context.Context) error {
 func (w *oneWriter) open(ctx context.Context) (err error) {
 	if w.closed.Load() {
 		return sql.ErrConnDone
+	}
+	if err := w.file.check(); err != nil {
+		return err
 	}
 	if v, ok := w.conn.(driver.Validator); ok && !v.IsValid() {
 		_ = w.discard()

@@ -1,0 +1,78 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/uow/sqlite"
+)
+
+// A backup that is put in the file's place while a process has it open isn't mixed with what
+// that has open, and nothing is written where nobody will find it.
+func TestOpen_AFileThatWasReplacedIsUsedNoMore(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"by a backup": func(path string) error { return os.Rename(path+".backup", path) },
+		"by nothing":  os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			p := open(t, path)
+			insert := func() error {
+				_, err := p.DB().ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
+				return err
+			}
+			count := func() (n int, err error) {
+				err = p.Reader().NewRaw("SELECT count(*) FROM things").Scan(t.Context(), &n)
+				return n, err
+			}
+			_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+			require.NoError(t, err)
+			_, err = p.DB().ExecContext(t.Context(), "VACUUM INTO '"+path+".backup'")
+			require.NoError(t, err)
+			require.NoError(t, insert())
+			n, err := count()
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+
+			require.NoError(t, replace(path))
+			const refused = "was replaced, moved or removed while this process has it open"
+			require.ErrorContains(t, insert(), refused)
+			_, err = count()
+			require.ErrorContains(t, err, refused)
+
+			require.NoError(t, p.Close())
+			for _, beside := range []string{"-wal", "-shm"} {
+				require.NoError(t, os.RemoveAll(path+beside))
+			}
+			if name == "by nothing" {
+				return
+			}
+			p = open(t, path)
+			n, err = count()
+			require.NoError(t, err)
+			require.Zero(t, n)
+			require.NoError(t, insert())
+		})
+	}
+}
+
+// What is read by the log of another file is damaged, too.
+func TestOpen_ADamagedFileSaysWhatElseItMayBe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: path})
+	require.NoError(t, err)
+	_, err = p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 2000), 100)
+	require.NoError(t, errors.Join(err, f.Close()))
+	_, err = sqlite.Open(t.Context(), sqlite.Config{Path: path})
+	require.ErrorContains(t, err, "is damaged: restore it from a backup; if it has just been put there, "+path+"-wal and "+path+"-shm belong to the file before")
+}
