@@ -182,6 +182,12 @@ func (l *lane) tell(o outcome, sent int) {
 			log.Info("the broker answers again")
 		}
 	}
+	for _, s := range o.stays {
+		if l.told[s.topic] == "" { // It went away with the whole broker, which came back without it.
+			l.told[s.topic] = dberr.Clip(s.words.Error())
+			l.log.Warn("the broker does not answer; rows wait until it does", "topic", l.topicName(s.topic), "error", s.words)
+		}
+	}
 }
 
 // settle writes back until the database takes it, for as long as trying again may help:

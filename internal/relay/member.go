@@ -250,15 +250,10 @@ func (k *keeper) here(ctx context.Context) error {
 	other := is != "" && k.is != "" && is != k.is
 	k.is = cmp.Or(is, k.is)
 	if moved || other {
-		for _, l := range k.r.each {
-			if life := l.member.life(); life != nil {
-				l.member.ended(life.id)
-			}
-		}
+		k.r.endLives()
 	}
 	if other {
-		k.r.horizon.Store(new(horizon)) // what is asked at the moment is of the one before
-		k.r.highest.Store(0)
+		k.r.forgetNumbers()
 	}
 	return err
 }
@@ -294,6 +289,9 @@ func (k *keeper) renew(ctx context.Context) error {
 			delete(lanes, m.Member)
 		}
 		k.note(begin, len(lanes) > 0)
+	}
+	if len(lanes) > 0 { // A crash of the server gives numbers again that only transactions had drawn which it ended.
+		k.r.forgetNumbers()
 	}
 	k.bury(ctx, lanes)
 	return nil

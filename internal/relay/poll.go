@@ -100,7 +100,15 @@ func (r *Relay) find(hard context.Context) (found bool) {
 	}
 	ctx, cancel := context.WithTimeout(hard, storeTimeout)
 	defer cancel()
+	highest := r.highest.Load()
 	polled, err := r.cfg.Store.Poll(ctx, ids)
+	if err == nil && polled.Last < highest {
+		r.log.Warn("the database gives numbers again that rows had before, as it was restored: the relay begins anew, and what was pending then is published again; state and inboxes may lack what came since",
+			"provider", r.cfg.Provider, "rows_had", highest, "last_now", polled.Last)
+		r.endLives()
+		r.forgetNumbers()
+		r.keeper.hurry()
+	}
 	for i, l := range r.each {
 		l.database.Note(hard, watching, err)
 		if err == nil && l.polled(ctx, polled, polled.Lanes[i]) {
@@ -108,6 +116,23 @@ func (r *Relay) find(hard context.Context) (found bool) {
 		}
 	}
 	return found
+}
+
+// endLives ends the memberships, and with them what the lanes think that they have read. The
+// keeper makes others.
+func (r *Relay) endLives() {
+	for _, l := range r.each {
+		if life := l.member.life(); life != nil {
+			l.member.ended(life.id)
+		}
+	}
+}
+
+// forgetNumbers forgets how far the numbers of rows had come, as others may get the same. What
+// is asked of the horizon at the moment goes into the one before.
+func (r *Relay) forgetNumbers() {
+	r.horizon.Store(new(horizon))
+	r.highest.Store(0)
 }
 
 // polled takes in what a poll says of the lane.

@@ -34,6 +34,7 @@ type outcome struct {
 	settlement Settlement
 	fates      []fate // of the choice's keys
 	changes    []change
+	stays      []stay
 	breaks     int   // acknowledged rows behind one of their key that wasn't
 	first      error // the first failure, but errUnsent
 }
@@ -42,6 +43,12 @@ type outcome struct {
 type change struct {
 	topic int64
 	open  bool
+}
+
+// stay is of a topic that was away before, and says that it still is, while its broker is there.
+type stay struct {
+	topic int64
+	words error
 }
 
 // reading is what an answer says.
@@ -137,6 +144,7 @@ func (t *track) match(c *choice, rows []Claimed, errs map[int]error) []judged {
 type heard struct {
 	answered bool // a row was acknowledged or refused
 	said     bool // it answered that it can't
+	words    error
 	called   bool
 	answers  []int64 // keys that were answered
 	silent   []int64 // keys that were not
@@ -172,6 +180,14 @@ func (t *track) listen(now time.Time, c *choice, all []judged, o *outcome) map[i
 		t.breakers.quietLane(now, c)
 	}
 	t.follow(o, was, open)
+	if was || t.breakers.lane.open() {
+		return topics
+	}
+	for _, topic := range open {
+		if h := topics[topic]; h != nil && h.said && t.breakers.topic(topic).open() {
+			o.stays = append(o.stays, stay{topic, h.words})
+		}
+	}
 	return topics
 }
 
@@ -182,6 +198,9 @@ func (h *heard) note(row judged, key int64) {
 	case row.behind:
 	case row.means == elsewhere:
 		h.said, h.called, h.silent = true, true, append(h.silent, key)
+		if h.words == nil {
+			h.words = row.err
+		}
 	case row.means == unreachable:
 		h.called, h.silent = true, append(h.silent, key)
 	case row.means == quiet:

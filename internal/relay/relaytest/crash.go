@@ -49,6 +49,46 @@ func (s *Store) Crash() {
 	s.unsaved = nil
 }
 
+// Backup notes all that there is. What it returns puts that back, as a dump does that is
+// restored into the same database: numbers are given again.
+func (s *Store) Backup() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.copied()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seq, s.member, s.owners, s.members, s.bodies = was.seq, was.member, was.owners, was.members, was.bodies
+		s.queue, s.tokens, s.abandoned, s.published, s.log = was.queue, was.tokens, was.abandoned, was.published, was.log
+	}
+}
+
+func (s *Store) copied() *database {
+	was := &database{
+		seq: s.seq, member: s.member, owners: map[relay.LaneID][]relay.MemberID{}, members: map[relay.MemberID]*member{}, bodies: maps.Clone(s.bodies),
+		queue: map[int64]*queued{}, tokens: maps.Clone(s.tokens), abandoned: maps.Clone(s.abandoned), published: maps.Clone(s.published), log: slices.Clone(s.log),
+	}
+	for lane, owners := range s.owners {
+		was.owners[lane] = slices.Clone(owners)
+	}
+	for id, m := range s.members {
+		one := *m
+		was.members[id] = &one
+	}
+	for seq, q := range s.queue {
+		row := *q
+		was.queue[seq] = &row
+	}
+	return was
+}
+
+// GiveAgain has the sequence be back at a number.
+func (s *Store) GiveAgain(seq int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq = seq
+}
+
 // keep notes what there is before a change, or that all there is will be kept. The lock is held.
 func (s *Store) keep(durable bool) {
 	if !s.crashes || durable {
