@@ -179,6 +179,11 @@ func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []b
 		return x.unavailable(err)
 	}
 	if err := x.mark(ctx, mark); err != nil {
+		if codeOf(err) == kerr.UnknownTopicOrPartition { // Another Kafka, or somebody has deleted it: the next Transact makes it.
+			x.broker.mu.Lock()
+			delete(x.broker.marked, markTopic(x.id))
+			x.broker.mu.Unlock()
+		}
 		x.abort(ctx)
 		return x.unavailable(err)
 	}

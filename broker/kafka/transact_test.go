@@ -257,3 +257,21 @@ func TestTransact_AnIDThatExpiredIsOpenedAgain(t *testing.T) {
 		})
 	}
 }
+
+// The topic of the marks is gone, as where an empty Kafka has taken the place of another: it is
+// made again, and not waited for.
+func TestTransact_TheTopicOfTheMarksIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *kafka.Config) { c.Partitions = 1 })
+	prefix := "test." + uuid.NewString() + "."
+	name, id := topic(t, b), prefix+"waybill.x"
+	tx, _ := transact(t, b, id)
+	require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 1}, run(name, "a", 0, 1)))
+	_, err := admin(t).DeleteTopic(bounded(t), prefix+kafka.MarkTopic)
+	require.NoError(t, err)
+	waittest.Until(t, func() bool {
+		return tx.Publish(bounded(t), broker.Mark{N: 2}, run(name, "a", 100, 1)) != nil // Kafka may take some until it has heard of it.
+	})
+	tx, _ = transact(t, b, id)
+	require.NoError(t, tx.Publish(bounded(t), broker.Mark{N: 3}, run(name, "a", 1, 1)))
+}
