@@ -144,6 +144,7 @@ func (e *exam) checks() []check {
 			{"connection", "", (*exam).server},
 			{"schema", "", (*exam).schema},
 			{"objects", "", (*exam).objects},
+			{"sequences", "", (*exam).sequences},
 			{"rights", "", (*exam).rights},
 			{"clock", "", (*exam).clock},
 			{"settings", "", (*exam).settings},

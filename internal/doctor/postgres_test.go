@@ -329,7 +329,7 @@ func TestChecks_AreBounded(t *testing.T) {
 		require.Contains(t, f.Remedy, "less busy")
 		late = append(late, f.Check)
 	}
-	require.ElementsMatch(t, []string{"accounts", "leases"}, late, "both read the table that is locked")
+	require.ElementsMatch(t, []string{"accounts", "leases", "sequences"}, late, "they read the table that is locked")
 	require.NoError(t, tx.Rollback())
 }
 
@@ -407,4 +407,19 @@ func TestRights_S1_ReadIsEnoughForTheDoctor(t *testing.T) {
 	for _, f := range Examine(t.Context(), db) {
 		require.Equal(t, OK, f.Severity, "%+v", f)
 	}
+}
+
+// Single tables are restored without their sequences, and logical replication leaves them out.
+func TestSequences(t *testing.T) {
+	p := healthyPostgres(t)
+	p.place(t, 3)
+	before := p.examine(t)
+	p.exec(t, "SELECT setval('outbox_messages_seq_seq', 1, false)")
+	after := p.examine(t)
+	require.Len(t, after, len(before)+1)
+	require.Contains(t, after, Finding{
+		Check: "sequences", Severity: Critical, Where: "sequence outbox_messages_seq_seq",
+		What:   "it is at 0, and outbox_messages.seq at 3: it was not restored with its table. What gets a number that is there is refused, and what gets a lower one is taken for older than it is",
+		Remedy: "with all engines and writers stopped: SELECT setval('outbox_messages_seq_seq', 3)",
+	})
 }

@@ -24,6 +24,9 @@ func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 		case p.Failure != nil && (live || p.Fed):
 			e.add(Critical, where, fmt.Sprintf("it stopped at position %d: %s can't be handled", p.Failure.Position, p.Failure.Event),
 				"waybill projections list "+p.Name+" says why; fix the handler, or continue without the event: waybill projections skip")
+		case p.Position > p.Head:
+			e.add(Critical, where, fmt.Sprintf("it stands at position %d, and the history ends at %d: that was restored or emptied without it. Events that come up to there have no effect in its tables", p.Position, p.Head),
+				"see the check sequences, then waybill projections rebuild "+p.Name)
 		case p.Held != nil && time.Since(p.Held.Since) > e.limits.held:
 			e.add(Warning, where, "it waits "+p.Held.String()+", a transaction that has written events: what was committed behind it can't be read before it ends",
 				"end it: "+p.Held.By[0].Remedy()+"; and bound such sessions with idle_in_transaction_session_timeout")

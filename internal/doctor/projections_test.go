@@ -19,6 +19,9 @@ func TestProjections_StandingStillOrLeft(t *testing.T) {
 		p.has(t, "projections", Critical, "projection loans, build 1", "stopped at position 1: Library.LoanPlaced.v1 m-1", "waybill projections skip")
 		p.exec(t, "UPDATE projection_positions SET tries = 0, error = NULL, locked_until = "+p.ago(-5e10))
 		require.Empty(t, p.examine(t), "it is fed")
+		p.exec(t, "UPDATE projection_positions SET position = 17")
+		p.has(t, "projections", Critical, "projection loans, build 1", "it stands at position 17, and the history ends at 0", "waybill projections rebuild loans")
+		p.exec(t, "UPDATE projection_positions SET position = 0")
 		if p.DB().Dialect().Name() != dialect.PG {
 			return
 		}
