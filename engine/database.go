@@ -126,9 +126,21 @@ func (d *database) here(ctx context.Context) (is string, err error) {
 	}
 	moved, has := errors.AsType[*outbox.MovedError](err)
 	if err == nil || has {
-		d.moved.Store(moved)
+		d.tellOfMove(d.moved.Swap(moved), moved)
 	}
 	return is, err
+}
+
+// tellOfMove logs that a database in use has become another one. That comes with an outage, of
+// which the log has a line with the reason that it began with.
+func (d *database) tellOfMove(before, now *outbox.MovedError) {
+	switch {
+	case !d.ready.Load(): // The start says so.
+	case before == nil && now != nil:
+		d.log.Error("nothing is published from the database any more", "provider", d.provider.Name(), "error", now)
+	case before != nil && now == nil:
+		d.log.Info("the database was accepted, and is published from again", "provider", d.provider.Name())
+	}
 }
 
 // tellOfTargets says which rows of other contexts this engine leaves to theirs,

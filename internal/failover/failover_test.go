@@ -120,9 +120,11 @@ func TestFailover_ToAStandby(t *testing.T) {
 			answers(t, s)
 			if on == outbox.Stop { // within a third of the lease
 				require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
+				s.told("nothing is published from the database any more")
 				s.save("after")
 				s.silent("after")
 				s.accept()
+				s.told("the database was accepted, and is published from again")
 			} else {
 				s.save("after")
 			}

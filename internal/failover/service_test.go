@@ -1,10 +1,13 @@
 package failover_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +45,29 @@ type service struct {
 	broker  *memory.Broker
 	engine  *engine.Engine
 	lease   time.Duration
+	logs    logs
+}
+
+// logs are what the engine has logged. It is safe for concurrent use.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// told waits until the log has it.
+func (s *service) told(what string) {
+	s.t.Helper()
+	waittest.Until(s.t, func() bool {
+		s.logs.mu.Lock()
+		defer s.logs.mu.Unlock()
+		return bytes.Contains(s.logs.text.Bytes(), []byte(what))
+	}, "the log says %q", what)
 }
 
 func newService(t *testing.T, db uow.Provider) *service {
@@ -74,7 +100,7 @@ func (s *service) run(on outbox.OnFailover) (stop func()) {
 	e, err := engine.New(engine.Config{
 		Units: []*uow.Manager{s.units}, Brokers: map[string]broker.Broker{"default": s.broker},
 		Outbox: outbox.Config{Lease: s.lease, PollInterval: 50 * time.Millisecond, MaxPollInterval: 100 * time.Millisecond, OnFailover: on},
-		Server: engine.Server{Addr: "127.0.0.1:0"},
+		Server: engine.Server{Addr: "127.0.0.1:0"}, Logger: slog.New(slog.NewTextHandler(&s.logs, nil)),
 	})
 	require.NoError(s.t, err)
 	require.NoError(s.t, e.Start(s.t.Context()))
