@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -74,8 +75,7 @@ func (p *process) hear(ctx context.Context, m message) error {
 	}
 	switch {
 	case r.status == ended, r.status != running && m.optional:
-		p.ignored.Add(1)
-		return nil
+		return counted(ctx, &p.ignored)
 	case r.status != running && !m.starts:
 		return p.tooEarly(ctx, m)
 	case r.status == running && r.early:
@@ -164,10 +164,10 @@ func (p *process) tooEarly(ctx context.Context, m message) error {
 		err = u.Change("INSERT INTO processes AS p (process, id, version, status, early, forget_at) VALUES (?, ?, 0, 'awaited', TRUE, "+dbtime.In(d, p.Retention)+")"+
 			" ON CONFLICT (process, id) DO UPDATE SET early = TRUE, forget_at = excluded.forget_at, last_at = "+dbtime.Now(d)+" WHERE p.status = 'awaited'",
 			[]any{p.name, m.id}, 1, subscription.ErrArrived)
-		if err == nil {
-			u.AfterCommit(func(context.Context) { p.early.Add(1) })
+		if err != nil {
+			return err
 		}
-		return err
+		return counted(ctx, &p.early)
 	})
 }
 
@@ -309,8 +309,7 @@ func (p *process) waits(ctx context.Context, db bun.IDB) (bool, error) {
 		return false, err
 	}
 	if !there {
-		p.stopped.Add(1)
-		return false, nil
+		return false, counted(ctx, &p.stopped)
 	}
 	u, err := uow.From(ctx)
 	if err != nil {
@@ -325,12 +324,22 @@ func (p *process) refused(ctx context.Context, r processmsg.Refused) error {
 		if h.Refused == nil || h.Refused.Name != baseName(r.Command) {
 			continue
 		}
-		p.counters.refused.Add(1)
+		if err := counted(ctx, &p.counters.refused); err != nil {
+			return err
+		}
 		return p.hear(ctx, message{id: r.ID, optional: true, call: func(s domain.ProcessState) error { return h.CallRefused(s, r.Data, r.Reason) }})
 	}
-	p.ignored.Add(1)
 	p.log.Warn("a command was refused, and the process doesn't hear of it any more", "command", r.Command, "id", r.ID, "reason", r.Reason)
-	return nil
+	return counted(ctx, &p.ignored)
+}
+
+// counted counts once the unit of ctx is committed: until then it may be done again.
+func counted(ctx context.Context, n *atomic.Int64) error {
+	u, err := uow.From(ctx)
+	if err == nil {
+		u.AfterCommit(func(context.Context) { n.Add(1) })
+	}
+	return err
 }
 
 // baseName is a wire name without its version.
