@@ -22,7 +22,7 @@ func (h *Handlers) Stream() (s subscription.Stream, ok bool) {
 	name := h.cfg.Units.Domain().Name()
 	s = h.cfg.Queue
 	s.Name, s.Category = name+".commands", domain.CommandCategory(name)
-	s.Units, s.Broker = h.cfg.Units, h.cfg.Units.Broker()
+	s.Units, s.Broker, s.Sole = h.cfg.Units, h.cfg.Units.Broker(), true
 	for _, b := range h.byType {
 		s.Handlers = append(s.Handlers, b.stream(func(ctx context.Context, command any) error {
 			return h.receive(ctx, b, command)

@@ -13,6 +13,9 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -103,6 +106,44 @@ func (l *lines) have(text string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Contains(l.text.String(), text)
+}
+
+// A build of before a command came, or of after it was taken out, has no handler for what is
+// in the queue, and nobody else has one: the first build that has handles it by itself, in
+// its place. It is the same with one that a timer sends.
+func TestQueue_N3_WhatThisBuildHasNoHandlerForWaitsForOneThatHas(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.place("l2")
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			return errors.Join(
+				command.Send(ctx, CountLoan{"l1"}), command.Send(ctx, ConfirmLoan{"l1"}), command.Send(ctx, ConfirmLoan{"l2"}),
+				command.Schedule(ctx, "later", time.Now(), CountLoan{"l2"}))
+		}))
+		older, err := uow.New(uow.Config{Providers: []uow.Provider{w.db}, Domain: domain.MustNew("library",
+			domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](), domain.Event[LoanConfirmed]()),
+			domain.Command[ConfirmLoan](domain.KeyedBy("loan_id")))})
+		require.NoError(t, err)
+		confirm := command.Update(repository.New[*Loan](older), (*Loan).Confirm)
+		stop := w.runs(engine.Context{Commands: command.Must(command.Config{Units: older, Handlers: []command.Handler{confirm}})})
+		w.until(func() bool {
+			l, err := w.loans.Get(t.Context(), "l2")
+			return err == nil && l.Status == "active"
+		}, "what it has a handler for is handled")
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND reason = 'newer_version' AND needs = 'Library.CountLoan.v1' AND error LIKE '%no handler for%Library.CountLoan.v1%deploy a build%'") == 2
+		}, "the others are kept")
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == 1 }, "and hold what comes for the same loan")
+		stop()
+		w.run()
+		w.until(func() bool {
+			l, err := w.loans.Get(t.Context(), "l1")
+			other, errOther := w.loans.Get(t.Context(), "l2")
+			return err == nil && errOther == nil && l.Count == 1 && l.Status == "active" && other.Count == 1
+		}, "a build that has one handles them")
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status <> 'replayed'") == 0 }, "and nothing is left")
+		require.Zero(t, w.count("SELECT count(*) FROM timers"))
+	})
 }
 
 func TestFromOthers_WithoutItACommandOfAnotherContextIsParked(t *testing.T) {

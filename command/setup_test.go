@@ -194,15 +194,20 @@ func newWorld(t *testing.T, db uow.Provider) *world {
 // run runs both contexts until the test ends.
 func (w *world) run() {
 	w.t.Helper()
+	w.t.Cleanup(w.runs(engine.Context{Units: w.units, Commands: w.lib}, engine.Context{Commands: w.bil}))
+}
+
+func (w *world) runs(contexts ...engine.Context) (stop func()) {
+	w.t.Helper()
 	e, err := engine.New(engine.Config{
-		Contexts: []engine.Context{{Units: w.units, Commands: w.lib}, {Commands: w.bil}},
+		Contexts: contexts,
 		Brokers:  map[string]broker.Broker{"default": w.broker},
 		Logger:   w.log,
 		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
 	})
 	require.NoError(w.t, err)
 	require.NoError(w.t, e.Start(w.t.Context()))
-	w.t.Cleanup(func() { require.NoError(w.t, e.Stop(context.Background())) })
+	return func() { require.NoError(w.t, e.Stop(context.Background())) }
 }
 
 func (w *world) place(id string) {

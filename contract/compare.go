@@ -78,6 +78,9 @@ func (c *comparison) message(name string) {
 			c.add(name, "", "is called "+c.new.Aliases[base]+" now", "readers", fmt.Sprintf("let it keep its name with domain.Named(%q), which lets its Go type have another one", short(base)))
 		}
 		return
+	case !ok && was.Kind == "command" && !was.Shared:
+		c.add(name, "", "is gone", "history", "declare it again: it is named after its Go type, and waits in the outbox, in timers and in dead letters; once none of it is left there, remove it from contract.json")
+		return
 	case !ok && was.Kind == "command":
 		c.add(name, "", "is gone", "senders", "declare it again with domain.FromOthers(); once no sender uses it any more, remove it from contract.json")
 		return

@@ -1,6 +1,6 @@
-// Package contract describes what a context says to others and to its own past: its events,
-// the commands that others may send, and the forms of its documents; and it tells what
-// breaks when one such description takes the place of another.
+// Package contract describes what a context says to others and to its own past: its events
+// and commands, and the forms of its documents; and it tells what breaks when one such
+// description takes the place of another.
 //
 // Package contracttest keeps the description of a context under version control.
 package contract
@@ -60,9 +60,14 @@ func Of(d *domain.Domain) *Contract {
 		}
 	}
 	for _, t := range d.Commands() {
-		if t.FromOthers {
-			c.Messages[t.WireName()] = Message{Kind: "command", Stream: t.Category(), Shared: true, Written: true, Data: schemaOf(t.GoType())}
+		if t.Foreign {
+			continue
 		}
+		m := Message{Kind: "command", Stream: t.Category(), Shared: t.FromOthers, Written: true}
+		if m.Shared {
+			m.Data = schemaOf(t.GoType())
+		}
+		c.Messages[t.WireName()] = m
 	}
 	states := func(key string, f *domain.Forms) {
 		for _, v := range f.Reads() {

@@ -196,8 +196,16 @@ func TestCompare_F38_F39_N3_TellsWhatBreaksWhom(t *testing.T) {
 		}},
 		// Commands of others: what they send has to do.
 		{ordering(t, domain.Command[Cancel](domain.KeyedBy(""), domain.FromOthers())), ordering(t, domain.Command[Cancel](domain.KeyedBy(""))), []string{
+			`Ordering.Cancel.v1: isn't for others any more, which breaks senders: give it domain.FromOthers() again; once nothing else uses it, remove it from contract.json`,
+		}},
+		{ordering(t, domain.Command[Cancel](domain.KeyedBy(""), domain.FromOthers())), ordering(t), []string{
 			`Ordering.Cancel.v1: is gone, which breaks senders: declare it again with domain.FromOthers(); once no sender uses it any more, remove it from contract.json`,
 		}},
+		// The context's own commands wait as well.
+		{ordering(t, domain.Command[Cancel](domain.KeyedBy(""))), ordering(t), []string{
+			`Ordering.Cancel.v1: is gone, which breaks history: declare it again: it is named after its Go type, and waits in the outbox, in timers and in dead letters; once none of it is left there, remove it from contract.json`,
+		}},
+		{ordering(t), ordering(t, domain.Command[Cancel](domain.KeyedBy(""))), nil},
 		{commands[Cancel](t), commands[cancelMore](t), []string{
 			`Ordering.Cancel.v1: field "reason" is new and required, which breaks senders: tag it omitzero, as what was written before doesn't have it, or declare another command`,
 		}},

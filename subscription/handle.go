@@ -297,11 +297,14 @@ func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 		return w, m.fault, m.bad
 	}
 	t, err := known.EventNamed(m.meta.Type)
-	if err != nil {
+	if err != nil && !r.stream.Sole {
 		return w, "", err
 	}
 	handler, ok := r.handlers[t]
-	if !ok {
+	switch {
+	case !ok && r.stream.Sole:
+		return w, newerVersion, &unhandledError{m.meta.Type}
+	case !ok:
 		return w, "", nil
 	}
 	var event any
@@ -336,6 +339,9 @@ func (r *Runner) tellOfPrivate(messageType string) {
 
 // needless says whether m is of a type that nobody here reads, as far as it says so.
 func (r *Runner) needless(m *message) bool {
+	if r.stream.Sole {
+		return false
+	}
 	if m.bad == nil {
 		return !r.stream.Units.Domain().Knows(m.meta.Type)
 	}

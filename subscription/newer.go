@@ -29,6 +29,14 @@ import (
 // storedNeed begins what a build needs to read from the database, and not in a message.
 const storedNeed = "stored:"
 
+// unhandledError is a message that nobody but this subscription handles, and for which
+// this build has no handler: an older or a newer one has.
+type unhandledError struct{ name string }
+
+func (e *unhandledError) Error() string {
+	return fmt.Sprintf("subscription: this build has no handler for %q, and nobody else handles what comes here: deploy a build that declares it, which then handles it by itself, or discard the message", e.name)
+}
+
 // marked is how many rows a runner marks at a time.
 const marked = 500
 
@@ -40,6 +48,9 @@ func needOf(err error) string {
 	}
 	if e, ok := errors.AsType[*domain.UnknownEventError](err); ok && e.Newer() {
 		return storedNeed + e.Name
+	}
+	if e, ok := errors.AsType[*unhandledError](err); ok {
+		return storedNeed + e.name // which m.need finds to be the message's own
 	}
 	return ""
 }

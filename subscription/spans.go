@@ -83,7 +83,7 @@ func (r *Runner) describe() []attribute.KeyValue {
 
 // concerns says whether m is for a handler, or is none that anybody can read.
 func (r *Runner) concerns(m *message) bool {
-	return m.bad != nil || r.handles(m.meta.Type)
+	return m.bad != nil || r.stream.Sole || r.handles(m.meta.Type)
 }
 
 // end ends it with the outcome, and with the error of an attempt that failed: a stop

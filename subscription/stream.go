@@ -35,6 +35,10 @@ type Stream struct {
 	// Instances are what the messages belong to, in place of their key. For package
 	// process; nil: there are none.
 	Instances *Instances
+	// Sole says that nobody else handles what comes. A message for which there is no
+	// handler is then no other's: it is parked, for a build that has one. For package
+	// command.
+	Sole bool
 
 	// Lanes is how many messages are handled at a time, each of another key.
 	// Defaults to 16.
