@@ -2,7 +2,10 @@ package command_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +83,49 @@ func TestDo_TheEffectIsCommittedAndTheCommandIsItsCause(t *testing.T) {
 		require.GreaterOrEqual(t, got.Lately.P99, got.Lately.P50)
 		require.NotNil(t, got.Ever)
 		require.Equal(t, command.Count{Command: "CountLoan", Type: "Library.CountLoan.v1", Took: counted(w.lib, "CountLoan").Took}, counted(w.lib, "CountLoan"))
+	})
+}
+
+// N3, N4: a client repeats its request while a build is deployed whose command has more
+// fields, in another order. It is the same request, to either build.
+func TestOnce_N3_ARequestIsKnownToABuildWithMoreFields(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		before := PlaceLoan{"l1", "ann"}
+		type PlaceLoan struct {
+			Member string   `json:"member"`
+			Days   int      `json:"days"`
+			Note   *string  `json:"note"`
+			Tags   []string `json:"tags"`
+			From   struct {
+				Branch string `json:"branch"`
+			} `json:"from"`
+			LoanID string `json:"loan_id"`
+		}
+		units, err := uow.New(uow.Config{Providers: []uow.Provider{w.db}, Domain: domain.MustNew("library", domain.Command[PlaceLoan](domain.KeyedBy("loan_id")))})
+		require.NoError(t, err)
+		calls := 0
+		later := command.Must(command.Config{Units: units, Handlers: []command.Handler{command.On(func(context.Context, PlaceLoan) error { calls++; return nil })}})
+
+		require.NoError(t, w.lib.Do(t.Context(), before, command.Once("first")))
+		require.NoError(t, later.Do(t.Context(), PlaceLoan{LoanID: "l1", Member: "ann"}, command.Once("first")))
+		require.Zero(t, calls, "it was done")
+		reused := new(command.KeyReusedError)
+		require.ErrorAs(t, later.Do(t.Context(), PlaceLoan{LoanID: "l1", Member: "ann", Days: 3}, command.Once("first")), &reused)
+
+		require.NoError(t, later.Do(t.Context(), PlaceLoan{LoanID: "l2", Member: "ann"}, command.Once("second")))
+		require.Equal(t, 1, calls)
+		before.LoanID = "l2"
+		require.NoError(t, w.lib.Do(t.Context(), before, command.Once("second")))
+		_, err = w.loans.Get(t.Context(), "l2")
+		missing := new(repository.NotFoundError)
+		require.ErrorAs(t, err, &missing, "the older build has not done it again")
+
+		// What builds of before have stored is known as well.
+		text, err := json.Marshal(before)
+		require.NoError(t, err)
+		_, err = w.db.DB().NewRaw("UPDATE command_keys SET digest = ? WHERE key = 'second'", fmt.Sprintf("%x", sha256.Sum256(text))).Exec(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, w.lib.Do(t.Context(), before, command.Once("second")))
 	})
 }
 

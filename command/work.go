@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -29,6 +30,9 @@ type work struct {
 	version int64  // that IfVersion demands
 	once    string // its idempotency key
 	digest  string
+	// asWritten is the digest that builds of before have stored: of all fields, in the
+	// order of the Go type.
+	asWritten string
 }
 
 type workKey struct{}
@@ -45,9 +49,61 @@ func (h *Handlers) prepare(b *bound, command any, o options) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(data)
-	w.digest = hex.EncodeToString(sum[:])
+	w.asWritten = digestOf(data)
+	if data, err = said(data); err != nil {
+		return nil, err
+	}
+	w.digest = digestOf(data)
 	return w, nil
+}
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// said is what a command says, whatever its Go type has beside: fields in the order of
+// their names, and none that is empty. A build whose command has a field more makes the
+// same of a request that doesn't have it, so one that is repeated across a deployment is
+// known again.
+func said(data []byte) ([]byte, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return nil, err
+	}
+	left, _ := withoutEmpty(value)
+	return json.Marshal(left)
+}
+
+// withoutEmpty takes the fields out that are empty, and says whether something is left.
+func withoutEmpty(value any) (left any, some bool) {
+	switch v := value.(type) {
+	case nil:
+		return v, false
+	case bool:
+		return v, v
+	case string:
+		return v, v != ""
+	case json.Number:
+		return v, v != "0"
+	case []any:
+		for i := range v { // A place in a list says something, whatever is there.
+			v[i], _ = withoutEmpty(v[i])
+		}
+		return v, len(v) > 0
+	case map[string]any:
+		for name, field := range v {
+			if kept, some := withoutEmpty(field); some {
+				v[name] = kept
+			} else {
+				delete(v, name)
+			}
+		}
+		return v, len(v) > 0
+	}
+	return value, true
 }
 
 // once runs the handler in the unit of ctx, unless its idempotency key is known.
@@ -100,7 +156,7 @@ func (h *Handlers) known(ctx context.Context, db bun.IDB, tenant string, w *work
 	switch {
 	case err != nil:
 		return result{}, fmt.Errorf("command: look the idempotency key up: %w", err)
-	case digest != w.digest:
+	case digest != w.digest && digest != w.asWritten:
 		return result{}, &KeyReusedError{Key: w.once, Type: w.WireName()}
 	}
 	return result{stored: stored}, nil
