@@ -31,7 +31,7 @@ func backfill(ctx context.Context, units *uow.Manager, broker string, fromHistor
 	}
 	for _, p := range units.Providers() {
 		done, err := Outbox(p).Backfill(ctx, outbox.Backfill{
-			Context: units.Domain().Name(), Target: external[i], Domain: units.Domain(), Published: published(units), FromHistory: fromHistory,
+			Context: units.Domain().Name(), Target: external[i], Domain: units.Domain(), Published: published(units), Renamed: renamed(units), FromHistory: fromHistory,
 		})
 		all.Add(done)
 		if err != nil {

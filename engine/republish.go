@@ -46,7 +46,7 @@ func RepublishHistory(ctx context.Context, units *uow.Manager, r Republish) (all
 				Causation: r.Causation, Correlation: r.Correlation, Category: r.Category, AggregateID: r.AggregateID, MessageIDs: r.Messages, After: r.After,
 			},
 			Writer:  outbox.Writer{Domain: units.Domain(), Internal: targets.Broker, External: units.External()},
-			Context: units.Domain().Name(), Published: published(units), Target: r.Target, Actor: r.Actor, Rate: r.Rate,
+			Context: units.Domain().Name(), Published: published(units), Renamed: renamed(units), Target: r.Target, Actor: r.Actor, Rate: r.Rate,
 		}.Run(ctx, p)
 		all.Events += done.Events
 		all.Rows += done.Rows

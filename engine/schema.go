@@ -79,7 +79,8 @@ type schema struct {
 	partitions int                       // 0: any
 	targets    map[string]outbox.Targets // by context
 	published  map[string][]string       // by context
-	history    map[string]bool           // contexts that keep one
+	renamed    map[string]map[string]string
+	history    map[string]bool // contexts that keep one
 }
 
 func (s *schema) add(m *uow.Manager) error {
@@ -98,8 +99,9 @@ func (s *schema) add(m *uow.Manager) error {
 	}
 	if s.targets == nil {
 		s.targets, s.published, s.history = map[string]outbox.Targets{}, map[string][]string{}, map[string]bool{}
+		s.renamed = map[string]map[string]string{}
 	}
-	s.targets[context], s.published[context] = m.Targets(), published(m)
+	s.targets[context], s.published[context], s.renamed[context] = m.Targets(), published(m), renamed(m)
 	s.history[context] = s.history[context] || m.KeepsHistory()
 	return nil
 }
@@ -179,6 +181,9 @@ func (s schema) introduce(ctx context.Context, db bun.IDB, context string, t out
 		if _, err := outboxdb.New(s.provider.DB(), s.provider.Reader()).BeginHistory(ctx, context); err != nil {
 			return err
 		}
+	}
+	if err := outboxdb.WriteRenamed(ctx, db, context, s.renamed[context]); err != nil {
+		return err
 	}
 	return outboxdb.WritePublished(ctx, db, context, s.published[context])
 }

@@ -258,6 +258,20 @@ func published(m *uow.Manager) []string {
 	return names
 }
 
+// renamed are the names under which events of a context were stored before, with those
+// that they have now.
+func renamed(m *uow.Manager) map[string]string {
+	names := map[string]string{}
+	for _, e := range m.Domain().Events() {
+		for _, before := range e.Aliases() {
+			if !e.Foreign {
+				names[before] = e.ShortName()
+			}
+		}
+	}
+	return names
+}
+
 // private are the wire names of a context's events that aren't published, in all versions
 // that it reads: it may write an older one.
 func private(m *uow.Manager) []string {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,10 @@ type Backfill struct {
 	// programs have written them into the database, by engine.Migrate or at the
 	// start of an engine.
 	Published []string
+	// Renamed are names under which these events were stored before, such as
+	// "Library.BookLent", with the short names that they have now. Nil: as Published, if
+	// that is nil.
+	Renamed map[string]string
 	// FromHistory copies all events that the context has kept, and not only those that are
 	// still in the outbox; before them what the outbox has from before the history began. It
 	// counts when a back-fill begins: one that is run again goes on as it began.
@@ -34,17 +39,19 @@ type Backfill struct {
 
 // Wants says whether the target gets an event, by the name that it had when it was
 // raised.
-func (b Backfill) Wants(wireName string) bool { return b.wants(eventCalled(wireName)) }
-
-func (b Backfill) wants(t *domain.EventType) bool {
+func (b Backfill) Wants(wireName string) bool {
+	t := eventCalled(wireName, b.Renamed)
 	return slices.Contains(b.Published, t.ShortName()) && b.Target.wants(t)
 }
 
-func eventCalled(wireName string) *domain.EventType {
+// eventCalled is an event by the name with which it was stored; if it was renamed since,
+// under the one that it has now: that is the one that targets name.
+func eventCalled(wireName string, renamed map[string]string) *domain.EventType {
 	t := &domain.EventType{Name: wireName, Published: true}
 	if i := strings.LastIndex(wireName, ".v"); i > 0 {
 		t.Name = wireName[:i]
 	}
+	t.Name = cmp.Or(renamed[t.Name], t.Name)
 	return t
 }
 
@@ -62,7 +69,7 @@ func (b Backfill) Copy(own, wireName, key string, body []byte, partitions int) (
 // CopyEvent makes a kept event's row for the target, which must want it.
 func (b Backfill) CopyEvent(own string, e *Event, partitions int) (Row, error) {
 	writer := Writer{Domain: b.Domain, Internal: own, External: []Target{b.Target}}
-	rows, err := writer.again(e, eventCalled(e.Type), partitions)
+	rows, err := writer.again(e, eventCalled(e.Type, b.Renamed), partitions)
 	if err != nil {
 		return Row{}, err
 	}

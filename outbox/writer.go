@@ -49,10 +49,11 @@ func (w *Writer) Rows(events []Event, partitions int) ([]Row, error) {
 }
 
 // Again returns an event's rows for the targets once more, after it was raised and kept.
-// published are the short names of events that external ones get. Without a Domain, an event
-// of another version than a target gets is an error.
-func (w *Writer) Again(e *Event, published []string, partitions int) ([]Row, error) {
-	t := eventCalled(e.Type)
+// published are the short names of events that external ones get, and renamed says which of
+// them were stored under another name. Without a Domain, an event of another version than a
+// target gets is an error.
+func (w *Writer) Again(e *Event, published []string, renamed map[string]string, partitions int) ([]Row, error) {
+	t := eventCalled(e.Type, renamed)
 	t.Published = slices.Contains(published, t.ShortName())
 	return w.again(e, t, partitions)
 }

@@ -64,8 +64,9 @@ type Republish struct {
 
 	Writer    outbox.Writer // What rows depend on, as the context's programs have it. Domain may be nil.
 	Context   string
-	Published []string // Short names of events that external targets get. Nil: as the database has them.
-	Target    string   // Only for this one. "": all that the context sends to.
+	Published []string          // Short names of events that external targets get. Nil: as the database has them.
+	Renamed   map[string]string // Of these, the names by those with which they were stored. Nil: as Published.
+	Target    string            // Only for this one. "": all that the context sends to.
 	Actor     string
 	Rate      float64                   // Events per second, at most; 0: no bound.
 	DryRun    bool                      // Count, and change nothing.
@@ -171,6 +172,9 @@ func (r *Republish) prepare(ctx context.Context, p uow.Provider) (partitions int
 		if r.Published, err = outboxdb.ReadPublished(ctx, p.Reader(), r.Context); err != nil {
 			return 0, err
 		}
+		if r.Renamed, err = outboxdb.ReadRenamed(ctx, p.Reader(), r.Context); err != nil {
+			return 0, err
+		}
 	}
 	return outboxdb.Partitions(ctx, p.Reader())
 }
@@ -213,7 +217,7 @@ func (r Republish) each(ctx context.Context, db *bun.DB, do func(events []histor
 func (r *Republish) rows(events []historydb.Event, partitions int) (rows []outbox.Row, err error) {
 	for i := range events {
 		e := &events[i].Event
-		of, err := r.Writer.Again(e, r.Published, partitions)
+		of, err := r.Writer.Again(e, r.Published, r.Renamed, partitions)
 		if err != nil {
 			return nil, fmt.Errorf("%s: event at position %d: %w", whatRepublish, events[i].Position, err)
 		}

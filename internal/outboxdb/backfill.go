@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -25,6 +26,8 @@ const (
 	cursorPrefix = "backfill:"
 	// publishedPrefix stands before the context's name in outbox_settings.
 	publishedPrefix = "published:"
+	// renamedPrefix, too.
+	renamedPrefix = "renamed:"
 
 	backfillRows  = 500
 	backfillBytes = 8 << 20
@@ -172,7 +175,9 @@ func (c *copier) isTarget() bool { return slices.Contains(c.targets.External, c.
 // learn reads which events are published, if nobody has said it.
 func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
 	if c.Published == nil {
-		c.Published, err = ReadPublished(ctx, db, c.Context)
+		if c.Published, err = ReadPublished(ctx, db, c.Context); err == nil {
+			c.Renamed, err = ReadRenamed(ctx, db, c.Context)
+		}
 	}
 	return err
 }
@@ -355,6 +360,34 @@ func WritePublished(ctx context.Context, db bun.IDB, name string, events []strin
 		return fmt.Errorf("outbox: write published events of context %s: %w", name, err)
 	}
 	return nil
+}
+
+// WriteRenamed notes which events of a context have had other names: the short ones of
+// today by those, such as "Library.BookLent". It is for whom WritePublished is.
+func WriteRenamed(ctx context.Context, db bun.IDB, name string, renamed map[string]string) error {
+	if have, err := ReadRenamed(ctx, db, name); err == nil && maps.Equal(have, renamed) {
+		return nil
+	}
+	value, err := json.Marshal(renamed)
+	if err == nil {
+		_, err = db.ExecContext(ctx, text("both", "setting_write"), renamedPrefix+name, string(value))
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: write renamed events of context %s: %w", name, err)
+	}
+	return nil
+}
+
+// ReadRenamed is what WriteRenamed has noted.
+func ReadRenamed(ctx context.Context, db bun.IDB, name string) (renamed map[string]string, err error) {
+	value, found, err := readSetting(ctx, db, renamedPrefix+name)
+	if err == nil && found {
+		err = json.Unmarshal([]byte(value), &renamed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outbox: read renamed events of context %s: %w", name, err)
+	}
+	return renamed, nil
 }
 
 // ReadPublished are the names that WritePublished has noted.
