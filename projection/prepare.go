@@ -100,13 +100,19 @@ func (r *Runner) builds(ctx context.Context) ([]*build, error) {
 		return nil, err
 	}
 	again := false
+	var errs []error
 	for _, p := range r.all {
 		for _, g := range p.programs {
-			if newest(of(builds, g.Name), g.Version) == nil {
-				again = true
-				if err := declare(ctx, r.provider.DB(), g); err != nil {
-					return nil, err
-				}
+			if newest(of(builds, g.Name), g.Version) != nil {
+				continue
+			}
+			if err := g.apart(ctx, r.provider.Reader()); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			again = true
+			if err := declare(ctx, r.provider.DB(), g); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -116,7 +122,6 @@ func (r *Runner) builds(ctx context.Context) ([]*build, error) {
 		}
 	}
 	again = false
-	var errs []error
 	for _, b := range builds {
 		if g := r.program(b); g != nil && b.tables == nil {
 			again = true
@@ -138,8 +143,30 @@ func (g *program) begin(ctx context.Context, b, live *build) error {
 			return err
 		}
 	}
+	if err := g.apart(ctx, g.provider.Reader()); err != nil {
+		return err
+	}
 	if err := g.make(ctx, b.build); !errors.Is(err, errGone) {
 		return err
+	}
+	return nil
+}
+
+// apart says whether no other projection has a table of the program's. Views are called as
+// tables are: this one's would take the place of the other's, with nothing in it yet, and
+// go when the other one is retired.
+func (g *program) apart(ctx context.Context, db bun.IDB) error {
+	all, err := load(ctx, db, nil)
+	if err != nil {
+		return err
+	}
+	for _, b := range all {
+		for _, t := range g.tables {
+			if b.projection != g.Name && b.tables[t.name] != nil {
+				return fmt.Errorf("projection %s: in this database %s is a table of projection %s: give it another name, or, once no program has that projection any more, remove that with `waybill projections retire %s` first",
+					g.Name, t.name, b.projection, b.projection)
+			}
+		}
 	}
 	return nil
 }

@@ -321,7 +321,7 @@ func (g *program) loses(live *build) error {
 		}
 		t := g.table(name)
 		if t == nil {
-			errs = append(errs, fmt.Errorf("projection %s: version %d has no table %s that version %d has, and others read its view: keep it, or give the projection a new Name", g.Name, g.Version, name, live.version))
+			errs = append(errs, fmt.Errorf("projection %s: version %d has no table %s that version %d has, and others read its view: keep it, or give the projection a new Name and its tables new ones", g.Name, g.Version, name, live.version))
 			continue
 		}
 		if want := t.of.columns(g.provider.DB()); want != nil {
@@ -335,7 +335,7 @@ func lost(name string, version, before int, columns, want []string) error {
 	var errs []error
 	for _, c := range columns {
 		if !slices.Contains(want, c) {
-			errs = append(errs, fmt.Errorf("projection %s: version %d has no column %q that version %d has, and others read its view: keep it, or give the projection a new Name", name, version, c, before))
+			errs = append(errs, fmt.Errorf("projection %s: version %d has no column %q that version %d has, and others read its view: keep it, or give the projection a new Name and its tables new ones", name, version, c, before))
 		}
 	}
 	return errors.Join(errs...)

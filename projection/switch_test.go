@@ -101,6 +101,33 @@ func TestSwitch_ANewerVersionTakesThePlace(t *testing.T) {
 	})
 }
 
+// A projection that is renamed, or that another context calls as this one does, has no table
+// of a name that is in use: it would take the view away from those who read it.
+func TestStart_N5_AnotherProjectionKeepsItsTables(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.place(t, "l1", "l2")
+		for n := range 2 { // whose tables are of the first build, or of a later one
+			old, oldLoans := currentLoans(n + 1)
+			_, stop := w.run(t, old)
+			w.wait(t, old.Name)
+			eventually(t, func() bool { return w.list(t)[n] == fmt.Sprintf("%d v%d live", n+1, n+1) })
+			next, _ := currentLoans(1, func(p *projection.Projection) { p.Name = "loans" })
+			require.ErrorContains(t, w.program(t).of(t, next).Runner(w.p.Name(), nil).Start(t.Context()),
+				"projection loans: in this database current_loans is a table of projection current-loans: give it another name, or, once no program has that projection any more, remove that with `waybill projections retire current-loans` first")
+			require.Len(t, find(t, w, oldLoans, "loan_id"), 2)
+			stop()
+		}
+		require.Len(t, w.view(t, "SELECT loan_id FROM current_loans"), 2)
+		require.NoError(t, projection.Retire(t.Context(), w.p, "current-loans", 0, "ada"))
+		next, loans := currentLoans(1, func(p *projection.Projection) { p.Name = "loans" })
+		n := w.program(t)
+		n.run(t, next)
+		n.wait(t, next.Name)
+		require.Len(t, find(t, n, loans, "loan_id"), 2)
+		require.Len(t, w.view(t, "SELECT loan_id FROM current_loans"), 2)
+	})
+}
+
 // An operator's rebuild is a build of the same version, which takes the place by itself.
 // Conformance: N5.
 func TestRebuild_TakesThePlaceWithTheSameContent(t *testing.T) {
