@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 
+	"github.com/uptrace/bun"
+
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -48,6 +51,15 @@ func Outbox(p uow.Provider) OutboxStore { return outboxdb.New(p.DB(), p.Reader()
 // run are refused within seconds, and what they write until then misses a broker that is
 // added. A broker that is added gets the events from then on, or, if t.Joining names it,
 // those before as well, by [Backfill].
+//
+// One is taken out when nothing waits for it any more: that is refused before. Timers of
+// the context that wait follow to its new own broker.
 func SetTargets(ctx context.Context, p uow.Provider, context string, t outbox.Targets) error {
-	return outboxdb.SetTargets(ctx, p.DB(), context, t)
+	return outboxdb.SetTargets(ctx, p.DB(), context, t, timersFollow(context, t.Broker))
+}
+
+func timersFollow(name, to string) func(context.Context, bun.Tx, outbox.Targets) error {
+	return func(ctx context.Context, tx bun.Tx, was outbox.Targets) error {
+		return timerdb.Retarget(ctx, tx, name, was.Broker, to)
+	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -92,6 +94,69 @@ func TestTargets_OfAWriter(t *testing.T) {
 		require.Equal(t, outbox.NoStats().Counts, of.Counts, target)
 	}
 	b.sell(1)
+}
+
+// A broker that is taken out, or renamed, leaves no rows behind that nobody publishes.
+func TestSetTargets_T2_NothingWaitsForABrokerThatGoes(t *testing.T) {
+	b := setup(t)
+	b.sell(1)
+	alone := outbox.Targets{Broker: "default"}
+	require.ErrorContains(t, SetTargets(t.Context(), b.db, "sales", alone), "rows for broker partner wait, and nobody would publish them any more: let the engines of context sales publish them")
+	require.NoError(t, Check(t.Context(), b.sales), "nothing has changed")
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "main", External: []string{"partner"}}), "parcels sends to default as well")
+	_, err := Outbox(b.db).Change(t.Context(), outbox.Filter{Target: "partner"}, outbox.Change{Verb: outbox.VerbAbandon, Actor: "test"})
+	require.NoError(t, err)
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone))
+}
+
+// An event that was renamed is the same event to a broker that comes later, and to one that
+// gets it again: it has the name with which it was stored.
+func TestBackfill_N3_GivesWhatWasRenamedSince(t *testing.T) {
+	t.Parallel()
+	partner := outbox.Target{Broker: "partner", Events: []string{"SaleClosed"}}
+	for name, backfill := range map[string]func(context.Context, *uow.Manager) (outbox.Backfilled, error){
+		"program": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) {
+			return Backfill(ctx, m, "partner")
+		},
+		"history": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) {
+			return BackfillFromHistory(ctx, m, "partner")
+		},
+		"command": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) { // which knows no domain
+			b := outbox.Backfill{Context: "sales", Target: partner}
+			n, err := outboxdb.New(m.Providers()[0].DB(), m.Providers()[0].Reader()).CountBackfill(ctx, b)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, n.Events)
+			return Outbox(m.Providers()[0]).Backfill(ctx, b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := openSQLite(t, "default")
+			program := func(external []outbox.Target, options ...domain.EventOption) *uow.Manager {
+				d, err := domain.New("sales", domain.Aggregate[*sale]("sale", domain.Event[SaleMade](options...)))
+				require.NoError(t, err)
+				return units(t, uow.Config{Domain: d, Providers: []uow.Provider{db}, External: external, History: true})
+			}
+			before := program(nil, domain.Published())
+			require.NoError(t, Migrate(t.Context(), before))
+			require.NoError(t, repository.New[*sale](before).Save(t.Context(), newSale(1)))
+
+			require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+			after := program([]outbox.Target{partner}, domain.Published(), domain.Named("SaleClosed"), domain.Alias("Sales.SaleMade"))
+			require.NoError(t, Migrate(t.Context(), after))
+			done, err := backfill(t.Context(), after)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, done.Events)
+			_, err = db.DB().ExecContext(t.Context(), "DELETE FROM outbox_queue")
+			require.NoError(t, err)
+			again, err := RepublishHistory(t.Context(), after, Republish{Category: "sales::sale", Target: "partner", Actor: "test"})
+			require.NoError(t, err)
+			require.EqualValues(t, 1, again.Rows)
+			var types []string
+			require.NoError(t, db.Reader().NewRaw("SELECT DISTINCT message_type FROM outbox WHERE target_broker = 'partner'").Scan(t.Context(), &types))
+			require.Equal(t, []string{"Sales.SaleMade.v1"}, types)
+		})
+	}
 }
 
 // A broker that comes later, with its past: an engine warns of it and writes down

@@ -116,7 +116,9 @@ func TestTargets_TheirLanesAreThere(t *testing.T) {
 		"a context is new": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
 			return outboxdb.InitTargets(ctx, db, name, targets)
 		},
-		"an operator changes them": outboxdb.SetTargets,
+		"an operator changes them": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
+			return outboxdb.SetTargets(ctx, db, name, targets)
+		},
 		"another outbox was taken over": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
 			err := outboxdb.InitTargets(ctx, db, name, targets)
 			if err == nil {

@@ -249,7 +249,7 @@ func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, t
 		if t.Joining, err = m.joining(ctx, p, context, t); err != nil {
 			return now, err
 		}
-		if err := outboxdb.SetTargets(ctx, p.DB(), context, t); err != nil {
+		if err := engine.SetTargets(ctx, p, context, t); err != nil {
 			return now, err
 		}
 	}

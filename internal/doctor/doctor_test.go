@@ -256,7 +256,7 @@ func TestTargets(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
 		p.processor(t)
-		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "other"}))
+		p.exec(t, `UPDATE outbox_settings SET value = '{"broker":"other"}' WHERE name = 'targets:ordering'`)
 		p.has(t, "targets", Warning, "target broker default", "no context of this database sends to it", "waybill outbox abandon --target default")
 		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
 		p.has(t, "targets", Warning, "target broker partner", "joining the brokers of context ordering", "waybill outbox backfill partner")

@@ -120,7 +120,7 @@ func (e *exam) targets(ctx context.Context, db bun.IDB) (string, error) {
 	}
 	for _, target := range waiting {
 		if !slices.Contains(known, target) {
-			e.add(Warning, "target broker "+target, "rows wait for it, and no context of this database sends to it", "let an engine that has this broker publish them, or give them up: waybill outbox abandon --target "+target)
+			e.add(Warning, "target broker "+target, "rows wait for it, and no context of this database sends to it", "have its context send to it until engines have published them (waybill migrate --set-targets), or give them up: waybill outbox abandon --target "+target)
 		}
 	}
 	return "every row is for a broker that a context sends to", nil

@@ -144,13 +144,14 @@ func makeLanes(ctx context.Context, db bun.IDB, t outbox.Targets) error {
 
 // SetTargets changes the targets of a context. Stop its processes first: those
 // that run are refused within seconds, and what they write until then misses a
-// broker that is added. Rows for one that is taken out are published by nobody:
-// let them be published before.
+// broker that is added. Rows for one that is taken out would be published by nobody:
+// as long as there are any, it is refused. also is done in the same transaction, where
+// the context had other targets; nothing else is written meanwhile.
 //
 // A broker that is added gets the events from then on, or, if t.Joining names it,
 // those before as well: see [Store.Backfill]. One that is joining already stays
 // so; to let it go without the history, take it out and add it again.
-func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) error {
+func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, also ...func(ctx context.Context, tx bun.Tx, was outbox.Targets) error) error {
 	if err := t.Check(); err != nil {
 		return err
 	}
@@ -172,6 +173,14 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 				return fmt.Errorf("outbox: %s can't join the targets of context %s, it is one already: remove it and publish its rows before it joins again, or leave it", j, name)
 			}
 		}
+		if err := s.leavesNone(ctx, tx, name, have, t); err != nil {
+			return err
+		}
+		for _, do := range also {
+			if err := do(ctx, tx, have); err != nil {
+				return err
+			}
+		}
 		now := t.Sorted()
 		now.History = have.History
 		for _, j := range have.Joining {
@@ -191,6 +200,41 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets) 
 		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
 	}
 	return err
+}
+
+// leavesNone refuses targets without one that the context has now, and for which there
+// are rows, unless another context has it too: only engines of a context that sends to a
+// broker publish for it.
+func (s *Store) leavesNone(ctx context.Context, tx bun.Tx, name string, have, t outbox.Targets) error {
+	all, err := ReadTargets(ctx, tx)
+	if err != nil {
+		return nil //nolint:nilerr // what can't be read is about to be written anew
+	}
+	all[name] = t
+	for _, target := range append([]string{have.Broker}, have.External...) {
+		if target == "" || someSend(all, target) {
+			continue
+		}
+		var waits bool
+		err := tx.QueryRowContext(ctx, text("both", "lane_waits"), target).Scan(&waits)
+		switch {
+		case err != nil:
+			return fmt.Errorf("outbox: look for rows for %s: %w", target, err)
+		case waits:
+			return fmt.Errorf("outbox: rows for broker %s wait, and nobody would publish them any more: let the engines of context %s publish them (`waybill outbox stats`), or give them up"+
+				" (`waybill outbox abandon --target %s`, and `waybill outbox skip --held --target %s` for those that are held), and try again", target, name, target, target)
+		}
+	}
+	return nil
+}
+
+func someSend(contexts map[string]outbox.Targets, target string) bool {
+	for _, t := range contexts {
+		if t.Broker == target || slices.Contains(t.External, target) {
+			return true
+		}
+	}
+	return false
 }
 
 // lockOut keeps everybody from writing until the transaction ends. SQLite has one
