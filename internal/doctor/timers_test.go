@@ -26,7 +26,7 @@ func TestTimers_NobodySendsThem(t *testing.T) {
 		p.setTimer(t, time.Now().Add(-time.Minute))
 		require.Empty(t, p.examine(t), "an engine may be about to")
 		p.setTimer(t, time.Now().Add(-10*time.Minute))
-		p.has(t, "timers", Critical, "table timers", "was due 10m0s ago", "start an engine")
+		p.has(t, "timers", Critical, "table timers", "was due 10m", "start an engine")
 	})
 }
 
