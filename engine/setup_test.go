@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -13,7 +12,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -193,24 +192,12 @@ func refusedRow(why string) error {
 	return broker.Scoped(broker.Transient, broker.ScopeRow, errors.New(why))
 }
 
-// logs keeps what was logged.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
+type logs struct{ logtest.Log }
 
 // with returns the lines that contain all words.
 func (l *logs) with(words ...string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var found []string
-	for line := range strings.Lines(l.text.String()) {
+	for line := range strings.Lines(l.String()) {
 		all := true
 		for _, w := range words {
 			all = all && strings.Contains(line, w)

@@ -1,10 +1,8 @@
 package projection_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,28 +10,13 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/historydb"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/projection"
 )
 
-// lines is a log.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+type lines struct{ logtest.Log }
 
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) have(text string) func() bool {
-	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return bytes.Contains(l.b.Bytes(), []byte(text))
-	}
-}
+func (l *lines) have(text string) func() bool { return func() bool { return l.Has(text) } }
 
 // N5: a build that can't read on, as a transaction that has written events is open, says
 // for whom it waits and since when, in its status and in the log, until that has ended. It

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/logtest"
 )
 
 // fake is a Kafka in this process, with a topic of one partition.
@@ -33,7 +34,7 @@ func openFake(t testing.TB, c *kfake.Cluster, change func(*kafka.Config)) *kafka
 
 // toldIfFailed keeps what kgo does, and shows it if the test fails.
 func toldIfFailed(t testing.TB) kgo.Opt {
-	var lines log
+	var lines logtest.Log
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(lines.String())

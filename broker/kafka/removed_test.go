@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -17,7 +18,7 @@ import (
 // has the partition next doesn't miss it again.
 func TestRemoved_WithNothingBehindItIsToldAndPassed(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said logtest.Log
 	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
@@ -51,7 +52,7 @@ func TestRemoved_WithNothingBehindItIsToldAndPassed(t *testing.T) {
 // from the start, and the log says so.
 func TestGroup_AnOffsetBeyondTheEndIsToldOf(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said logtest.Log
 	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 3)))
@@ -66,7 +67,7 @@ func TestGroup_AnOffsetBeyondTheEndIsToldOf(t *testing.T) {
 // set, the log says, and of a group's own offsets it says nothing.
 func TestGroup_OffsetsThatSomebodyHasSetAreToldOf(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said logtest.Log
 	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -17,7 +18,7 @@ import (
 // keeps their order: the log says so, once, whichever client hears of it first.
 func TestPublish_PartitionsThatAreAddedAreToldOf(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said logtest.Log
 	b := open(t, func(c *kafka.Config) {
 		c.Partitions, c.Options, c.Logger = 1, []kgo.Opt{kgo.MetadataMaxAge(time.Second)}, slog.New(slog.NewTextHandler(&said, nil))
 	})

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -131,29 +131,11 @@ func TestState_StandingByIsJoined(t *testing.T) {
 	state(t, other, well)
 }
 
-// log is what was logged.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // B10: retention removed what the group didn't have yet. What is missed is counted
 // and logged, with its place.
 func TestState_B10_WhatRetentionRemovedIsCountedAndLogged(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said logtest.Log
 	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
 	name := topic(t, b)
 	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))

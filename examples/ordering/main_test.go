@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -52,35 +53,17 @@ func testMain(m *testing.M) int {
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	stderr *text
+	stderr *logtest.Log
 	ended  chan struct{}
 
 	mu    sync.Mutex
 	lines []string // of standard output
 }
 
-// text is a buffer for a process that still runs.
-type text struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (t *text) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.b.Write(p)
-}
-
-func (t *text) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.b.String()
-}
-
 // start starts a program in dir. It is killed at the end of the test.
 func start(t *testing.T, dir, program string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(program, args...), stderr: &text{}, ended: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(program, args...), stderr: &logtest.Log{}, ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,7 +14,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,32 +25,15 @@ import (
 
 	"github.com/waybill-go/waybill/examples/shop/ordering"
 	"github.com/waybill-go/waybill/internal/kafkatest"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/porttest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
-// output is what a process has written.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // process is a program that runs; it is killed at the end of the test.
 type process struct {
 	*exec.Cmd
-	out, err output
+	out, err logtest.Log
 	ended    chan struct{}
 }
 

@@ -1,13 +1,11 @@
 package failover_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
@@ -45,29 +44,13 @@ type service struct {
 	broker  *memory.Broker
 	engine  *engine.Engine
 	lease   time.Duration
-	logs    logs
-}
-
-// logs are what the engine has logged. It is safe for concurrent use.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
+	logs    logtest.Log
 }
 
 // told waits until the log has it.
 func (s *service) told(what string) {
 	s.t.Helper()
-	waittest.Until(s.t, func() bool {
-		s.logs.mu.Lock()
-		defer s.logs.mu.Unlock()
-		return bytes.Contains(s.logs.text.Bytes(), []byte(what))
-	}, "the log says %q", what)
+	waittest.Until(s.t, func() bool { return s.logs.Has(what) }, "the log says %q", what)
 }
 
 func newService(t *testing.T, db uow.Provider) *service {

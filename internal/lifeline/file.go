@@ -19,8 +19,8 @@ type connector struct {
 	line *Line
 }
 
-// raw is what a connection to a file has to have.
-type raw interface {
+// FileConn is what a connection to a file has to have.
+type FileConn interface {
 	driver.Conn
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
@@ -38,12 +38,12 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fileConn{conn.(raw), c.line}, nil
+	return &fileConn{conn.(FileConn), c.line}, nil
 }
 
 // fileConn does nothing more once it is cut, but end what it has begun.
 type fileConn struct {
-	raw
+	FileConn
 	line *Line
 }
 
@@ -51,7 +51,7 @@ func (c *fileConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.T
 	if err := c.line.check(); err != nil {
 		return nil, err
 	}
-	tx, err := c.raw.BeginTx(ctx, opts)
+	tx, err := c.FileConn.BeginTx(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -62,31 +62,31 @@ func (c *fileConn) PrepareContext(ctx context.Context, query string) (driver.Stm
 	if err := c.line.check(); err != nil {
 		return nil, err
 	}
-	return c.raw.PrepareContext(ctx, query)
+	return c.FileConn.PrepareContext(ctx, query)
 }
 
 func (c *fileConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	if err := c.line.check(); err != nil {
 		return nil, err
 	}
-	return c.raw.ExecContext(ctx, query, args)
+	return c.FileConn.ExecContext(ctx, query, args)
 }
 
 func (c *fileConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if err := c.line.check(); err != nil {
 		return nil, err
 	}
-	return c.raw.QueryContext(ctx, query, args)
+	return c.FileConn.QueryContext(ctx, query, args)
 }
 
 func (c *fileConn) ResetSession(ctx context.Context) error {
 	if c.line.check() != nil {
 		return driver.ErrBadConn
 	}
-	return c.raw.ResetSession(ctx)
+	return c.FileConn.ResetSession(ctx)
 }
 
-func (c *fileConn) IsValid() bool { return c.line.check() == nil && c.raw.IsValid() }
+func (c *fileConn) IsValid() bool { return c.line.check() == nil && c.FileConn.IsValid() }
 
 type fileTx struct {
 	driver.Tx

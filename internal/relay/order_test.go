@@ -167,7 +167,7 @@ func TestProcessor_A41_D7_OneAggregateInOrder(t *testing.T) {
 		second := processor(t, b, cfg, to(m))
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Logf("%+v\n%+v\n%s", first.Status()[target], second.Status()[target], log.text.String())
+				t.Logf("%+v\n%+v\n%s", first.Status()[target], second.Status()[target], log.String())
 			}
 		})
 		for part := range slices.Chunk(rows, 250) {

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/relay/relaytest"
 	"github.com/waybill-go/waybill/outbox"
@@ -39,23 +39,9 @@ type world struct {
 	logs   logs
 }
 
-// logs are what was logged. It is safe for concurrent use.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+type logs struct{ logtest.Log }
 
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), what)
-}
+func (l *logs) count(what string) int { return strings.Count(l.String(), what) }
 
 // inWorld runs a test in a bubble, where time passes when nothing else can.
 func inWorld(t *testing.T, test func(w *world)) {
@@ -156,16 +142,10 @@ func (w *world) until(limit time.Duration, what string, is func() bool) {
 	w.Helper()
 	for end := time.Now().Add(limit); !is(); {
 		if time.Now().After(end) {
-			require.FailNow(w, "it never was: "+what, "%v %v", w.store.Undelivered(), w.logText())
+			require.FailNow(w, "it never was: "+what, "%v %v", w.store.Undelivered(), w.logs.String())
 		}
 		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in a bubble
 	}
-}
-
-func (w *world) logText() string {
-	w.logs.mu.Lock()
-	defer w.logs.mu.Unlock()
-	return w.logs.text.String()
 }
 
 // delivered waits until nothing is queued or in hand.

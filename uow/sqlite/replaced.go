@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/internal/dbfile"
+	"github.com/waybill-go/waybill/internal/lifeline"
 )
 
 // openFile is the file that this process has opened. Where another stands in its place, as
@@ -58,22 +59,11 @@ func (c ofFile) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fileConn{conn.(ofDriver), c.file}, nil
-}
-
-// ofDriver is what the driver's connections can do.
-type ofDriver interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.SessionResetter
-	driver.Validator
+	return &fileConn{conn.(lifeline.FileConn), c.file}, nil
 }
 
 type fileConn struct {
-	ofDriver
+	lifeline.FileConn
 	file *openFile
 }
 
@@ -82,5 +72,5 @@ func (c *fileConn) ResetSession(ctx context.Context) error {
 	if c.file.check() != nil {
 		return driver.ErrBadConn
 	}
-	return c.ofDriver.ResetSession(ctx)
+	return c.FileConn.ResetSession(ctx)
 }
