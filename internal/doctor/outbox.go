@@ -138,7 +138,7 @@ func (e *exam) leases(ctx context.Context, db bun.IDB) (string, error) {
 		dbtime.Seconds(db.Dialect(), "m.until", e.now())+","+
 		" (SELECT count(*) FROM outbox_partitions AS p WHERE p.lane = m.lane AND p.owner = m.member),"+
 		" (SELECT count(*) FROM outbox_claims AS c WHERE c.member = m.member)"+
-		" FROM outbox_members AS m JOIN outbox_lanes AS l ON l.id = m.lane ORDER BY l.target, m.member",
+		" FROM outbox_members AS m JOIN outbox_lanes AS l ON l.id = m.lane ORDER BY l.target, m.since, m.member",
 		func(scan func(...any) error) error {
 			var target, name string
 			var until dbtime.Time

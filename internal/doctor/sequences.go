@@ -11,7 +11,6 @@ import (
 var numbered = []struct{ feature, sequence, table, column string }{
 	{"outbox", "outbox_messages_seq_seq", "outbox_messages", "seq"},
 	{"outbox", "outbox_lanes_id_seq", "outbox_lanes", "id"},
-	{"outbox", "outbox_members_member_seq", "outbox_members", "member"},
 	{"outbox", "outbox_log_id_seq", "outbox_log", "id"},
 	{"outbox", "outbox_actions_id_seq", "outbox_actions", "id"},
 	{"history", "history_position", "history", "position"},

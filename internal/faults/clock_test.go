@@ -118,7 +118,7 @@ func (w *world) claimedByTheDead() {
 	store := outboxdb.New(p.DB(), p.Reader())
 	lanes, n, err := store.Lanes(ctx, []string{"default"})
 	require.NoError(w.t, err)
-	members, err := store.Join(ctx, "dead-1-a", lanes, time.Second)
+	members, err := store.Join(ctx, "dead-1-a", []relay.Joining{{Lane: lanes[0], Target: "default"}}, time.Second)
 	require.NoError(w.t, err)
 	_, err = store.Take(ctx, members[0], lanes[0], n)
 	require.NoError(w.t, err)

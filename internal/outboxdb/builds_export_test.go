@@ -40,11 +40,14 @@ func Earlier(s *Store, knew string) (*Build, error) {
 	return b, nil
 }
 
-// Join was this until build 7.
-func (b *Build) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
-	members := make([]relay.MemberID, len(lanes))
-	return members, b.do(ctx, durable, b.join, statement{values: []any{int64s(lanes), name, lease}, row: func(r result) error {
-		members[slices.Index(lanes, relay.LaneID(r.number(0)))] = relay.MemberID(r.number(1))
+// Join was this until build 8.
+func (b *Build) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
+	members, ids := make([]relay.MemberID, len(lanes)), make([]int64, len(lanes))
+	for i, l := range lanes {
+		ids[i] = int64(l.Lane)
+	}
+	return members, b.do(ctx, durable, b.join, statement{values: []any{ids, name, lease}, row: func(r result) error {
+		members[slices.Index(ids, r.number(0))] = relay.MemberID(r.number(1))
 		return nil
 	}})
 }

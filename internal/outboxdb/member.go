@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -56,11 +57,16 @@ func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (id
 	return ids, !slices.Contains(ids, 0), err
 }
 
-// Join makes a member of each lane.
-func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
-	members := make([]relay.MemberID, len(lanes))
-	err := s.do(ctx, durable, joinStep, statement{values: []any{int64s(lanes), name, lease}, row: func(r result) error {
-		if i := slices.Index(lanes, relay.LaneID(r.number(0))); i >= 0 {
+// Join makes a member of each lane. Their numbers are random: a database that was restored
+// while engines run would give those of a sequence again, to another member beside one that
+// doesn't know yet that it is gone. JavaScript can write them.
+func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
+	members, ids, targets, drawn := make([]relay.MemberID, len(lanes)), make([]int64, len(lanes)), make([]string, len(lanes)), make([]int64, len(lanes))
+	for i, l := range lanes {
+		ids[i], targets[i], drawn[i] = int64(l.Lane), l.Target, 1+rand.Int64N(1<<53-1)
+	}
+	err := s.do(ctx, durable, joinStep, statement{values: []any{ids, name, lease, targets, drawn}, row: func(r result) error {
+		if i := slices.Index(ids, r.number(0)); i >= 0 {
 			members[i] = relay.MemberID(r.number(1))
 		}
 		return nil

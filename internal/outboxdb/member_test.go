@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
@@ -26,6 +27,31 @@ func TestLanes_AreMadeOnce(t *testing.T) {
 			require.Equal(t, []relay.LaneID{2, 1}, ids)
 			require.EqualValues(t, 2*outboxdbtest.Partitions, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NULL"))
 		}
+	})
+}
+
+// A database that is restored forgets which numbers it has given. Who lived then must not find
+// its own number as another's, nor publish what is another target's.
+func TestJoin_NoNumberIsGivenAgain(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		m := b.Join("one", time.Minute, 5)
+		require.NoError(t, b.Leave(t.Context(), []relay.MemberID{m.ID}))
+		if b.DB.Dialect().Name() == dialect.PG {
+			b.Exec("ALTER TABLE outbox_members ALTER COLUMN member RESTART")
+		} else {
+			b.Exec("DELETE FROM sqlite_sequence WHERE name = 'outbox_members'")
+		}
+		require.NotEqual(t, m.ID, b.Join("two", time.Minute, 5).ID)
+
+		was := relay.Joining{Lane: m.Lane, Target: "default"}
+		b.Exec("UPDATE outbox_lanes SET target = 'another' WHERE target = 'default'")
+		other, _, err := b.Lanes(t.Context(), []string{"partner"})
+		require.NoError(t, err)
+		members, err := b.Store.Join(t.Context(), "one", []relay.Joining{was, {Lane: other[0], Target: "partner"}}, time.Minute)
+		require.NoError(t, err)
+		require.Zero(t, members[0], "the number is another target's")
+		require.NotZero(t, members[1], "which holds up no other target")
+		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_members WHERE name = 'one'"))
 	})
 }
 

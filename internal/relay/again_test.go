@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/relay/relaytest"
 )
 
@@ -33,6 +35,31 @@ func TestRestore_NumbersThatAreGivenAgainArePublished(t *testing.T) {
 		w.delivered(time.Minute)
 		w.inOrder(ids)
 		require.Equal(t, 1, w.logs.count("the database gives numbers again that rows had before"))
+	})
+}
+
+// A database that was restored to before a target had its lane has given the lane's number to
+// another. The process doesn't publish that one's rows, and says what helps; its other lanes go on.
+func TestRestore_ALaneThatIsAnothersIsNotJoined(t *testing.T) {
+	inWorld(t, func(w *world) {
+		_, _, err := w.store.Lanes(w.Context(), []string{"partner"})
+		require.NoError(t, err)
+		restore := w.store.Backup()
+		partner := &connection{Broker: memory.New(memory.Config{})}
+		p := w.start(func(_ *process, cfg *relay.Config) {
+			cfg.Lanes = append(cfg.Lanes, relay.Lane{Target: "partner", Broker: partner, External: true})
+		})
+		w.ready(map[*process]int{p: 8})
+
+		restore()
+		_, _, err = w.store.Lanes(w.Context(), []string{"another"})
+		require.NoError(t, err)
+		w.until(time.Minute, "the log says what helps", func() bool { return w.logs.count("restart this process") == 1 })
+		w.until(time.Minute, "the partner's lane goes on", func() bool { return p.Status()["partner"].Partitions == 8 })
+		require.Zero(t, p.Status()[target].Partitions)
+		w.store.InsertRows(relaytest.Row("another", topic, "key"))
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		require.Empty(t, w.ids("key"))
 	})
 }
 

@@ -225,7 +225,7 @@ func (w *world) lose(times int) string {
 	tx.Commit()
 	row, _, _ := w.store.Queued(seq)
 	for n := range times {
-		members, err := w.store.Join(w.Context(), fmt.Sprint("lost-", n), ids, time.Second)
+		members, err := w.store.Join(w.Context(), fmt.Sprint("lost-", n), []relay.Joining{{Lane: ids[0], Target: target}}, time.Second)
 		require.NoError(w, err)
 		_, err = w.store.Claim(w.Context(), relay.ClaimRequest{Member: members[0], Lane: ids[0], N: 1, Rows: []relay.RowRef{{Part: row.Part, Seq: seq, Key: row.Key}}})
 		require.NoError(w, err)

@@ -92,7 +92,7 @@ func TestReap_N1_OfADeadProcessAtOnce(t *testing.T) {
 		w.ready(map[*process]int{b: 8})
 		require.NoError(t, b.Stop(w.Context()))
 
-		members, err := w.store.Join(w.Context(), dead, ids, 30*time.Second)
+		members, err := w.store.Join(w.Context(), dead, []relay.Joining{{Lane: ids[0], Target: target}}, 30*time.Second)
 		require.NoError(t, err)
 		parts, err := w.store.Take(w.Context(), members[0], ids[0], 8)
 		require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -229,13 +230,14 @@ func (k *keeper) turn(hard context.Context) (ok bool) {
 	if err == nil {
 		err = k.renew(ctx)
 	}
+	var refused map[*lane]error
 	if err == nil {
-		err = k.join(ctx, hard)
+		refused, err = k.join(ctx, hard)
 	}
 	for _, l := range k.r.each {
-		l.database.Note(hard, keeping, err)
+		l.database.Note(hard, keeping, cmp.Or(err, refused[l]))
 	}
-	return err == nil
+	return err == nil && len(refused) == 0
 }
 
 // here ends the memberships if the database is not the one that its outbox was written in, or
@@ -318,32 +320,38 @@ func (k *keeper) bury(ctx context.Context, lanes map[MemberID]*lane) {
 	}
 }
 
-// join makes members of the lanes that have no membership, unless the relay stops.
-func (k *keeper) join(ctx, hard context.Context) error {
+// join makes members of the lanes that have no membership, unless the relay stops. Those that
+// can't join hold up no other.
+func (k *keeper) join(ctx, hard context.Context) (refused map[*lane]error, err error) {
 	if k.r.stopping() {
-		return nil
+		return nil, nil
 	}
 	var lanes []*lane
-	var ids []LaneID
+	var joinings []Joining
 	for _, l := range k.r.each {
 		if l.member.life() == nil {
-			lanes, ids = append(lanes, l), append(ids, l.id)
+			lanes, joinings = append(lanes, l), append(joinings, Joining{Lane: l.id, Target: l.Target})
 		}
 	}
-	if len(ids) == 0 {
-		return nil
+	if len(lanes) == 0 {
+		return nil, nil
 	}
 	begin := time.Now()
-	members, err := k.r.cfg.Store.Join(ctx, k.r.name, ids, k.r.cfg.Outbox.Lease)
+	members, err := k.r.cfg.Store.Join(ctx, k.r.name, joinings, k.r.cfg.Outbox.Lease)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	refused = map[*lane]error{}
 	for i, l := range lanes {
+		if members[i] == 0 {
+			refused[l] = fmt.Errorf("outbox: target %q had number %d when this process started, and has another in this database, which was restored or made anew: restart this process", l.Target, l.id)
+			continue
+		}
 		l.member.joined(hard, members[i], k.until(begin))
 		l.wake.ring()
 	}
 	k.r.hint() // shares have changed
-	return nil
+	return refused, nil
 }
 
 func (k *keeper) note(begin time.Time, lost bool) {

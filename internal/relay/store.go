@@ -10,7 +10,7 @@ import (
 // LaneID is a lane's number in its schema: of one outbox and one target.
 type LaneID int16
 
-// MemberID is a process's life in a lane. A number is never used twice.
+// MemberID is a process's life in a lane. A number is never used twice, even in a database that is restored.
 type MemberID int64
 
 // QueueRow is what looks and fetches read of an undelivered event.
@@ -63,8 +63,9 @@ type Store interface {
 	// waiting for whoever writes these rows. ids are in the order of targets.
 	Lanes(ctx context.Context, targets []string) (ids []LaneID, partitions int, err error)
 
-	// Join makes a member of each lane, in one statement.
-	Join(ctx context.Context, name string, lanes []LaneID, lease time.Duration) ([]MemberID, error)
+	// Join makes a member of each lane, in one statement. Where the number is not, or no longer, the
+	// target's, there is 0 in its place.
+	Join(ctx context.Context, name string, lanes []Joining, lease time.Duration) ([]MemberID, error)
 	// Renew prolongs leases, in one durable statement. Who is missing in its answer is dead.
 	Renew(ctx context.Context, renewals []Renewal, lease time.Duration) ([]Renewed, error)
 	// Take makes at most n free partitions m's own, in random order, without waiting for
@@ -106,6 +107,13 @@ type Store interface {
 	Poll(ctx context.Context, lanes []LaneID) (Polled, error)
 	// Horizon reads the last seq that was drawn, and then who may still bring lower ones.
 	Horizon(ctx context.Context) (HorizonSample, error)
+}
+
+// Joining is a lane that a process joins, and whose it is: a database that was restored may have
+// given its number to another target, whose rows are not for this process's broker.
+type Joining struct {
+	Lane   LaneID
+	Target string
 }
 
 // Renewal is what a member says of itself.

@@ -231,7 +231,7 @@ func (c *counting) take() (steps map[string]int, all int) {
 	return steps, all
 }
 
-func (c *counting) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
+func (c *counting) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	c.step("join")
 	return c.Store.Join(ctx, name, lanes, lease)
 }

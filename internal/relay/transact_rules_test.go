@@ -31,7 +31,7 @@ func (w *world) other() *other {
 	w.Helper()
 	lanes, parts, err := w.store.Lanes(w.Context(), []string{target})
 	require.NoError(w, err)
-	ids, err := w.store.Join(w.Context(), "another", lanes, 10*time.Second)
+	ids, err := w.store.Join(w.Context(), "another", []relay.Joining{{Lane: lanes[0], Target: target}}, 10*time.Second)
 	require.NoError(w, err)
 	taken, err := w.store.Take(w.Context(), ids[0], lanes[0], parts)
 	require.NoError(w, err)

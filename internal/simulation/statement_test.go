@@ -185,7 +185,7 @@ func (c *conn) Lanes(ctx context.Context, targets []string) ([]relay.LaneID, int
 }
 
 // Join implements [relay.Store].
-func (c *conn) Join(ctx context.Context, _ string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
+func (c *conn) Join(ctx context.Context, _ string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	return ask(ctx, c, relaytest.Join, 0, nil, func() ([]relay.MemberID, error) {
 		return c.Store.Join(context.Background(), c.p.name(), lanes, lease)
 	})

@@ -25,7 +25,7 @@ func (b *Bench) Join(name string, lease time.Duration, n int) *Member {
 	b.T.Helper()
 	ids, _, err := b.Lanes(b.T.Context(), []string{"default"})
 	require.NoError(b.T, err)
-	members, err := b.Store.Join(b.T.Context(), name, ids, lease)
+	members, err := b.Store.Join(b.T.Context(), name, []relay.Joining{{Lane: ids[0], Target: "default"}}, lease)
 	require.NoError(b.T, err)
 	m := &Member{Store: b.Store, T: b.T, ID: members[0], Lane: ids[0]}
 	m.Parts, err = b.Take(b.T.Context(), m.ID, m.Lane, n)

@@ -70,7 +70,7 @@ func (c *conforming) insert(keys ...string) {
 
 func (c *conforming) join(lease time.Duration, parts int) relay.MemberID {
 	c.Helper()
-	ids, err := c.db.Join(c.Context(), "somebody", []relay.LaneID{c.lane}, lease)
+	ids, err := c.db.Join(c.Context(), "somebody", []relay.Joining{{Lane: c.lane, Target: "default"}}, lease)
 	c.ok(err)
 	require.Len(c, ids, 1)
 	got, err := c.db.Take(c.Context(), ids[0], c.lane, parts)
@@ -132,6 +132,9 @@ func (c *conforming) leases() {
 			c.ok(c.db.Release(c.Context(), b, c.lane, r.Parts)) // not b's
 		}
 	}
+	none, err := c.db.Join(c.Context(), "somebody", []relay.Joining{{Lane: c.lane, Target: "another"}}, time.Minute)
+	c.ok(err)
+	require.Equal(c, []relay.MemberID{0}, none, "the number is not this target's")
 	require.Zero(c, c.polled().Free)
 	c.ok(c.db.Leave(c.Context(), []relay.MemberID{a}))
 	require.Equal(c, 5, c.polled().Free)

@@ -58,14 +58,14 @@ func (s *Store) Backup() (restore func()) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.seq, s.member, s.owners, s.members, s.bodies = was.seq, was.member, was.owners, was.members, was.bodies
+		s.seq, s.lanes, s.owners, s.members, s.bodies = was.seq, was.lanes, was.owners, was.members, was.bodies // members' numbers are random
 		s.queue, s.tokens, s.abandoned, s.published, s.log = was.queue, was.tokens, was.abandoned, was.published, was.log
 	}
 }
 
 func (s *Store) copied() *database {
 	was := &database{
-		seq: s.seq, member: s.member, owners: map[relay.LaneID][]relay.MemberID{}, members: map[relay.MemberID]*member{}, bodies: maps.Clone(s.bodies),
+		seq: s.seq, lanes: slices.Clone(s.lanes), owners: map[relay.LaneID][]relay.MemberID{}, members: map[relay.MemberID]*member{}, bodies: maps.Clone(s.bodies),
 		queue: map[int64]*queued{}, tokens: maps.Clone(s.tokens), abandoned: maps.Clone(s.abandoned), published: maps.Clone(s.published), log: slices.Clone(s.log),
 	}
 	for lane, owners := range s.owners {

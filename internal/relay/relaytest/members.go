@@ -22,11 +22,15 @@ func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID
 }
 
 // Join implements [relay.Store].
-func (s *Store) Join(ctx context.Context, name string, lanes []relay.LaneID, lease time.Duration) ([]relay.MemberID, error) {
+func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	return do(ctx, s, Join, func() (ids []relay.MemberID, err error) {
 		for _, l := range lanes {
+			if i := int(l.Lane) - 1; i < 0 || i >= len(s.lanes) || s.lanes[i] != l.Target {
+				ids = append(ids, 0)
+				continue
+			}
 			s.member++
-			s.members[s.member] = &member{lane: l, name: name, until: time.Now().Add(lease), healthy: true}
+			s.members[s.member] = &member{lane: l.Lane, name: name, until: time.Now().Add(lease), healthy: true}
 			ids = append(ids, s.member)
 		}
 		return ids, nil

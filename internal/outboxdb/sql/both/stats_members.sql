@@ -2,4 +2,4 @@ SELECT l.target, m.name, m.healthy, COALESCE(m.trouble, ''), (SELECT count(*) FR
 FROM outbox_members AS m
 JOIN outbox_lanes AS l ON l.id = m.lane
 WHERE m.until > ?0
-ORDER BY 1, 2, m.member
+ORDER BY 1, 2, m.since, m.member
