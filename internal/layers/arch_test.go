@@ -1,34 +1,114 @@
 package layers_test
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
 	"os"
 	"os/exec"
-	"slices"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// S8: an int has 32 bits on some of the machines that programs run on. In the long run it
-// is about all packages, and about tests, which vet compiles; otherwise about what links
-// neither SQLite nor the NATS server, which take minutes.
+// S8: an int has 32 bits on some of the machines that programs run on. All packages and
+// their tests are type-checked for one, which finds constants that don't fit. In the long
+// run they are compiled, as vet does, which takes minutes.
 func TestBuildsFor32Bits_S8(t *testing.T) {
 	t.Parallel()
-	args := []string{"vet", module + "/..."}
-	if os.Getenv("WAYBILL_LONG") == "" {
-		args = []string{"build"}
-		slow := append(slices.Clone(natsServer), "modernc.org/sqlite")
-		for pkg, deps := range packages(t) {
-			onlyTests := len(deps) == 0
-			if !onlyTests && !slices.ContainsFunc(deps, func(dep string) bool { return within(dep, slow) }) {
-				args = append(args, pkg)
-			}
-		}
-		require.Contains(t, args, module+"/engine")
+	if os.Getenv("WAYBILL_LONG") != "" {
+		for32Bits(t, "vet", module+"/...")
+		return
 	}
+	check := checking{files: token.NewFileSet(), done: map[string]*types.Package{"unsafe": types.Unsafe}}
+	own := 0
+	list := json.NewDecoder(strings.NewReader(for32Bits(t, "list", "-deps", "-test", "-json=ImportPath,Dir,GoFiles,ImportMap,Module", module+"/...")))
+	for {
+		var p listed
+		err := list.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if p.ImportPath == "unsafe" || strings.HasSuffix(p.ImportPath, ".test") { // the latter is a test's generated main
+			continue
+		}
+		if isOwn(p.ImportPath) {
+			own++
+		}
+		require.NoError(t, check.pkg(p), "on a machine of 32 bits")
+	}
+	require.Greater(t, own, 100)
+
+	constant := filepath.Join(t.TempDir(), "constant.go")
+	require.NoError(t, os.WriteFile(constant, []byte("package constant\n\nvar large int = 1 << 31\n"), 0o600))
+	require.ErrorContains(t, check.pkg(listed{ImportPath: module + "/constant", Dir: filepath.Dir(constant), GoFiles: []string{"constant.go"}}), "overflows")
+}
+
+// for32Bits is what a go command prints for a machine of 32 bits.
+func for32Bits(t *testing.T, args ...string) string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=386", "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "GOOS=linux GOARCH=386 go %s:\n%s", strings.Join(args, " "), out)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "GOOS=linux GOARCH=386 go %s:\n%s%s", strings.Join(args, " "), out, &stderr)
+	return string(out)
 }
+
+// listed is what `go list` knows of a package.
+type listed struct {
+	ImportPath, Dir string
+	GoFiles         []string
+	ImportMap       map[string]string // of imports that are written in another way
+	Module          *struct{ Path, GoVersion string }
+}
+
+// checking type-checks packages, each after those that it imports.
+type checking struct {
+	files *token.FileSet
+	done  map[string]*types.Package
+}
+
+// pkg checks a package: of others' functions the signatures only.
+func (c *checking) pkg(p listed) error {
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(p.Dir, name)
+		}
+		file, err := parser.ParseFile(c.files, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, file)
+	}
+	cfg := types.Config{Sizes: types.SizesFor("gc", "386"), IgnoreFuncBodies: !isOwn(p.ImportPath), Importer: imports(func(path string) (*types.Package, error) {
+		if to, ok := p.ImportMap[path]; ok {
+			path = to
+		}
+		if done := c.done[path]; done != nil {
+			return done, nil
+		}
+		return nil, fmt.Errorf("%s imports %s, which is not listed before it", p.ImportPath, path)
+	})}
+	if p.Module != nil && p.Module.GoVersion != "" {
+		cfg.GoVersion = "go" + p.Module.GoVersion
+	}
+	path, _, _ := strings.Cut(p.ImportPath, " ") // "a [a.test]" is package a with its tests
+	checked, err := cfg.Check(path, c.files, files, nil)
+	c.done[p.ImportPath] = checked
+	return err
+}
+
+type imports func(path string) (*types.Package, error)
+
+func (i imports) Import(path string) (*types.Package, error) { return i(path) }
