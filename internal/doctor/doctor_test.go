@@ -231,7 +231,7 @@ func TestLanes(t *testing.T) {
 		p.place(t, 2)
 		p.has(t, "lanes", Warning, "target broker default", "2 rows wait, the oldest for ", "start an engine")
 		p.exec(t, "UPDATE outbox_messages SET created_at = "+p.ago(time.Hour))
-		p.has(t, "lanes", Critical, "target broker default", "2 rows wait, the oldest for 1h0m0s", "start an engine")
+		p.has(t, "lanes", Critical, "target broker default", "2 rows wait, the oldest for 1h0m", "start an engine")
 		p.processor(t)
 		require.Empty(t, p.examine(t))
 		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Second))
@@ -248,7 +248,7 @@ func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {
 		p.exec(t, "UPDATE outbox_partitions SET owner = NULL")
 		require.Empty(t, p.examine(t))
 		p.exec(t, "UPDATE outbox_messages SET created_at = "+p.ago(time.Hour))
-		p.has(t, "lanes", Critical, "target broker default", "rows wait in 1 partition without an owner, the oldest for 1h0m0s", "/readyz")
+		p.has(t, "lanes", Critical, "target broker default", "rows wait in 1 partition without an owner, the oldest for 1h0m", "/readyz")
 	})
 }
 
