@@ -3,9 +3,10 @@ package outboxdb
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -63,7 +64,7 @@ func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (id
 func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	members, ids, targets, drawn := make([]relay.MemberID, len(lanes)), make([]int64, len(lanes)), make([]string, len(lanes)), make([]int64, len(lanes))
 	for i, l := range lanes {
-		ids[i], targets[i], drawn[i] = int64(l.Lane), l.Target, 1+rand.Int64N(1<<53-1)
+		ids[i], targets[i], drawn[i] = int64(l.Lane), l.Target, random()
 	}
 	err := s.do(ctx, durable, joinStep, statement{values: []any{ids, name, lease, targets, drawn}, row: func(r result) error {
 		if i := slices.Index(ids, r.number(0)); i >= 0 {
@@ -75,6 +76,13 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, le
 		return nil, err
 	}
 	return members, nil
+}
+
+// random draws a number of 53 bits; an odd one, which is not 0.
+func random() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return int64(binary.BigEndian.Uint64(b[:])>>11) | 1
 }
 
 // Renew prolongs leases. Its commit is flushed: what was settled before survives the
