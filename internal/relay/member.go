@@ -344,7 +344,7 @@ func (k *keeper) join(ctx, hard context.Context) (refused map[*lane]error, err e
 	refused = map[*lane]error{}
 	for i, l := range lanes {
 		if members[i] == 0 {
-			refused[l] = fmt.Errorf("outbox: target %q had number %d when this process started, and has another in this database, which was restored or made anew: restart this process", l.Target, l.id)
+			refused[l] = fmt.Errorf("outbox: target %q had number %d when this process started, and has another in this database, which was restored or rebuilt: restart this process", l.Target, l.id)
 			continue
 		}
 		l.member.joined(hard, members[i], k.until(begin))

@@ -501,7 +501,7 @@ func testIncrements(t *testing.T, f *fixture) {
 func testWaitingCommit(t *testing.T, f *fixture) {
 	everyWay(t, func(t *testing.T, way func(context.Context, uow.Session, []uow.Statement) error) {
 		err := cancelsWaiting(t, f, way)
-		for range 4 { // no answer comes in time on a machine that stands still
+		for range 4 { // no answer comes in time on a machine that has stopped
 			if _, unknown := errors.AsType[*uow.CommitUnknownError](err); !unknown {
 				break
 			}
