@@ -59,7 +59,8 @@ var (
 var bucketName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Open makes the buckets that are missing, on disk, and refuses existing ones that
-// lose something or may be read from replicas. The connection stays the caller's.
+// lose something or may be read from replicas, and one that has something where the
+// other is gone. The connection stays the caller's.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	if !bucketName.MatchString(cfg.Bucket) {
 		return nil, fmt.Errorf("natskv: bucket is %q: give it a name of letters, digits, - and _", cfg.Bucket)
@@ -70,6 +71,9 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	if cfg.Remember < 0 {
 		return nil, fmt.Errorf("natskv: remember is %v: set it to a positive duration, or leave it out for ever", cfg.Remember)
 	}
+	if err := whole(ctx, js, cfg); err != nil {
+		return nil, err
+	}
 	documents, err := open(ctx, js, cfg.Bucket, cfg.Replicas, 0)
 	if err != nil {
 		return nil, err
@@ -79,6 +83,59 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		return nil, err
 	}
 	return &Store{documents: documents, processed: processed, limit: js.Conn().MaxPayload}, nil
+}
+
+// whole refuses one bucket that has something where the other is gone, as an empty one in its
+// place would be taken for all that there was.
+func whole(ctx context.Context, js jetstream.JetStream, cfg Config) error {
+	documents, processed := cfg.Bucket, cfg.Bucket+"-processed"
+	// The documents first: who has saved one has made both buckets before.
+	saved, used, err := look(ctx, js, documents)
+	if err != nil {
+		return err
+	}
+	handled, known, err := look(ctx, js, processed)
+	if err != nil {
+		return err
+	}
+	if !saved && known { // or another process has made both meanwhile
+		if saved, _, err = look(ctx, js, documents); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !handled && used:
+		ttl := ""
+		if cfg.Remember > 0 {
+			ttl = " --ttl " + cfg.Remember.String()
+		}
+		return fmt.Errorf("natskv: bucket %s is gone, and %s has documents: a message that was handled and comes again would take effect twice:"+
+			" restore both from backups of one moment; or, if none comes again: nats kv add %[1]s%[3]s && nats stream edit KV_%[1]s --no-allow-direct", processed, documents, ttl)
+	case !saved && known:
+		return fmt.Errorf("natskv: bucket %s is gone, and %s has ids, whose effects are gone and would not happen again:"+
+			" restore both from backups of one moment; or, to begin without either: nats stream rm KV_%[2]s", documents, processed)
+	}
+	return nil
+}
+
+// look says whether a bucket is there, and whether it has something.
+func look(ctx context.Context, js jetstream.JetStream, bucket string) (there, used bool, err error) {
+	stream, err := js.Stream(ctx, "KV_"+bucket)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return false, false, nil
+	case err != nil:
+		return false, false, fmt.Errorf("natskv: bucket %s: %w", bucket, err)
+	}
+	return true, stream.CachedInfo().State.Msgs > 0, nil
+}
+
+// gone says which bucket is missing where that is why err happened.
+func gone(err error, bucket jetstream.KeyValue) error {
+	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoStreamResponse) {
+		return fmt.Errorf("bucket %s is gone, or has no leader: see nats stream info KV_%[1]s; if it is gone, a restart makes it, or says what helps: %[2]w", bucket.Bucket(), err)
+	}
+	return err
 }
 
 func open(ctx context.Context, js jetstream.JetStream, bucket string, replicas int, age time.Duration) (jetstream.KeyValue, error) {
@@ -142,7 +199,7 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, revision str
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return nil, "", nil
 	case err != nil:
-		return nil, "", fmt.Errorf("natskv: get %q: %w", key, err)
+		return nil, "", fmt.Errorf("natskv: get %q: %w", key, gone(err, s.documents))
 	}
 	return entry.Value(), strconv.FormatUint(entry.Revision(), 10), nil
 }
@@ -170,7 +227,7 @@ func (s *Store) Swap(ctx context.Context, key string, value []byte, revision str
 		return "", fmt.Errorf("natskv: save %q: %w: %d bytes, the server takes %d with headers, and the bucket may take less (max_msg_size):"+
 			" keep less in the entity, or raise max_payload", key, dedup.ErrTooLarge, len(value), s.limit())
 	case err != nil:
-		return "", fmt.Errorf("natskv: save %q: %w", key, err)
+		return "", fmt.Errorf("natskv: save %q: %w", key, gone(err, s.documents))
 	}
 	return strconv.FormatUint(n, 10), nil
 }
@@ -182,7 +239,7 @@ func (s *Store) Add(ctx context.Context, id string) error {
 		return err
 	}
 	if _, err := s.processed.Put(ctx, name, nil); err != nil {
-		return fmt.Errorf("natskv: add %q: %w", id, err)
+		return fmt.Errorf("natskv: add %q: %w", id, gone(err, s.processed))
 	}
 	return nil
 }
@@ -198,7 +255,7 @@ func (s *Store) Has(ctx context.Context, id string) (bool, error) {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("natskv: look for %q: %w", id, err)
+		return false, fmt.Errorf("natskv: look for %q: %w", id, gone(err, s.processed))
 	}
 	return true, nil
 }
