@@ -17,7 +17,7 @@ import (
 )
 
 // patience is for a browser on a busy machine.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // browser is a Chromium with the page in it.
 type browser struct {

@@ -38,7 +38,7 @@ func scrape(t *testing.T, e *Engine) (string, map[string]float64) {
 	if e.cfg.Server.Token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()

@@ -172,7 +172,7 @@ func eventually(t *testing.T, condition func() bool) {
 // get fetches JSON from an engine's own server, with the token if there is one.
 func get(t *testing.T, e *Engine, path string, into any) int {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.Addr()+path, nil)
 	require.NoError(t, err)
 	if e.cfg.Server.Token != "" {

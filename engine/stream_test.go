@@ -137,15 +137,27 @@ func TestStream_EndsWithTheEngine(t *testing.T) {
 	l := listen(t, e)
 	_, ok := l.next()
 	require.True(t, ok)
-	began := time.Now()
-	require.NoError(t, e.Stop(t.Context()))
-	require.Less(t, time.Since(began), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, e.Stop(ctx))
 	for ok {
 		_, ok = l.next()
 	}
 	w := ask(e.Handler(), "GET", "/api/stream", "localhost", "127.0.0.1:1", "")
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.JSONEq(t, `{"error": "the engine has stopped"}`, w.Body.String())
+}
+
+// unhurried gives a client an hour more for an event: whoever waits for that shows.
+type unhurried struct{ http.ResponseWriter }
+
+func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+func (u *unhurried) SetWriteDeadline(at time.Time) error {
+	if at.After(time.Now()) {
+		at = at.Add(time.Hour)
+	}
+	return http.NewResponseController(u.ResponseWriter).SetWriteDeadline(at)
 }
 
 // A client that reads nothing keeps neither the others from their events nor the
@@ -156,7 +168,7 @@ func TestStream_ASlowClient(t *testing.T) {
 	var looks atomic.Int64
 	large := strings.Repeat("x", 4<<20)
 	e := &Engine{keys: &keyring{}, feed: newFeed(func(context.Context) (full, plain any) { looks.Add(1); return large, large }, lookouts)}
-	server := &http.Server{Handler: http.HandlerFunc(e.stream), ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.stream(&unhurried{w}, r) }), ReadHeaderTimeout: time.Minute}
 	socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)
@@ -180,10 +192,10 @@ func TestStream_ASlowClient(t *testing.T) {
 		require.Len(t, <-quick.events, len(large)+2)
 	}
 	require.Equal(t, 2, listeners(), "it has its time")
-	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	lookouts.stop()
-	require.NoError(t, server.Shutdown(t.Context()))
-	require.Less(t, time.Since(began), eventTimeout/2)
+	require.NoError(t, server.Shutdown(ctx))
 	require.ErrorIs(t, <-served, http.ErrServerClosed)
 	<-quick.ended
 	require.Zero(t, listeners())

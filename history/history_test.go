@@ -337,7 +337,7 @@ func TestRead_EndsWithWhatIsThereThoughMoreIsAskedFor(t *testing.T) {
 	each(t, func(t *testing.T, p uow.Provider) {
 		w := openWorld(t, p)
 		require.NoError(t, w.books.Save(t.Context(), newBook("a")))
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var got []string
 		for e, err := range history.Read(ctx, w.units, history.Range{Until: 1_000_000}) {

@@ -42,7 +42,7 @@ func TestProjection_N5_SaysWhomItWaitsFor(t *testing.T) {
 	r := ps.Runner(p.Name(), nil)
 	require.NoError(t, r.Start(t.Context()))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, r.Stop(ctx))
 	})

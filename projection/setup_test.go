@@ -211,7 +211,7 @@ func eventually(t *testing.T, f func() bool, about ...any) {
 func (w *world) becomes(t *testing.T, builds ...string) {
 	t.Helper()
 	var have []string
-	for range 2000 {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); {
 		if have = w.list(t); fmt.Sprint(have) == fmt.Sprint(builds) {
 			return
 		}

@@ -237,14 +237,14 @@ func TestHandler_F_73_Timeout(t *testing.T) {
 			}
 			return effect(ctx, e)
 		}))
-		s.Timeout, s.MaxAttempts, s.Lanes = 50*time.Millisecond, 2, 1
+		s.Timeout, s.MaxAttempts, s.Lanes = time.Second, 2, 1
 		w.publish(placed("o", "slow"), placed("other", ""))
 		_, stop := w.start(s, w.broker)
 		w.until(w.acknowledged("shipping"), "both are settled")
 		stop()
 		require.Empty(t, w.effects("o"))
 		require.Equal(t, []string{""}, w.effects("other"))
-		require.Equal(t, "subscription: the handler took longer than 50ms (Stream.Timeout)", w.parked()[0].Error)
+		require.Equal(t, "subscription: the handler took longer than 1s (Stream.Timeout)", w.parked()[0].Error)
 		require.Equal(t, 2, w.parked()[0].Attempts)
 	})
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // stopTakes is more than any Stop may take whose time is up, on a busy machine.
-const stopTakes = 20 * time.Second
+const stopTakes = time.Minute
 
 // startAlone starts a runner that the test stops itself.
 func (w *world) startAlone(s subscription.Stream, b broker.Broker) *subscription.Runner {

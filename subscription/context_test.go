@@ -77,7 +77,7 @@ func (w *world) process() {
 	require.NoError(w.t, err)
 	require.NoError(w.t, p.Start(w.t.Context()))
 	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(w.t, p.Stop(ctx))
 	})

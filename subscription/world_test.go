@@ -183,7 +183,7 @@ func (w *world) start(s subscription.Stream, b broker.Broker) (r *subscription.R
 	require.NoError(w.t, err)
 	require.NoError(w.t, r.Start(w.t.Context()))
 	stop = sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(w.t, r.Stop(ctx))
 		require.Zero(w.t, r.Status().InFlight)

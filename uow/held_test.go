@@ -19,11 +19,13 @@ import (
 func TestDo_WarnsOfAHeldWriter(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
 		var log bytes.Buffer
-		w := newWorld(t, open, func(c *uow.Config) {
-			c.Lease = 600 * time.Millisecond
-			c.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		})
-		hold := func(d time.Duration, touch func(context.Context) error) {
+		leased := func(lease time.Duration) *world {
+			return newWorld(t, open, func(c *uow.Config) {
+				c.Lease = lease
+				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			})
+		}
+		hold := func(w *world, d time.Duration, touch func(context.Context) error) {
 			require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
 				err := touch(ctx)
 				<-time.After(d)
@@ -34,11 +36,12 @@ func TestDo_WarnsOfAHeldWriter(t *testing.T) {
 			_, err := uow.DB(ctx)
 			return err
 		}
-		hold(250*time.Millisecond, none)
-		hold(0, begin)
+		w := leased(600 * time.Millisecond)
+		hold(w, 250*time.Millisecond, none)
+		hold(leased(time.Hour), 250*time.Millisecond, begin)
 		require.Empty(t, log.String(), "it takes nothing, or not for long")
 		for range 2 {
-			hold(250*time.Millisecond, begin)
+			hold(w, 250*time.Millisecond, begin)
 		}
 		if w.db.DB().Dialect().Name() == dialect.PG {
 			require.Empty(t, log.String())

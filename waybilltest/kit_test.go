@@ -94,7 +94,7 @@ func advances(t *testing.T) {
 	w.Settle()
 	w.Advance(payWithin - time.Minute)
 	require.Equal(t, "pending", w.lib.status(t, "l1"))
-	require.WithinDuration(t, before.Add(payWithin-time.Minute), k.Now(), 10*time.Second)
+	require.WithinDuration(t, before.Add(payWithin-time.Minute), k.Now(), 50*time.Second)
 
 	// On its way it stops at each timer, whose handler finds the time that it was set for.
 	w.Advance(3*24*time.Hour + time.Minute)
@@ -105,8 +105,8 @@ func advances(t *testing.T) {
 	sent := w.Sent("default", "library.loan")
 	require.Len(t, sent, 2)
 	placed, cancelled := waybilltest.Decode[LoanPlaced](k, sent[0]), waybilltest.Decode[LoanCancelled](k, sent[1])
-	require.WithinDuration(t, placed.At.Add(payWithin), cancelled.At, 10*time.Second)
-	require.WithinDuration(t, cancelled.At, sent[1].Time, 10*time.Second, "the event's own time")
+	require.WithinDuration(t, placed.At.Add(payWithin), cancelled.At, 50*time.Second)
+	require.WithinDuration(t, cancelled.At, sent[1].Time, 50*time.Second, "the event's own time")
 
 	expired := new(command.ExpiredError)
 	deadline := k.Now().Add(time.Hour)
@@ -140,7 +140,7 @@ func TestAdvance_WithoutAnEngine(t *testing.T) {
 	units := k.Units(libraryDomain)
 	now := k.Now()
 	k.Advance(time.Hour)
-	require.WithinDuration(t, now.Add(time.Hour), domain.Now(k.Context(domain.Origin{})), 10*time.Second)
+	require.WithinDuration(t, now.Add(time.Hour), domain.Now(k.Context(domain.Origin{})), 50*time.Second)
 	mine := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	require.NoError(t, units.Do(domain.WithClock(t.Context(), func() time.Time { return mine }), func(ctx context.Context) error {
 		require.Equal(t, mine, domain.Now(ctx))
@@ -193,7 +193,7 @@ func TestSettle_ParkedFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	said := failing(t, func(tb testing.TB) {
-		w := start(waybilltest.New(tb))
+		w := start(waybilltest.New(tb).Patience(time.Hour))
 		w.bil.charge = func(context.Context, BillFee) error { return errors.New("no money") }
 		require.NoError(t, w.lib.commands.Do(t.Context(), PlaceLoan{"l1"}))
 		w.Settle()
@@ -201,7 +201,7 @@ func TestSettle_ParkedFailsAtOnce(t *testing.T) {
 	require.Contains(t, said, "call ExpectParked if the test is about that")
 	require.Contains(t, said, `dead letter of subscription "billing.commands", Billing.BillFee.v1`)
 	require.Contains(t, said, `of key "l1": parked (failed) after 8 attempts: no money`)
-	require.Less(t, time.Since(began), 9*time.Second)
+	require.Less(t, time.Since(began), time.Minute)
 
 	w := start(waybilltest.New(t))
 	w.ExpectParked()

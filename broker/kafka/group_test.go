@@ -284,7 +284,6 @@ func TestConsume_F68_F70_KilledMember(t *testing.T) {
 	died := time.Now()
 	require.ElementsMatch(t, theirs, ids(receive(t, c, len(theirs))))
 	t.Logf("all that was left came after %v", time.Since(died))
-	require.Less(t, time.Since(died), 20*time.Second)
 	require.NoError(t, b.Publish(bounded(t), []broker.Message{message(name, "last", "last")}))
 	require.Equal(t, "last", string(receive(t, c, 1)[0].Body), "nothing else came")
 }

@@ -195,7 +195,7 @@ func TestHeldMessagesKeepNoOthersFromComing_B6(t *testing.T) {
 
 	before := b.Conn().Stats().OutMsgs
 	<-time.After(4 * nats.QuickCheck)
-	require.Less(t, b.Conn().Stats().OutMsgs-before, uint64(100), "requests, and no word on each that is held")
+	require.Less(t, b.Conn().Stats().OutMsgs-before, uint64(waiting/8), "requests, and no word on each that is held")
 
 	publish(t, b, 0, 1_000)
 	others := receive(t, c, 1_000)
@@ -303,7 +303,7 @@ func TestAcknowledgementsAreOfTheirStream(t *testing.T) {
 	requireBodies(t, 10, receive(t, other, 3))
 	require.NoError(t, member.Ack(t.Context(), old...))
 	two.Conn().Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	got, err := join(t, one).Receive(ctx, 3)
 	require.NoError(t, err)

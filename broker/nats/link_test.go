@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/internal/netfault"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // B2: a slow link is used for each message once, and what is on its way takes a
@@ -48,6 +49,7 @@ func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
 	for n := range messages {
 		got := receive(t, c, 1)
 		require.Equal(t, message("a", n).ID, got[0].ID)
+		waittest.Until(t, func() bool { return slow.Conn().Stats().InBytes > uint64(min(n+3, messages)*size) }, "the link isn't idle while one is in hand")
 		if n%20 == 0 {
 			most = max(most, heap())
 		}
@@ -56,7 +58,6 @@ func TestSlowLinkCarriesEachMessageOnce_B2(t *testing.T) {
 	took := time.Since(begin)
 	require.Less(t, slow.Conn().Stats().InBytes, uint64(messages*size*11/10))
 	t.Logf("%v for what takes %v; the heap grew by %d kB, at most", took.Round(time.Millisecond), needed, (max(most, before)-before)>>10)
-	require.Less(t, took, 2*needed, "the link is never idle for long")
 	require.Less(t, most, before+messages*size+16<<20, "the server, which is in this process, may keep all of it")
 
 	js, err := jetstream.New(b.Conn())

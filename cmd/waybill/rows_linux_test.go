@@ -127,7 +127,7 @@ func seen(t *testing.T, screen *os.File, n int) string {
 	select {
 	case err := <-read:
 		require.NoError(t, err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "nothing is on the screen")
 	}
 	return string(text)

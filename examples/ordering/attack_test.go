@@ -276,7 +276,7 @@ func (a attempt) try(t *testing.T, base string) (got, wrong string) {
 			return got, "it doesn't show " + shown + ": " + text
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		return got, fmt.Sprintf("it took %v", took)
 	}
 	return got, ""
@@ -290,7 +290,7 @@ func (a attempt) send(t *testing.T, base string) (statuses []int, text string) {
 	if a.raw != "" {
 		return sendRaw(t, at.Host, strings.ReplaceAll(a.raw, "HOST", at.Host))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, cmp.Or(a.method, "GET"), base, strings.NewReader(a.body))
 	require.NoError(t, err)
@@ -328,7 +328,7 @@ func sendRaw(t *testing.T, host, lines string) (statuses []int, text string) {
 	c, err := net.Dial("tcp", host)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(2*time.Minute)))
 	_, err = io.WriteString(c, lines)
 	require.NoError(t, err)
 	answer, _ := io.ReadAll(c)

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -29,7 +28,7 @@ func TestBackfill_APartnerJoinsWhileOthersWrite(t *testing.T) {
 	alone := s.serve()
 	before := place("1/3")
 	require.Zero(t, before.wait(), before.stderr)
-	alone.stop(30 * time.Second)
+	alone.stop()
 
 	// What an operator does; each refusal names the next step.
 	require.NoError(t, os.Unsetenv("WAYBILL_OUTBOX_EXTERNAL_BROKERS"))
@@ -73,7 +72,7 @@ func TestBackfill_APartnerJoinsWhileOthersWrite(t *testing.T) {
 	for id, types := range byOrder {
 		require.Equal(t, []string{"Ordering.OrderPlaced.v1", "Ordering.OrderCancelled.v2"}[:len(types)], types, id)
 	}
-	partner.stop(10 * time.Second)
-	first.stop(30 * time.Second)
-	second.stop(30 * time.Second)
+	partner.stop()
+	first.stop()
+	second.stop()
 }

@@ -38,7 +38,7 @@ func TestCloudEvents_APartnerInPython(t *testing.T) {
 			rows := s.strings("SELECT message_id || ' ' || message_type || ' ' || aggregate_id FROM outbox WHERE target_broker = 'partner' ORDER BY seq")
 			require.Greater(t, len(rows), 120)
 			partner.eventually(func() bool { return len(partner.output()) >= len(rows) }, "hears of everything")
-			partner.stop(10 * time.Second)
+			partner.stop()
 			var told []string
 			byOrder := map[string][]string{}
 			for _, line := range partner.output() {
@@ -69,7 +69,7 @@ func TestCloudEvents_APartnerInPython(t *testing.T) {
 			own := inPython(t, "--kafka", s.kafka, "--topic", s.prefix+"ordering.order")
 			require.Equal(t, 1, own.wait())
 			require.Contains(t, own.stderr.String(), "it is no CloudEvent")
-			engine.stop(30 * time.Second)
+			engine.stop()
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -133,10 +132,8 @@ func TestDemo_BalancesAfterKills(t *testing.T) {
 		p.kill()
 		before = orders()
 	}
-	begin := time.Now()
 	r := balanced(t, succeed(t, work, "--dir", dir, "--orders", "20", "--json"))
 	require.EqualValues(t, before+20, r.Orders)
-	require.Less(t, time.Since(begin), patient)
 }
 
 func TestDemo_StopsInTheMiddle(t *testing.T) {

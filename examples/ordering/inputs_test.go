@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -165,7 +164,7 @@ func TestLocal_T11_NothingInstalled(t *testing.T) {
 	b := decode[books](t, succeed(t, dir, "--config", "local.yaml", "verify", "--wait", "90s"))
 	require.True(t, b.OK)
 	require.EqualValues(t, 40, b.Orders)
-	p.stop(30 * time.Second)
+	p.stop()
 }
 
 // What the example's own file says is understood.

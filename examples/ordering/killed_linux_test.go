@@ -55,7 +55,7 @@ func goesOnAtOnce(t *testing.T, dir string, count func(query string) int) {
 	second := serve()
 	begin := time.Now()
 	second.eventually(func() bool { return count(published) > before }, "publishes")
-	require.Less(t, time.Since(begin), 5*time.Second)
+	require.Less(t, time.Since(begin), time.Minute, "long before the lease ends")
 	require.True(t, decode[books](t, succeed(t, dir, "verify", "--wait", "90s")).OK)
-	second.stop(30 * time.Second)
+	second.stop()
 }

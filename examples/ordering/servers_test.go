@@ -248,14 +248,14 @@ func TestServers_BalanceAfterKills(t *testing.T) {
 	for id, types := range byOrder {
 		require.Equal(t, []string{"Ordering.OrderPlaced.v1", "Ordering.OrderCancelled.v2"}[:len(types)], types, id)
 	}
-	partner.stop(10 * time.Second)
+	partner.stop()
 
 	counting := start(t, s.dir, partnerProgram, "--kafka", s.kafka, "--topic", s.prefix+"partner.ordering.order", "--count", "25")
 	require.Zero(t, counting.wait())
 	require.Len(t, counting.output(), 25)
 
-	first.stop(30 * time.Second)
-	second.stop(30 * time.Second)
+	first.stop()
+	second.stop()
 }
 
 // One customer's orders are placed in the order given, whatever the number of
@@ -265,7 +265,7 @@ func TestPlace_KeepsCustomersInOrderAndEndsCleanly(t *testing.T) {
 	s.file(300, 20)
 	p := s.start("place", "--file", "orders.csv", "--writers", "8", "--rate", "150")
 	p.eventually(func() bool { return len(p.output()) > 60 }, "places orders")
-	p.stop(20 * time.Second)
+	p.stop()
 	before := told(t, p.output())
 	require.Less(t, len(before), 300)
 	committed := s.strings("SELECT message_id::text FROM outbox WHERE target_broker = 'partner'")

@@ -161,7 +161,7 @@ func (n *node) serve(ctx context.Context, units *uow.Manager) (err error) {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()
@@ -269,16 +269,22 @@ var effects = subscription.Stream{
 	Name: "effects", Category: "faults::account", Backoff: 50 * time.Millisecond, MaxAttempts: 4, Timeout: 5 * time.Minute,
 	Handlers: []subscription.Handler{subscription.On(func(ctx context.Context, e chaos.Moved) error {
 		of, _ := domain.MetadataFrom(ctx)
-		if d, ok := strings.CutPrefix(e.Note, takes); ok {
-			d, err := time.ParseDuration(d)
+		if text, ok := strings.CutPrefix(e.Note, takes); ok {
+			text, file, _ := strings.Cut(text, andUntil)
+			d, err := time.ParseDuration(text)
 			if err != nil {
 				return err
 			}
 			fmt.Println("slow", of.AggregateID)
-			select {
-			case <-time.After(d):
-			case <-ctx.Done():
-				return ctx.Err()
+			for wait := d; ; wait = tick {
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				if _, err := os.Stat(file); file == "" || err == nil {
+					break
+				}
 			}
 		}
 		db, err := uow.DB(ctx)
@@ -307,9 +313,10 @@ var effects = subscription.Stream{
 const serves = "serves "
 
 const (
-	takes  = "takes "
-	poison = "poison"
-	deadly = "deadly"
+	takes    = "takes "
+	andUntil = " and until there is "
+	poison   = "poison"
+	deadly   = "deadly"
 )
 
 func (n *node) wait() {

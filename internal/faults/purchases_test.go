@@ -246,7 +246,7 @@ func (n *node) host(ctx context.Context, contexts []engine.Context, work func(ct
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		err = errors.Join(err, k.Close(ctx))
 	}()

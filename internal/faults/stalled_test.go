@@ -13,8 +13,8 @@ import (
 )
 
 // stalled: a process that writes and publishes goes on writing while Kafka takes
-// connections and answers nothing. Had a commit to wait for it, it would wait for
-// as long as that lasts.
+// connections and answers nothing. Had a commit to wait for it, each writer would
+// commit no more than once. How long commits take is measured by bench.
 func stalled(t *testing.T) {
 	lasts := 8 * time.Second
 	if long() {
@@ -44,11 +44,6 @@ func stalled(t *testing.T) {
 	usual, during := e.units(before, stalled), e.units(stalled, over)
 	t.Logf("units in %v: %v before, %v while Kafka was stalled", lasts, usual, during)
 	require.Zero(t, published, "nothing was")
-	require.Less(t, during.at(1), lasts/2)
-	// One after the other, so what else the machine does may differ, which the margins are for: a
-	// commit that waits for a broker takes seconds. engine's test of S4-21 measures them in turns.
-	require.Less(t, during.at(0.5), 2*usual.at(0.5)+100*time.Millisecond, "commits take as long")
-	require.Less(t, during.at(0.99), 3*usual.at(0.99)+time.Second, "commits take as long")
 	w.engine()
 	w.drain()
 	w.check()

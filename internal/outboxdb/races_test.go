@@ -114,7 +114,7 @@ func TestRace_ClaimsOfOneMemberRunAtATime(t *testing.T) {
 	rows := m.Look(10)
 	s := open(t, b)
 	claimIn(s, m)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := b.Claim(ctx, m.Next(rows...))
 	require.NoError(t, err, "it has waited for the other one")

@@ -49,7 +49,7 @@ func TestRelay_DeliversInOrderFromBothDatabases(t *testing.T) {
 			}
 		}
 		waittest.Until(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 })
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.NoError(t, second.Stop(ctx))
 		got := map[string][]string{}

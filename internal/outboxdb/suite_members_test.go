@@ -226,15 +226,15 @@ func leaseEnd(t *testing.T, b *bench) {
 	b.Insert("a")
 	m := b.worker("w1")
 	require.Len(t, m.claim(1).rows, 1)
+	require.False(t, b.reap(m, false).Done, "it is held before")
 	b.Exec("UPDATE outbox_members SET until = " + dbtime.In(b.DB.Dialect(), 300*time.Millisecond))
-	for looks := 0; ; looks++ {
+	for {
 		ended := b.Count("SELECT count(*) FROM outbox_members WHERE until <= "+now(b)) > 0
 		r := b.reap(m, false)
 		if !r.Done {
 			require.False(t, ended, "a lease that has ended is free")
 			continue
 		}
-		require.Positive(t, looks, "it was held before")
 		require.Equal(t, 1, r.Rows)
 		break
 	}
@@ -319,11 +319,11 @@ func lockedPartitions(t *testing.T, b *bench) {
 	}
 	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM outbox_partitions WHERE part < 3 FOR UPDATE")
 	require.NoError(t, err)
-	parts, err := take(10 * time.Second)
+	parts, err := take(time.Minute)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []int{3, 4, 5, 6, 7}, parts)
 	require.NoError(t, tx.Rollback())
-	parts, err = take(10 * time.Second)
+	parts, err = take(time.Minute)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []int{0, 1, 2}, parts)
 }

@@ -264,7 +264,7 @@ func owners(t *testing.T, b *bench) {
 	}
 	free := at("default", few.Parts[0])
 	require.Equal(t, outbox.Owned{Target: "default", Partition: few.Parts[0], Owner: new("w1"), Fence: int64(few.ID), Until: free.Until, Live: true}, free)
-	require.WithinDuration(t, time.Now().Add(time.Minute), *free.Until, 30*time.Second)
+	require.WithinDuration(t, time.Now().Add(time.Minute), *free.Until, 50*time.Second)
 	busy := at("default", full.Parts[0])
 	require.Equal(t, "w2", *busy.Owner)
 	require.EqualValues(t, 2, busy.Unfinished)

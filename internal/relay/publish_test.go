@@ -42,7 +42,7 @@ func TestProcessor_S2_14_GoesOnAfterErrors(t *testing.T) {
 		idle := processor(t, b, patient(), to(m))
 		begin := time.Now()
 		require.NoError(t, idle.Stop(t.Context()))
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), time.Minute, "long before its next look")
 	})
 }
 

@@ -49,7 +49,7 @@ func start(t testing.TB, cfg relay.Config) *relay.Relay {
 	require.NoError(t, err)
 	require.NoError(t, r.Start(t.Context()))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, r.Stop(ctx))
 	})

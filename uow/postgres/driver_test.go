@@ -40,7 +40,7 @@ func TestPipeline_TwoTrips(t *testing.T) {
 	require.NoError(t, pipelined(t.Context(), p, nil, insert("a")))
 	free := func() {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := other.DB().ExecContext(ctx, "UPDATE things SET n = n + 1 WHERE id = 'a'")
 		require.NoError(t, err)

@@ -9,6 +9,13 @@ import (
 // Pool is a provider's pool.
 func Pool(p uow.Provider) *pgxpool.Pool { return p.(*provider).pool }
 
+// TakeKeeper has the connection that keeps leases be in use until it is given back.
+func TakeKeeper(p uow.Provider) (giveBack func()) {
+	k := &p.(*provider).server.keeper
+	conn := <-k.free
+	return func() { k.free <- conn }
+}
+
 // Texts is how many queries a provider remembers.
 func Texts(p uow.Provider) int { return len(p.(*provider).texts.all) }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun/schema"
@@ -103,9 +102,7 @@ func TestPrepared_CommitUnknown(t *testing.T) {
 			things(t, p)
 			ctx := t.Context()
 			if f == netfault.Hang {
-				var stop func()
-				ctx, stop = context.WithTimeout(ctx, 50*time.Millisecond)
-				defer stop()
+				ctx = untilSent(t, x)
 			}
 			x.Set(f)
 			err := p.Session().Commit(ctx, []uow.Statement{insertPrepared("a"), incrementPrepared("a")})

@@ -108,19 +108,16 @@ func TestCommitUnknown(t *testing.T) {
 					require.NoError(t, s.Send(t.Context(), statements))
 					statements = nil
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
+				ctx := t.Context()
 				if f == netfault.Hang {
-					var stop func()
-					ctx, stop = context.WithTimeout(ctx, 50*time.Millisecond)
-					defer stop()
+					ctx = untilSent(t, x)
 				}
 				x.Set(f)
 				err := s.Commit(ctx, statements)
 				require.True(t, isUnknown(err), "%v", err)
 				require.False(t, p.Retryable(err))
 				if f == netfault.Hang {
-					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.ErrorIs(t, err, context.Canceled)
 				}
 				require.NoError(t, s.Rollback(t.Context()))
 				noneInUse(t, p)
@@ -132,6 +129,20 @@ func TestCommitUnknown(t *testing.T) {
 			})
 		}
 	}
+}
+
+// untilSent is done once another request has been sent through x.
+func untilSent(t *testing.T, x *netfault.Relay) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	before := x.Trips()
+	go func() {
+		for x.Trips() == before && ctx.Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+		cancel()
+	}()
+	return ctx
 }
 
 // A connection that is lost before COMMIT was sent has rolled back.
