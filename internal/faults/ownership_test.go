@@ -123,10 +123,10 @@ func TestKill_S2_11_S4_11_F_12_C_45_RowsWaitForTheLease(t *testing.T) {
 	w := newWorld(t, 30)
 	first := w.engine(gated("before"), lease(6*time.Second))
 	eventually(t, func() bool { return w.inHand(first) == 30 }, "all rows are in its hand")
+	w.elsewhere(first) // before another one reads that it is here, and asks whether it lives
 	second := w.engine(lease(6 * time.Second))
 	eventually(t, func() bool { return w.joined(second) }, "the second is counted")
 	w.pause(first)
-	w.elsewhere(first)
 	w.kill(first)
 	_, err := w.db.Exec("CREATE TABLE leases AS SELECT p.lane, p.part, m.until FROM outbox_partitions AS p JOIN outbox_members AS m ON m.member = p.owner")
 	require.NoError(t, err)
