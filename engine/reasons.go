@@ -437,7 +437,7 @@ func (c subscriptionSight) missed() *reason {
 		Code: "subscription_missed", State: degraded,
 		what: fmt.Sprintf("the broker removed %s before it had them, the last noticed at %s: they are never handled here",
 			number(c.status.Missed, "message"), c.status.MissedAt.UTC().Format(time.RFC3339)),
-		remedy: "Have the broker keep messages for longer than a subscription may be behind (retention.ms and retention.bytes of the topic on Kafka), and ask the sender to publish again what is needed: `waybill history republish`, where it keeps a history.",
+		remedy: "Have the broker keep messages for longer than a subscription may be behind (retention.ms and retention.bytes of the topic on Kafka, max_age of the stream on NATS), and ask the sender to publish again what is needed: `waybill history republish`, where it keeps a history.",
 	}
 }
 

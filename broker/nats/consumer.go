@@ -54,7 +54,9 @@ const ackWait = time.Hour
 type consumer struct {
 	b      *Broker
 	js     jetstream.Consumer
+	topic  string
 	stream string
+	made   time.Time // When the stream was; zero if it isn't known.
 	name   string
 
 	stop    context.CancelFunc
@@ -233,7 +235,8 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 // State implements [broker.Stateful]. A member that stands by has joined. That the group's
 // consumer is paused is an error of one that has. Missed is what
 // the stream's limits removed, where EnsureTopics made the stream, or it has no other
-// topics and this retention; it needs the right to $JS.API.STREAM.INFO.
+// topics and this retention, and at least what was gone with the stream; it needs the
+// right to $JS.API.STREAM.INFO.
 func (c *consumer) State() broker.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,6 +310,7 @@ func (c *consumer) lose() {
 	if c.tenure != nil {
 		close(c.tenure.lost)
 	}
+	c.missing.ahead += int64(len(c.ready))
 	c.tenure, c.ready, c.readyBytes = nil, nil, 0
 	clear(c.held)
 }

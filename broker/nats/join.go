@@ -56,13 +56,13 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	if err != nil {
 		return nil, err
 	}
-	tells, err := b.tells(ctx, stream, topic)
+	tells, made, err := b.tells(ctx, stream, topic)
 	if err != nil {
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &consumer{
-		b: b, js: js, stream: stream, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
+		b: b, js: js, topic: topic, stream: stream, made: made, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
 		state: broker.State{Joined: true, Since: time.Now()}, missing: missing{counts: tells},
 	}
 

@@ -189,13 +189,16 @@ func (b *Broker) explain(ctx context.Context, call *call, messages []broker.Mess
 // for its stream.
 func unroutedError(topic string, err error) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return broker.Scoped(broker.Transient, broker.ScopeTopic, fmt.Errorf("nats: publish: no stream holds topic %q: create it, with EnsureTopics for example", topic))
+		return broker.Scoped(broker.Transient, broker.ScopeTopic, fmt.Errorf("nats: publish: no stream holds topic %q: restart an engine that may make it, which calls EnsureTopics, or make it: nats stream add --subjects %[1]s", topic))
 	}
-	scope := broker.ScopeTopic
-	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrConnectionClosed) {
+	scope, because := broker.ScopeTopic, ""
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
+		scope, because = broker.ScopeBroker, ": the server has no JetStream for this user, or not yet; see jetstream in its configuration"
+	case errors.Is(err, nats.ErrConnectionClosed):
 		scope = broker.ScopeBroker
 	}
-	return broker.Scoped(broker.Unavailable, scope, fmt.Errorf("nats: publish: the stream of topic %q doesn't answer", topic))
+	return broker.Scoped(broker.Unavailable, scope, fmt.Errorf("nats: publish: the stream of topic %q doesn't answer%s", topic, because))
 }
 
 // encode turns a message into NATS's own.

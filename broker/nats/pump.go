@@ -33,9 +33,15 @@ func (c *consumer) pump(ctx context.Context) {
 		if errors.Is(err, errGap) {
 			err = c.reset(ctx, reconnected)
 		}
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			if gone := c.gone(ctx, err); gone != nil {
+				c.fail(gone)
+				return
+			}
+		}
 		switch {
 		case err == nil, ctx.Err() != nil:
-		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+		case errors.Is(err, errMoved):
 			c.fail(fmt.Errorf("nats: receive: %w", err))
 			return
 		case !c.b.nc.IsConnected():
@@ -91,6 +97,9 @@ func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (re
 	c.mu.Lock()
 	own := c.pin
 	c.missing.looked(info.Delivered)
+	if pinned != "" && pinned != own {
+		c.missing.ahead = 0 // it is with another member
+	}
 	c.mu.Unlock()
 	if info.NumAckPending == 0 || (pinned != "" && pinned != own) {
 		return false, nil
@@ -177,7 +186,7 @@ func (c *consumer) take(m *nats.Msg, pin string) bool {
 	if c.tenure == nil || c.tenure.pin != pin {
 		c.renew(pin)
 	}
-	c.missing.came(meta.Sequence)
+	c.missing.came(meta)
 	c.paused = time.Time{}
 	if meta.Sequence.Consumer != c.tenure.next {
 		c.renew(pin)

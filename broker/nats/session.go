@@ -103,6 +103,9 @@ func (s *session) run(ctx context.Context, reconnected <-chan struct{}) error {
 		case <-s.wake:
 		case <-look.C:
 		case <-check.C:
+			if err = s.c.moved(ctx, reconnected); err != nil {
+				return err
+			}
 			if stalled, err = s.c.behind(ctx, reconnected, stalled); err != nil {
 				return err
 			}

@@ -94,6 +94,7 @@ type Broker struct {
 	*nats.Broker
 	server *server.Server
 	lock   *lock
+	dir    directory
 	client nats.Config // How other programs connect.
 
 	close sync.Once
@@ -161,6 +162,9 @@ func (b *Broker) start(ctx context.Context, cfg Config) error {
 	}
 	if cfg.Listen != "" {
 		b.client.URL = s.ClientURL()
+	}
+	if b.dir, err = found(cfg.Dir); err != nil {
+		return fmt.Errorf("start: %w", err)
 	}
 	b.Broker, err = nats.Open(ctx, nats.Config{
 		URL: s.ClientURL(), NKey: b.client.NKey, MaxAge: cfg.MaxAge, Options: []natsgo.Option{natsgo.InProcessServer(s)},
