@@ -206,10 +206,10 @@ func TestWaitingKeysKeepTheirOrder_B6(t *testing.T) {
 		ready.Store(true)
 		one, stopOne := w.start(s, w.broker)
 		other, stopOther := w.start(s, w.broker)
-		w.until(func() bool {
+		waittest.ToZero(t, func() int {
 			w.dueNow()
-			return w.allEffects() == keys*each
-		}, "all have their effect: %d", keys*each)
+			return keys*each - w.allEffects()
+		}, "all have their effect")
 		w.until(w.acknowledged("shipping"), "and are acknowledged")
 		stopOne()
 		stopOther()

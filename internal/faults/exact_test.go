@@ -87,7 +87,7 @@ func (w *world) killed(n int, change ...func(*nodeConfig)) {
 		return w.node(append([]func(*nodeConfig){exactly(steps[i%len(steps)])}, change...)...)
 	}
 	steady := w.engine(append([]func(*nodeConfig){exactly("")}, change...)...)
-	writer := w.writer(30, 4, 10*time.Millisecond)
+	writer := w.writer(30, 4, 10*time.Millisecond, considerate)
 	one := begin(0)
 	for i := 1; i <= n; i++ {
 		if i%5 == 0 { // the other lives and loses its lease
@@ -142,7 +142,7 @@ func exactOutage(t *testing.T) {
 	}
 	w := newWorldOn(t, ownKafka.up(t), 30, 1<<20)
 	engines := []*process{w.engine(exactly("")), w.engine(exactly(""))}
-	writer := w.writer(30, 4, 10*time.Millisecond)
+	writer := w.writer(30, 4, 10*time.Millisecond, considerate)
 	for range restarts {
 		w.publishes(200)
 		down := verdict.Incident{Kind: "silence", From: time.Now()}

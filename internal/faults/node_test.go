@@ -65,6 +65,7 @@ type nodeConfig struct {
 	// A writer's, or an engine's that also writes.
 	Accounts int
 	Writers  int
+	Backlog  int           // how many rows may wait before writers do; 0: any number
 	Pause    time.Duration // between two units of one writer, at most
 	Timed    bool          // each says when it began and how long it took
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/chaos"
 	"github.com/waybill-go/waybill/internal/verdict"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -186,12 +187,17 @@ func (w *world) run(name string, cfg nodeConfig) *process {
 }
 
 // writer starts a process of writers.
-func (w *world) writer(accounts, writers int, pause time.Duration) *process {
+func (w *world) writer(accounts, writers int, pause time.Duration, change ...func(*nodeConfig)) *process {
 	w.t.Helper()
-	return w.run(fmt.Sprintf("writer-%d", len(w.nodes)+1), nodeConfig{
-		Role: "writer", DSN: w.dsn, External: w.partners, Accounts: accounts, Writers: writers, Pause: pause,
-	})
+	cfg := nodeConfig{Role: "writer", DSN: w.dsn, External: w.partners, Accounts: accounts, Writers: writers, Pause: pause}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return w.run(fmt.Sprintf("writer-%d", len(w.nodes)+1), cfg)
 }
+
+// considerate has a writer wait while engines don't keep pace, on a machine that is busy.
+func considerate(c *nodeConfig) { c.Backlog = 500 }
 
 // kill, pause and resume also note when they did so, for the checker.
 
@@ -258,7 +264,7 @@ func (w *world) strings(query string, args ...any) (all []string) {
 // drain waits until no row is unfinished.
 func (w *world) drain() {
 	w.t.Helper()
-	eventually(w.t, func() bool { return w.waiting() == 0 }, "all rows are finished")
+	waittest.ToZero(w.t, func() int { return w.waiting() }, "rows go on being finished")
 }
 
 // check collects what there is to know and has it judged. Only rows that are

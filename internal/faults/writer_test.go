@@ -96,8 +96,13 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				pause, begin := rand.N(n.cfg.Pause), time.Now()
-				err := n.change(ctx, units, repo)
+				ahead, err := n.ahead(ctx, units)
+				if err == nil && !ahead {
+					err = n.change(ctx, units, repo)
+				}
 				switch {
+				case ahead:
+					pause = tick
 				case err != nil && ctx.Err() == nil:
 					n.log.Warn("a unit failed", "error", err)
 					pause = time.Second
@@ -113,6 +118,22 @@ func (n *node) write(ctx context.Context, units *uow.Manager) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// ahead says whether more rows wait than engines are to have before them.
+func (n *node) ahead(ctx context.Context, units *uow.Manager) (bool, error) {
+	if n.cfg.Backlog == 0 {
+		return false, nil
+	}
+	waiting := 0
+	err := units.Do(ctx, func(ctx context.Context) error {
+		db, err := uow.DB(ctx)
+		if err != nil {
+			return err
+		}
+		return db.NewRaw("SELECT count(*) FROM outbox_queue").Scan(ctx, &waiting)
+	})
+	return waiting > n.cfg.Backlog, err
 }
 
 // unitTook is what a timed writer says of a unit.

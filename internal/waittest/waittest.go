@@ -31,6 +31,20 @@ func Until(t testing.TB, condition func() bool, what ...any) {
 	}
 }
 
+// ToZero returns once nothing is left, and waits as long as it becomes less: how long that takes
+// is the machine's.
+func ToZero(t testing.TB, left func() int, what ...any) {
+	t.Helper()
+	for n := left(); n > 0; {
+		Until(t, func() bool {
+			is := left()
+			less := is < n
+			n = min(n, is)
+			return less
+		}, what...)
+	}
+}
+
 func words(what []any) string {
 	if len(what) == 0 {
 		return ""
