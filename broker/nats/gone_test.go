@@ -35,6 +35,7 @@ func admin(t *testing.T, b *nats.Broker) jetstream.JetStream {
 // whose server comes back without it, is lost: the member says so and how many, at least, and the
 // group reads the new stream from its start.
 func TestMissedWithItsStream_B10(t *testing.T) {
+	t.Parallel()
 	for what, remove := range map[string]func(*testing.T, *host, *nats.Broker){
 		"deleted": func(t *testing.T, _ *host, b *nats.Broker) {
 			require.NoError(t, admin(t, b).DeleteStream(t.Context(), "ordering_order"))

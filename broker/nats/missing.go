@@ -111,10 +111,10 @@ func (c *consumer) moved(ctx context.Context, reconnected <-chan struct{}) error
 		stream, err = "none", nil
 	}
 	if err != nil || stream == c.stream {
-		return nil //nolint:nilerr // the session finds out what is wrong
+		return nil // the session finds out what is wrong
 	}
 	if info, err := c.info(ctx, reconnected); err != nil || info.NumPending > 0 || info.NumAckPending > 0 {
-		return nil //nolint:nilerr // as above
+		return nil // as above
 	}
 	return fmt.Errorf("%w, %s, and the group has handled all of stream %s: it has to be joined again", errMoved, stream, c.stream)
 }
