@@ -29,6 +29,9 @@ func (f Fault) String() string {
 	return [...]string{"none", "cut before", "cut after", "cut while", "late", "hang"}[f]
 }
 
+// terminate is PostgreSQL's message that ends a connection.
+var terminate = []byte{'X', 0, 0, 0, 4}
+
 // Relay stands between a pool of connections and a server.
 type Relay struct {
 	Address string // where it listens
@@ -207,6 +210,10 @@ func (c *relayed) requests() {
 			}
 			continue
 		}
+		if bytes.Equal(buf[:n], terminate) && !hung { // a pool ends a connection when it likes: the fault is another's
+			_, _ = c.server.Write(buf[:n])
+			return
+		}
 		if !c.requested.Swap(true) {
 			c.r.trips.Add(1)
 		}
@@ -223,7 +230,7 @@ func (c *relayed) requests() {
 		case None:
 		}
 		if hung {
-			if bytes.HasSuffix(buf[:n], []byte{'X', 0, 0, 0, 4}) { // PostgreSQL's Terminate: nobody waits any more
+			if bytes.HasSuffix(buf[:n], terminate) { // nobody waits any more
 				return
 			}
 			continue
