@@ -15,7 +15,6 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats"
-	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -67,11 +66,11 @@ func (b *bench) consumeFrom() (e *Engine, says func(broker.State)) {
 	return e, says
 }
 
-// within is the reason that an engine has for not being healthy. That it takes 10 seconds at
-// most is no matter for a test: a machine may take longer for anything.
+// within is the reason that an engine has for not being healthy, 10 seconds after its
+// cause at most.
 func within(t *testing.T, e *Engine, code string) (r reason) {
 	t.Helper()
-	waittest.Until(t, func() bool {
+	require.Eventually(t, func() bool {
 		var d diagnosis
 		get(t, e, "/api/health", &d)
 		for _, found := range d.Reasons {
@@ -81,7 +80,7 @@ func within(t *testing.T, e *Engine, code string) (r reason) {
 			}
 		}
 		return false
-	}, "health says %s", code)
+	}, 10*time.Second, 50*time.Millisecond, "health says %s within 10 s", code)
 	return r
 }
 

@@ -215,8 +215,7 @@ func TestConsumers_B3_WithoutKafkaSayWhyWithinTenSeconds(t *testing.T) {
 			cut(x)
 			begin := time.Now()
 			w.report("subscription_cut_off", "effects", p)
-			t.Logf("it says so %v later", time.Since(begin))
-			require.Less(t, time.Since(begin), 40*time.Second, "ten, and what a machine may need that is busy")
+			require.Less(t, time.Since(begin), 10*time.Second)
 
 			x.Mend()
 			eventually(t, func() bool { return len(p.health()) == 0 }, "it goes on")

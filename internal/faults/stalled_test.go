@@ -14,7 +14,7 @@ import (
 
 // stalled: a process that writes and publishes goes on writing while Kafka takes
 // connections and answers nothing. Had a commit to wait for it, each writer would
-// commit no more than once. How long commits take is measured by bench.
+// commit no more than once. How long commits take is measured by engine's test of S4-21.
 func stalled(t *testing.T) {
 	lasts := 8 * time.Second
 	if long() {

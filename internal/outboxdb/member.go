@@ -60,7 +60,7 @@ func (s *Store) lanes(ctx context.Context, targets []string, partitions int) (id
 
 // Join makes a member of each lane. Their numbers are random: a database that was restored
 // while engines run would give those of a sequence again, to another member beside one that
-// doesn't know yet that it is gone. JavaScript can write them.
+// doesn't know yet that it is gone. They have 53 bits, as JavaScript's do.
 func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	members, ids, targets, drawn := make([]relay.MemberID, len(lanes)), make([]int64, len(lanes)), make([]string, len(lanes)), make([]int64, len(lanes))
 	for i, l := range lanes {
@@ -78,7 +78,7 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, le
 	return members, nil
 }
 
-// random draws a number of 53 bits; an odd one, which is not 0.
+// random draws a number of 53 bits that is odd, as 0 is none.
 func random() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
