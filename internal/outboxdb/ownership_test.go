@@ -156,7 +156,7 @@ func TestMembers_S2_33_C_41_F_19_TakenForDead(t *testing.T) {
 		require.True(t, r.Done)
 		rows := b.Insert(outboxdbtest.Numbered("k", 40)...)
 		f.shared(8)
-		require.Greater(t, b.Count("SELECT max(member) FROM outbox_members"), was)
+		require.NotEqual(t, was, b.Count("SELECT max(member) FROM outbox_members"))
 		f.delivered(rows)
 	})
 }

@@ -48,6 +48,8 @@ func TestProcessor_C_66_HighVolumeUnreliable(t *testing.T) {
 		cfg := quick()
 		cfg.BatchSize, cfg.OnAbandoned, cfg.Retry.MaxAttempts = 50, outbox.Hold, 3
 		first := processor(t, b, cfg, to(u))
+		eventually(t, func() bool { return owned(first) == outboxdbtest.Partitions }, "it has all")
+		member := b.Count("SELECT member FROM outbox_members")
 		processor(t, b, cfg, to(u))
 		killed := false
 		deadline := time.Now().Add(3 * time.Minute)
@@ -62,7 +64,7 @@ func TestProcessor_C_66_HighVolumeUnreliable(t *testing.T) {
 			if published > n/2 && !killed {
 				kill(t, first)
 				killed = true
-				b.Exec("UPDATE outbox_members SET until = ? WHERE member = (SELECT min(member) FROM outbox_members)", "2020-01-01T00:00:00.000Z")
+				b.Exec("UPDATE outbox_members SET until = ? WHERE member = ?", "2020-01-01T00:00:00.000Z", member)
 				processor(t, b, cfg, to(u))
 			}
 			held, err := b.Find(t.Context(), outbox.Filter{Statuses: []outbox.Status{outbox.Abandoned}})
