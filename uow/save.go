@@ -242,7 +242,7 @@ func (u *Unit) event(ctx context.Context, e *entry, r rootstate.Raised, version 
 			Origin:      u.origin(ctx),
 			ID:          r.ID,
 			Type:        et.WrittenName(),
-			Time:        r.At.Add(u.m.clock.Ahead()).UTC(),
+			Time:        u.m.clock.Of(r.At).UTC(),
 			Stream:      e.typ.Category + "-" + e.root.ID,
 			Category:    e.typ.Category,
 			Context:     u.m.cfg.Domain.Name(),

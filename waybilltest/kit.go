@@ -67,7 +67,7 @@ type Kit struct {
 func New(t testing.TB) *Kit {
 	t.Helper()
 	k := &Kit{
-		t: t, clock: &testclock.Clock{}, dir: t.TempDir(), dsn: os.Getenv(postgresVar), run: "waybilltest_" + rand.Text()[:10],
+		t: t, clock: testclock.New(), dir: t.TempDir(), dsn: os.Getenv(postgresVar), run: "waybilltest_" + rand.Text()[:10],
 		brokers: map[string]*memory.Broker{}, schemas: map[string]bool{}, published: map[string]int64{},
 		patience: patience,
 	}

@@ -86,7 +86,9 @@ func list(what []string) string {
 // Advance moves the clock that timers, deadlines and [domain.Now] go by. It settles
 // before, so that what is under way belongs to the time before. On its way it stops at
 // the time of each timer, whose handler finds the time which it was set for, and settles
-// there, and at the end. Before Start it only moves the clock.
+// there, and at the end. Between calls the clock stands, whatever the machine's does: two
+// timers a millisecond apart are handled one after the other. Before Start it only moves
+// the clock.
 //
 // Leases, retention and [subscription.RetryAfter] go by real time. Messages whose handler
 // fails are tried again within milliseconds, whatever the Backoff of their stream is.
@@ -98,37 +100,34 @@ func (k *Kit) Advance(d time.Duration) {
 	k.mu.Lock()
 	p := k.now
 	k.mu.Unlock()
+	goal := k.clock.Now().Add(d)
 	if p == nil {
-		k.clock.Advance(d)
+		k.clock.MoveTo(goal)
 		return
 	}
-	k.Settle()
-	for goal := k.clock.Now().Add(d); !p.killed(); {
-		left := max(time.Until(goal)-k.clock.Ahead(), 0)
+	for k.Settle(); !p.killed(); k.Settle() {
 		due, found, err := p.nextTimer(k.t.Context())
 		if err != nil && !p.killed() {
 			k.fatal("Advance: %v", err)
 		}
-		if found && due < left {
-			k.clock.Advance(max(due+time.Millisecond, 0))
-			k.Settle()
-			continue
+		if !found || due.After(goal) {
+			break
 		}
-		k.clock.Advance(left)
-		break
+		k.clock.MoveTo(due)
 	}
+	k.clock.MoveTo(goal)
 	k.Settle()
 }
 
-// nextTimer is in how long the earliest timer is due.
-func (p *process) nextTimer(ctx context.Context) (next time.Duration, found bool, err error) {
+// nextTimer is when the earliest timer is due.
+func (p *process) nextTimer(ctx context.Context) (next time.Time, found bool, err error) {
 	for _, provider := range p.providers() {
 		earliest, err := timersOf(provider).Next(ctx)
 		if err != nil {
-			return 0, false, err
+			return next, false, err
 		}
-		if len(earliest) > 0 && (!found || earliest[0].In < next) {
-			next, found = earliest[0].In, true
+		if len(earliest) > 0 && (!found || earliest[0].At.Before(next)) {
+			next, found = earliest[0].At, true
 		}
 	}
 	return next, found, nil

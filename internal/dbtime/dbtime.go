@@ -52,6 +52,14 @@ func Value(d schema.Dialect, t time.Time) any {
 	return t.UTC()
 }
 
+// Literal is t as an expression.
+func Literal(d schema.Dialect, t time.Time) string {
+	if d.Name() == dialect.SQLite {
+		return "'" + t.UTC().Format(Layout) + "'"
+	}
+	return "timestamptz '" + t.UTC().Format(time.RFC3339Nano) + "'"
+}
+
 // Seconds is an expression for the seconds from an earlier time to a later one.
 func Seconds(d schema.Dialect, from, to string) string {
 	if d.Name() == dialect.SQLite {

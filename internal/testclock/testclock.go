@@ -9,23 +9,35 @@ import (
 	"time"
 )
 
-// Clock is ahead of the clocks of process and databases. Nil isn't. It is safe for
-// concurrent use.
-type Clock struct{ ahead atomic.Int64 }
+// Clock stands until it is moved, so that a test finds the same on a slow machine. Nil is
+// the machine's. It is safe for concurrent use.
+type Clock struct{ milliseconds atomic.Int64 } // as databases keep them
 
-// Ahead is by how much.
-func (c *Clock) Ahead() time.Duration {
-	if c == nil {
-		return 0
-	}
-	return time.Duration(c.ahead.Load())
+// New returns a clock that shows the present.
+func New() *Clock {
+	c := &Clock{}
+	c.MoveTo(time.Now())
+	return c
 }
 
 // Now is the time.
-func (c *Clock) Now() time.Time { return time.Now().Add(c.Ahead()) }
+func (c *Clock) Now() time.Time { return c.Of(time.Now()) }
 
-// Advance moves the clock.
-func (c *Clock) Advance(d time.Duration) { c.ahead.Add(int64(d)) }
+// Of is the time of something that happened under the machine's clock.
+func (c *Clock) Of(at time.Time) time.Time {
+	if c == nil {
+		return at
+	}
+	return time.UnixMilli(c.milliseconds.Load()).UTC()
+}
+
+// MoveTo moves the clock to the first millisecond that isn't before at, and never back.
+func (c *Clock) MoveTo(at time.Time) {
+	to := at.Add(time.Millisecond - 1).UnixMilli()
+	for now := c.milliseconds.Load(); now < to && !c.milliseconds.CompareAndSwap(now, to); {
+		now = c.milliseconds.Load()
+	}
+}
 
 // quick is the first wait between the attempts at a message in a test.
 const quick = 2 * time.Millisecond

@@ -40,8 +40,8 @@ func (s *Store) By(c *testclock.Clock) *Store {
 func (s *Store) sqlite() bool { return s.db.Dialect().Name() == dialect.SQLite }
 
 func (s *Store) now() bun.Safe {
-	if ahead := s.clock.Ahead(); ahead != 0 {
-		return bun.Safe(dbtime.In(s.db.Dialect(), ahead))
+	if s.clock != nil {
+		return bun.Safe(dbtime.Literal(s.db.Dialect(), s.clock.Now()))
 	}
 	return bun.Safe(dbtime.Now(s.db.Dialect()))
 }
