@@ -123,7 +123,7 @@ func TestRun_CommitsWakeTheProcessor(t *testing.T) {
 
 func TestStart_MissingTablesSayWhatToDo(t *testing.T) {
 	b := setup(t)
-	fresh := openSQLite(t, "fresh")
+	fresh := openEmpty(t, "fresh")
 	cfg := b.config()
 	cfg.Units = append(cfg.Units, units(t, uow.Config{Domain: sales, Providers: []uow.Provider{fresh}}))
 	e := b.make(cfg)
@@ -316,7 +316,7 @@ func TestStart_S3_08_ADatabaseThatIsDownStopsNoOther(t *testing.T) {
 // S3-29: without an outbox there are no rows, no tables and no processor.
 func TestRun_S3_29_NoOutbox(t *testing.T) {
 	b := setup(t)
-	db := openSQLite(t, "plain")
+	db := openEmpty(t, "plain")
 	plain := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, NoOutbox: true})
 	require.NoError(t, Migrate(t.Context(), plain))
 	require.Error(t, outboxdb.Migrations().Check(t.Context(), db.Reader()), "no tables")
@@ -359,7 +359,7 @@ func TestStart_PublishedForAContextOfTheEngine(t *testing.T) {
 
 func TestCheck_And_Migrate(t *testing.T) {
 	b := setup(t)
-	fresh := openSQLite(t, "fresh")
+	fresh := openEmpty(t, "fresh")
 	m := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db, fresh}, Partitions: 8})
 	require.ErrorContains(t, Check(t.Context(), m), `provider "fresh": tables of outbox are missing`)
 	err := Migrate(t.Context(), m)
@@ -369,7 +369,7 @@ func TestCheck_And_Migrate(t *testing.T) {
 	require.Equal(t, 8, n, "one provider's trouble is not another's")
 	require.NoError(t, Check(t.Context(), b.sales, b.parcels))
 
-	another := openSQLite(t, "another")
+	another := openEmpty(t, "another")
 	require.NoError(t, MigrateProvider(t.Context(), another, 4))
 	m = units(t, uow.Config{Domain: sales, Providers: []uow.Provider{another}, Partitions: 4})
 	require.ErrorContains(t, Check(t.Context(), m), "the database does not know yet that context sales sends to default; run engine.Migrate")

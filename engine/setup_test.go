@@ -25,7 +25,9 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/logtest"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -94,12 +96,16 @@ func setupOn(t *testing.T, db uow.Provider) *bench {
 	return b
 }
 
+// openEmpty opens a database without tables.
+func openEmpty(t *testing.T, name string) uow.Provider {
+	t.Helper()
+	return dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name })
+}
+
+// openSQLite opens one that has them.
 func openSQLite(t *testing.T, name string) uow.Provider {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), sqlite.Config{Name: name, Path: filepath.Join(t.TempDir(), name+".db")})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return db
+	return dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name }, dbtest.With(t, rights.Features()...))
 }
 
 func units(t *testing.T, cfg uow.Config) *uow.Manager {

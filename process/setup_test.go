@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/process"
@@ -205,7 +206,9 @@ func openPostgres(t *testing.T) uow.Provider {
 	return p
 }
 
-func openSQLite(t *testing.T) uow.Provider { return dbtest.SQLite(t) }
+func openSQLite(t *testing.T) uow.Provider {
+	return dbtest.SQLite(t, dbtest.With(t, rights.Features()...))
+}
 
 func newWorld(t *testing.T, db uow.Provider) *world {
 	t.Helper()

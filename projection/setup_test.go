@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
@@ -86,7 +87,7 @@ type world struct {
 func each(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Parallel()
 	for name, open := range map[string]func(testing.TB) uow.Provider{
-		"SQLite":     func(t testing.TB) uow.Provider { return dbtest.SQLite(t) },
+		"SQLite":     func(t testing.TB) uow.Provider { return dbtest.SQLite(t, dbtest.With(t, rights.Features()...)) },
 		"PostgreSQL": func(t testing.TB) uow.Provider { p, _ := dbtest.Postgres(t); return p },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -258,7 +258,7 @@ func onEach(t *testing.T, test func(t *testing.T, db testDB)) {
 
 func openSQLite(t testing.TB, name string) testDB {
 	t.Helper()
-	p := dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name })
+	p := dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name }, dbtest.With(t, outboxdb.Migrations(), historydb.Migrations(), repository.Migrations()))
 	return prepare(t, p, func() uow.Provider { return p })
 }
 

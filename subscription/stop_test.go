@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -363,7 +364,7 @@ func TestFailuresAreLoggedSparingly(t *testing.T) {
 }
 
 func TestStartNeedsTheTables(t *testing.T) {
-	p := openSQLite(t)
+	p := dbtest.SQLite(t)
 	units, err := uow.New(uow.Config{Domain: shipping, Providers: []uow.Provider{p}})
 	require.NoError(t, err)
 	w := &world{t: t, provider: p, owner: p, units: units}

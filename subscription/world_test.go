@@ -86,7 +86,9 @@ type owner struct {
 	cfg postgres.Config
 }
 
-func openSQLite(t testing.TB) uow.Provider { return dbtest.SQLite(t) }
+func openSQLite(t testing.TB) uow.Provider {
+	return dbtest.SQLite(t, dbtest.With(t, rights.Features()...))
+}
 
 // world is a database with the tables, a broker, and shipping's units of work.
 type world struct {

@@ -191,7 +191,7 @@ type owner struct {
 }
 
 func openSQLite(t *testing.T, name string) uow.Provider {
-	return dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name })
+	return dbtest.SQLite(t, func(c *sqlite.Config) { c.Name = name }, dbtest.With(t, outboxdb.Migrations()))
 }
 
 // databases runs a test on both.

@@ -13,6 +13,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
@@ -37,7 +38,8 @@ func firstDesign(t *testing.T, db *bun.DB) {
 // onFirstDesign runs a test on a database of the first design of each kind.
 func onFirstDesign(t *testing.T, f func(t *testing.T, d outboxdbtest.Database)) {
 	t.Parallel()
-	for name, open := range map[string]func(testing.TB) outboxdbtest.Database{"SQLite": outboxdbtest.SQLite, "PostgreSQL": outboxdbtest.PostgreSQL} {
+	empty := func(t testing.TB) outboxdbtest.Database { return dbtest.SQLite(t) }
+	for name, open := range map[string]func(testing.TB) outboxdbtest.Database{"SQLite": empty, "PostgreSQL": outboxdbtest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := open(t)

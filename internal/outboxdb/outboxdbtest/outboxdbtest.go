@@ -24,7 +24,7 @@ import (
 // Partitions is the partition count that [Open] gives a database.
 const Partitions = 8
 
-// Database is an empty database, freshly made for one test.
+// Database is a database without rows, freshly made for one test.
 type Database interface {
 	DB() *bun.DB
 	Reader() *bun.DB
@@ -39,8 +39,8 @@ type Owned interface {
 	Limited(t testing.TB) Database
 }
 
-// SQLite is a file of a test's own.
-func SQLite(t testing.TB) Database { return dbtest.SQLite(t) }
+// SQLite is a file of a test's own, which has the tables already: a process makes them once.
+func SQLite(t testing.TB) Database { return dbtest.SQLite(t, dbtest.With(t, outboxdb.Migrations())) }
 
 type limited struct {
 	uow.Provider
