@@ -46,8 +46,8 @@ const actionPurge = "purge"
 // joining may need.
 //
 // It is done in steps of about a thousand rows, each a transaction of its own, with
-// a pause of three times as long behind it. But for the first of each kind, it begins no
-// step later than r.Every, when the next one's turn comes.
+// a pause of three times as long behind it. It begins no step later than r.Every, when
+// the next one's turn comes.
 func (s *Store) Purge(ctx context.Context, r outbox.Retention) (p outbox.Purged, err error) {
 	r = outbox.Config{Retention: r}.WithDefaults().Retention
 	end := time.Now().Add(cmp.Or(max(r.Every, 0), math.MaxInt64))
@@ -159,7 +159,7 @@ func (o *cleaning) removed(status outbox.Status, n int, action int64) {
 type purging struct {
 	status   outbox.Status
 	older    time.Duration // since it was published or given up
-	end      time.Time     // no step but the first begins later
+	end      time.Time     // no step begins later
 	limit    time.Duration // of a statement
 	operator *cleaning     // who asks for it; nil: nobody, it is housekeeping
 }
@@ -188,7 +188,7 @@ func (s *Store) walk(ctx context.Context, p purging) (removed int, err error) {
 	size := purgeLook
 	p.limit = purgeLimit
 	var after place
-	for {
+	for time.Now().Before(p.end) {
 		begin := time.Now()
 		found, n, err := s.step(ctx, p, after, size)
 		took := time.Since(begin)
@@ -212,13 +212,11 @@ func (s *Store) walk(ctx context.Context, p purging) (removed int, err error) {
 				size = min(2*size, purgeLook)
 			}
 		}
-		if !time.Now().Add(purgeRest * took).Before(p.end) {
-			return removed, nil
-		}
 		if err := rest(ctx, purgeRest*took); err != nil {
 			return removed, err
 		}
 	}
+	return removed, nil
 }
 
 // step looks at the rows behind a place and removes those that may go. On SQLite
