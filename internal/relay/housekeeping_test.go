@@ -107,7 +107,7 @@ func TestHousekeeping_A68_S2_47_FailsAndIsTriedAgain(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		fillOld(b, 10)
 		cfg := quick()
-		cfg.Retention.Every = time.Second // a turn that has no time removes nothing, and is none that failed
+		cfg.Retention.Every = time.Second // a turn that is over before its first step removes nothing, and does not fail
 		b.Exec("ALTER TABLE outbox_jobs RENAME TO gone")
 		_, log := logged(t, b, cfg, to(memory.New(memory.Config{})))
 		eventually(t, func() bool { return log.count("the outbox could not be cleaned up") == 1 }, "it is logged")
