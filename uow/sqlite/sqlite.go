@@ -176,7 +176,7 @@ func (p *provider) open(ctx context.Context, path string) error {
 		return err
 	}
 	p.file = &openFile{path: path}
-	writing, reading = lifeline.Connector(ctx, writing), ofFile{lifeline.Connector(ctx, reading), p.file}
+	writing, reading = lifeline.Connector(ctx, preparing{writing}), ofFile{lifeline.Connector(ctx, preparing{reading}), p.file}
 	pool := func(c driver.Connector) *bun.DB {
 		db := sql.OpenDB(c)
 		db.SetMaxIdleConns(maxReaders)
