@@ -1,6 +1,10 @@
 package outbox
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/waybill-go/waybill/internal/dberr"
+)
 
 // TooLargeError is a message whose body is over the limit. The unit of work
 // that raised it doesn't commit.
@@ -35,3 +39,6 @@ func (e *TargetsError) Error() string {
 	return fmt.Sprintf("outbox: in the database context %s sends to %v, in the configuration to %v; a broker that not all of its processes know misses events: configure %v,"+
 		" or stop all its processes and run `waybill migrate --set-targets %s=%v` or engine.SetTargets", e.Context, e.Have, e.Want, e.Have, e.Context, e.Want)
 }
+
+// Is says that it is for no fault of what is to be written.
+func (e *TargetsError) Is(target error) bool { return target == dberr.ErrMisfit }

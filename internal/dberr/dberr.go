@@ -12,9 +12,20 @@ import (
 // Denied is PostgreSQL's code for a right that is missing.
 const Denied = "42501"
 
+// Misfit is the code of [ErrMisfit].
+const Misfit = "configuration"
+
+// ErrMisfit is what errors are that say that this process has another configuration than
+// the database has for all of them: nothing that it writes can be stored.
+var ErrMisfit = errors.New("the configuration is not the database's")
+
 // CodeOf is what the database calls an error: PostgreSQL's SQLSTATE, or SQLite's
-// result code, as in "sqlite 8". It is empty if no database said it.
+// result code, as in "sqlite 8". It is empty if no database said it, nor the
+// configuration is to blame.
 func CodeOf(err error) string {
+	if errors.Is(err, ErrMisfit) {
+		return Misfit
+	}
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {
 		return state.SQLState()
@@ -44,6 +55,7 @@ var lasting = []string{
 	"25006",          // read-only
 	"3F", "3D", "28", // no such schema, no such database, not let in
 	"53100", "58", "XX001", "XX002", // disk full, the server's files, damage
+	Misfit,
 	sqlite + "1",                                                              // a table or a column is missing
 	sqlite + "3",                                                              // no right
 	sqlite + "8",                                                              // read-only
@@ -63,6 +75,8 @@ func Lasts(code string) bool {
 // Remedy says what helps against what a code stands for.
 func Remedy(code string) string {
 	switch code {
+	case Misfit:
+		return "Give this process the configuration that the database has, and restart it, or end it: others that have it go on with its work."
 	case Denied:
 		return "`waybill doctor` says which right the role lacks, and the GRANT that helps."
 	case "25006", sqlite + "8":

@@ -14,7 +14,7 @@ import (
 
 func TestLasts(t *testing.T) {
 	for code, lasts := range map[string]bool{
-		"42501": true, "42P01": true, "25006": true, "28P01": true, "53100": true, "3F000": true,
+		"42501": true, "42P01": true, "25006": true, "28P01": true, "53100": true, "3F000": true, dberr.Misfit: true,
 		"40001": false, "40P01": false, "55P03": false, "57014": false, "08006": false, "53300": false, "": false,
 		"sqlite 1": true, "sqlite 8": true, "sqlite 13": true, "sqlite 5": false, "sqlite 6": false, "sqlite 10": false,
 	} {
@@ -30,10 +30,12 @@ func TestUnfit(t *testing.T) {
 		require.Equal(t, unfit, dberr.Unfit(fmt.Errorf("handle: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.False(t, dberr.Unfit(errors.New("no leader")))
+	require.True(t, dberr.Unfit(fmt.Errorf("handle: %w", dberr.ErrMisfit)))
 }
 
 func TestCodeOf(t *testing.T) {
 	require.Equal(t, dberr.Denied, dberr.CodeOf(fmt.Errorf("claim: %w", &pgconn.PgError{Code: "42501"})))
+	require.Equal(t, dberr.Misfit, dberr.CodeOf(fmt.Errorf("save: %w", dberr.ErrMisfit)))
 	require.Empty(t, dberr.CodeOf(errors.New("no leader")))
 
 	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: t.TempDir() + "/a.db"})
@@ -46,7 +48,7 @@ func TestCodeOf(t *testing.T) {
 }
 
 func TestRemedy(t *testing.T) {
-	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "sqlite 13": "room", "40001": "log"} {
+	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "sqlite 13": "room", "40001": "log", dberr.Misfit: "restart it"} {
 		require.Contains(t, dberr.Remedy(code), what)
 	}
 }
