@@ -142,8 +142,8 @@ func (c *consumer) signal() {
 }
 
 // Receive takes what has been fetched, of all partitions in turn. When the topic was
-// deleted it fails: kgo keeps to that topic, and doesn't read one that was made under
-// its name meanwhile, which whoever joins again does.
+// deleted, and what was delivered of it is settled, it fails: kgo keeps to that topic, and
+// doesn't read one that was made under its name meanwhile, which whoever joins again does.
 func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -155,7 +155,7 @@ func (c *consumer) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 		if entries := c.take(max(1, limit)); len(entries) > 0 {
 			return deliveries(entries), nil
 		}
-		if c.isGone(goneFor) {
+		if c.isOver() {
 			return nil, broker.Classify(broker.Unavailable, fmt.Errorf("kafka: topic %s was deleted, and may have been created again: it has to be joined again", c.topic))
 		}
 		select {

@@ -170,6 +170,7 @@ func (c *consumer) fetched(f kgo.FetchPartition) {
 	if len(f.Records) > 0 {
 		delete(c.health.stuck, f.Partition)
 	}
+	p.known = max(p.known, f.HighWatermark)
 	p.add(f.Records)
 	if p.full() && !p.paused {
 		p.paused = true

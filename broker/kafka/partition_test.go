@@ -275,6 +275,55 @@ func TestPartition_NothingOfADeletedTopicIsCommitted(t *testing.T) {
 	})
 }
 
+// What was delivered of a topic that was deleted is nowhere else: the member isn't over, and
+// joined again without it, before it is settled. What Kafka had beside it is counted, and so
+// is what is not settled in time.
+func TestPartition_WhatWasFetchedOfADeletedTopicIsHandled(t *testing.T) {
+	for name, settles := range map[string]bool{"settled": true, "not settled": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _, end, ended := member(t)
+				c.mu.Lock()
+				c.fetched(kgo.FetchPartition{Partition: 3, Records: []*kgo.Record{fetched(0), fetched(1)}, HighWatermark: 5})
+				c.mu.Unlock()
+				got := receive(t, c, 2)
+				over := make(chan error, 1)
+				go func() {
+					_, err := c.Receive(t.Context(), 1)
+					over <- err
+				}()
+				refusing := func(d time.Duration) {
+					for began := time.Now(); time.Since(began) < d; <-time.After(time.Second) {
+						refuse(c, kerr.UnknownTopicID)
+					}
+					synctest.Wait()
+				}
+				refusing(10 * goneFor)
+				require.Empty(t, over, "what was delivered is still worked on")
+				lost := func() int64 {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					return c.health.missed
+				}
+				require.Zero(t, lost())
+				missed := 5
+				if settles {
+					require.NoError(t, c.Ack(t.Context(), got...))
+					missed = 3
+				}
+				refusing(goneFor + settleIn)
+				require.ErrorContains(t, <-over, "was deleted, and may have been created again")
+				require.EqualValues(t, missed, lost())
+				_, err := c.Receive(t.Context(), 1)
+				require.ErrorContains(t, err, "was deleted")
+				require.EqualValues(t, missed, lost(), "once")
+				end()
+				<-ended
+			})
+		})
+	}
+}
+
 // joining is told of a client before it joins.
 type joining func(*kgo.Client)
 

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -60,4 +61,26 @@ func (c *consumer) missed(p *partition, start int64) {
 	c.health.missed += start - p.next
 	c.logger.Error("kafka: Kafka removed messages before this group got them; raise the topic's retention above the time by which a group may be behind", "partition", p.id, "from", p.next, "to", start)
 	p.next = start
+}
+
+// isOver says whether there is nothing more to be had of a topic that was deleted. What was
+// fetched of it is nowhere else: it is waited for, in bounds. What Kafka had beside it, as far
+// as the last fetches told, and what isn't settled even then counts as missed.
+func (c *consumer) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.unknownFor(goneFor) {
+		return false
+	}
+	if slices.ContainsFunc(c.partitions, func(p *partition) bool { return p.unacked > 0 }) && !c.unknownFor(goneFor+settleIn) {
+		return false
+	}
+	for _, p := range c.partitions {
+		if n := max(p.known-p.next, 0) + p.unacked - p.counted; p.next >= 0 && n > 0 {
+			c.health.missed += n
+			c.logger.Error("kafka: the topic was deleted before this group had handled all of it: have the sender publish it again", "partition", p.id, "messages", n)
+			p.counted += n
+		}
+	}
+	return true
 }

@@ -24,6 +24,8 @@ const (
 	// goneFor is for how long Kafka doesn't know a topic that was deleted. One that was just
 	// made isn't known by all servers for a moment.
 	goneFor = 2 * time.Second
+	// settleIn is how much longer what was delivered of a deleted topic is waited for.
+	settleIn = 30 * time.Second
 	// silentAfter is how long Kafka answers nothing before that shows. A member asks at
 	// least once a heartbeat; kgo itself gives up the group after 10 s and more.
 	silentAfter = 5 * heartbeat / 2
