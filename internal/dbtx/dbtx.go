@@ -12,8 +12,9 @@ import (
 
 // Run runs do in a transaction of its own, and rolls it back if do fails. On PostgreSQL
 // it is READ COMMITTED whatever the role's and the database's default is: each statement
-// must see what was committed while an earlier one waited for a lock. On SQLite it holds
-// the writer.
+// must see what was committed while an earlier one waited for a lock. And it ends by itself
+// if the process says nothing for five seconds, as one that is stopped or whose network is
+// gone: nobody waits for its locks longer than that. On SQLite it holds the writer.
 func Run(ctx context.Context, db *bun.DB, do func(tx bun.Tx) error) error {
 	var opts *sql.TxOptions
 	if db.Dialect().Name() == dialect.PG {
@@ -29,7 +30,12 @@ func Run(ctx context.Context, db *bun.DB, do func(tx bun.Tx) error) error {
 			_ = tx.Rollback()
 		}
 	}()
-	err = do(tx)
+	if opts != nil {
+		_, err = tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = '5s'")
+	}
+	if err == nil {
+		err = do(tx)
+	}
 	returned = true
 	if err != nil {
 		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {

@@ -143,8 +143,9 @@ func rest(ctx context.Context, d time.Duration) error {
 const lockTimeout = "55P03"
 
 // inTheWay are the codes of a transaction that failed because of another one: no
-// serial order, a deadlock, a lock; and with SQLite a busy file or a locked table.
-var inTheWay = []string{"40001", "40P01", lockTimeout, "sqlite 5", "sqlite 6"}
+// serial order, a deadlock, a lock; and with SQLite a busy file or a locked table. And
+// that of one that the server has ended because this process was stopped meanwhile.
+var inTheWay = []string{"40001", "40P01", lockTimeout, "25P03", "sqlite 5", "sqlite 6"}
 
 // Record is what a table of actions says of one. It grows with each batch.
 type Record struct {

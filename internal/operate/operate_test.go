@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill/internal/operate"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -177,6 +178,32 @@ func TestDo_ABatchInTheWayOfAnotherIsTriedAgain(t *testing.T) {
 		require.EqualValues(t, 3, r.Changed)
 		require.EqualValues(t, 3, count(t, db, "SELECT things FROM actions"))
 	})
+}
+
+// A command that is stopped in the middle of a batch, as by Ctrl-Z, keeps nobody waiting: its
+// transaction ends. When it goes on, it does that batch again.
+func TestDo_ABatchThatIsStoppedEndsAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := postgres(t)
+	require.NoError(t, operate.Do(t.Context(), run(db), keys(1), insert))
+	tries := 0
+	r := run(db)
+	require.NoError(t, operate.Do(t.Context(), r, keys(1), func(ctx context.Context, tx bun.Tx, _ []int64) (int64, error) {
+		var session int
+		if err := tx.NewRaw("UPDATE things SET changed = changed + 1 WHERE seq = 0 RETURNING pg_backend_pid()").Scan(ctx, &session); err != nil {
+			return 0, err
+		}
+		if tries++; tries == 1 {
+			waittest.Until(t, func() bool {
+				return count(t, db, fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE pid = %d", session)) == 0
+			}, "its session ends")
+		}
+		return 1, nil
+	}))
+	require.Equal(t, 2, tries)
+	require.EqualValues(t, 1, r.Changed)
+	require.EqualValues(t, 1, count(t, db, "SELECT changed FROM things"))
+	require.EqualValues(t, 1, count(t, db, fmt.Sprintf("SELECT things FROM actions WHERE id = %d", r.Action)))
 }
 
 func TestDo_ALockThatSomebodyKeepsIsNamed(t *testing.T) {
