@@ -1,6 +1,7 @@
 package dbtx_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbtest"
 	"github.com/waybill-go/waybill/internal/dbtx"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
@@ -61,4 +63,55 @@ func TestRun_SeesWhatWasCommittedMeanwhile(t *testing.T) {
 		_, err = tx.ExecContext(t.Context(), "UPDATE things SET id = 4 WHERE id = 2")
 		return err
 	}))
+}
+
+// Who gives up while a transaction commits is told what became of it: otherwise a command that
+// was interrupted would say that it has done less than it has.
+func TestRun_ACommitIsWaitedFor(t *testing.T) {
+	p, _ := dbtest.Postgres(t)
+	_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int); CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;"+
+		" CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly()")
+	require.NoError(t, err)
+	other, err := p.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = other.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock(4711)")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- dbtx.Run(ctx, p.DB(), func(tx bun.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO things VALUES (1)")
+			return err
+		})
+	}()
+	waittest.Until(t, func() (commits bool) {
+		require.NoError(t, p.DB().NewRaw("SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE query = 'commit' AND wait_event = 'advisory' AND application_name = current_setting('application_name'))").Scan(t.Context(), &commits))
+		return commits
+	}, "it commits")
+	cancel()
+	require.NoError(t, other.Rollback())
+	require.NoError(t, <-done)
+	require.Equal(t, 1, counted(t, p))
+	require.ErrorIs(t, dbtx.Run(ctx, p.DB(), func(bun.Tx) error { return nil }), context.Canceled)
+}
+
+// A context that has ended by the end of do undoes it.
+func TestRun_WhoHasGivenUpChangesNothing(t *testing.T) {
+	server, _ := dbtest.Postgres(t)
+	for name, p := range map[string]uow.Provider{"postgres": server, "sqlite": dbtest.SQLite(t)} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			err = dbtx.Run(ctx, p.DB(), func(tx bun.Tx) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO things VALUES (1)")
+				cancel()
+				return err
+			})
+			require.EqualError(t, err, context.Canceled.Error())
+			require.Zero(t, counted(t, p))
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -53,7 +54,8 @@ type Run struct {
 	Changed int64 // So far.
 	Action  int64 // Its id in the record; 0: nothing was changed.
 
-	took time.Duration // by the last batch
+	took   time.Duration // by the last batch
+	unsure int64         // that it has changed unless the commit was lost with the connection
 }
 
 // Do plans, and unless that is all, changes in batches what plan returned. change
@@ -105,7 +107,14 @@ func (r *Run) Step(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 		}
 		err = rest(ctx, pause)
 	}
-	return fmt.Errorf("%s: it ended early, with %d %s; run it again for the others: %w", r.What, r.Changed, r.Done, err)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // Whatever the database made of it.
+	}
+	perhaps := ""
+	if r.unsure > 0 {
+		perhaps = fmt.Sprintf(", and perhaps %d more, which the record of the action counts if they are", r.unsure)
+	}
+	return fmt.Errorf("%s: it ended early, with %d %s%s; run it again for the others: %w", r.What, r.Changed, r.Done, perhaps, err)
 }
 
 // once is one attempt.
@@ -124,6 +133,10 @@ func (r *Run) once(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 	})
 	if err == nil {
 		r.Changed, r.Action = r.Changed+n, action
+	}
+	r.unsure = 0
+	if failed, is := errors.AsType[*dbtx.CommitError](err); is && failed.Unknown() {
+		r.unsure = n
 	}
 	return err
 }

@@ -155,6 +155,30 @@ func TestDo_WhatEndsEarlySaysHowFarItCame(t *testing.T) {
 	})
 }
 
+// Whether a commit was done whose connection was lost meanwhile is not known, and is not said.
+func TestDo_ALostCommitIsSaidToBeOne(t *testing.T) {
+	db := postgres(t)
+	for _, query := range []string{
+		"CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
+		"CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq = 1000) EXECUTE FUNCTION lose()",
+	} {
+		_, err := db.ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	err := operate.Do(t.Context(), run(db), keys(1500), insert)
+	require.ErrorContains(t, err, "it ended early, with 1000 things changed, and perhaps 500 more, which the record of the action counts if they are; run it again for the others: ")
+}
+
+// Who is interrupted is told so, and by whom, whatever the database makes of it.
+func TestDo_AnInterruptedOneSaysSo(t *testing.T) {
+	databases(t, func(t *testing.T, db *bun.DB) {
+		r := run(db)
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		r.After = func() { interrupt(errors.New("interrupt signal received")) }
+		require.EqualError(t, operate.Do(ctx, r, keys(1500), insert), "things: change: it ended early, with 1000 things changed; run it again for the others: interrupt signal received")
+	})
+}
+
 func TestDo_NothingChangedIsNotOnRecord(t *testing.T) {
 	databases(t, func(t *testing.T, db *bun.DB) {
 		r := run(db)
