@@ -32,8 +32,8 @@ func (e *CommitError) Unknown() bool {
 // Run runs do in a transaction of its own, and rolls it back if do fails. On PostgreSQL
 // it is READ COMMITTED whatever the role's and the database's default is: each statement
 // must see what was committed while an earlier one waited for a lock. And it ends by itself
-// if the process says nothing for five seconds, as one that is stopped or whose network is
-// gone: nobody waits for its locks longer than that. On SQLite it holds the writer.
+// if the process says nothing for fifteen seconds, as one that is stopped or whose network is
+// gone: by then no engine that waits for its locks has lost its lease. On SQLite it holds the writer.
 //
 // A context that ends, as by Ctrl-C, ends a statement, and not a commit, of which nobody would
 // know then whether it was done.
@@ -58,7 +58,7 @@ func Run(ctx context.Context, db *bun.DB, do func(tx bun.Tx) error) error {
 		return err
 	}
 	return finish(ctx, tx, func(tx bun.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = '5s'"); err != nil {
+		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = '15s'"); err != nil {
 			return err
 		}
 		return do(tx)
