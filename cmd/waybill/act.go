@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os/signal"
+	"syscall"
 )
 
 // act is what every command does that changes what others wait for: it says what
@@ -23,15 +26,20 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 	if err := a.check(); err != nil {
 		return err
 	}
+	signal.Ignore(syscall.SIGPIPE) // Who stops reading, as head does, doesn't end it in its middle.
 	all := map[string]R{}
 	if err := a.do(true, all); err != nil {
 		return err
 	}
 	question, err := a.tell(all)
-	if err != nil {
+	switch {
+	case stdout.failed != nil:
+		return fmt.Errorf("what would be changed can't be written to standard output, so nothing was changed: %w", stdout.failed)
+	case err != nil:
 		return err
 	}
-	if question != "" && !a.DryRun {
+	does := question != "" && !a.DryRun
+	if does {
 		if !a.Yes {
 			if err := confirm(ctx, stderr, question); err != nil {
 				return err
@@ -40,7 +48,12 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 		err = a.do(false, all)
 	}
 	if c.JSON {
-		err = errors.Join(err, writeJSON(stdout, map[string]any{"dry_run": a.DryRun, "providers": all}))
+		if unwritten := writeJSON(stdout, map[string]any{"dry_run": a.DryRun, "providers": all}); !does {
+			err = errors.Join(err, unwritten)
+		}
+	}
+	if does && stdout.failed != nil {
+		err = errors.Join(err, fmt.Errorf("what was done can't be written to standard output; `waybill outbox log` has it, or `waybill dead-letters log` what concerns those: %w", stdout.failed))
 	}
 	return err
 }

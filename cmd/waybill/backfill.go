@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
@@ -38,6 +40,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 	if d.context == "" {
 		return &usageError{errors.New("outbox backfill needs --config with a domain and its external_brokers: they say what a broker gets, and in which form")}
 	}
+	signal.Ignore(syscall.SIGPIPE) // As in act.
 	targets := d.external
 	if b.Broker != "" {
 		targets = slices.DeleteFunc(slices.Clone(targets), func(t outbox.Target) bool { return t.Broker != b.Broker })

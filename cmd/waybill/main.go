@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,14 +111,15 @@ func main() {
 // run is the program without its process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
+	answers := out{&outlet{Writer: stdout}}
 	build := buildinfo.Read()
 	parser, err := kong.New(&c,
 		kong.Name("waybill"),
 		kong.Description("Inspects and manages Waybill's tables: outbox, timers, processes, projections, documents, events, inboxes and dead letters."),
-		kong.Writers(stdout, stderr),
+		kong.Writers(answers, stderr),
 		kong.Vars{"version": version(build)},
 		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(out{stdout}, news{stderr}),
+		kong.Bind(answers, news{stderr}),
 	)
 	if err != nil {
 		panic(err) // the command line is part of this build
@@ -126,7 +128,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return complain(stderr, &usageError{whichCommand(err)})
 	}
-	if err := command.Run(&c); err != nil {
+	err = command.Run(&c)
+	if answers.failed != nil && !errors.Is(err, answers.failed) {
+		err = errors.Join(err, fmt.Errorf("not all could be written to standard output: %w", answers.failed))
+	}
+	if err != nil {
 		return complain(stderr, err)
 	}
 	return 0
@@ -175,7 +181,20 @@ type usageError struct{ error }
 func (e *usageError) Unwrap() error { return e.error }
 
 // out is standard output.
-type out struct{ io.Writer }
+type out struct{ *outlet }
+
+// outlet remembers why something could not be written, as hardly anybody who writes asks.
+type outlet struct {
+	io.Writer
+
+	failed error
+}
+
+func (o *outlet) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	o.failed = cmp.Or(o.failed, err)
+	return n, err
+}
 
 // news is standard error.
 type news struct{ io.Writer }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/uptrace/bun/dialect"
 
@@ -67,6 +69,7 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	if m.DryRun || m.Print {
 		return m.plan(ctx, c, d, providers, to, stdout)
 	}
+	signal.Ignore(syscall.SIGPIPE) // As in act.
 	if m.History != "" && len(m.SetTargets) == 0 {
 		return &usageError{errors.New("--history is about brokers that --set-targets adds: give both")}
 	}
