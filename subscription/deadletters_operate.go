@@ -160,7 +160,7 @@ func (s *DeadLetters) operate(ctx context.Context, o *operation, actor string, d
 	if o.filter.Subscription == "" && len(o.filter.IDs) == 0 {
 		return r, fmt.Errorf("%s: the filter names neither a subscription nor ids; name a subscription at least", what)
 	}
-	run := &operate.Run{DB: s.provider.DB(), What: what, Done: "messages marked", DryRun: dryRun, Record: actionRecord(actor, o.action)}
+	run := &operate.Run{DB: s.provider.DB(), What: what, Done: "messages marked", DryRun: dryRun, Limit: o.bounds.Limit, Record: actionRecord(actor, o.action)}
 	err := operate.Do(ctx, run, func(ctx context.Context) ([]int64, error) {
 		if err := s.plan(ctx, o, &r); err != nil {
 			return nil, fmt.Errorf("look for what it concerns: %w", err)

@@ -45,7 +45,10 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 				return err
 			}
 		}
-		err = a.do(false, all)
+		before := stdout.wrote
+		if err = a.do(false, all); err == nil && !c.JSON && stdout.wrote == before {
+			fmt.Fprintln(stdout, "Nothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.")
+		}
 	}
 	if c.JSON {
 		if unwritten := writeJSON(stdout, map[string]any{"dry_run": a.DryRun, "providers": all}); !does {

@@ -183,15 +183,18 @@ func (e *usageError) Unwrap() error { return e.error }
 // out is standard output.
 type out struct{ *outlet }
 
-// outlet remembers why something could not be written, as hardly anybody who writes asks.
+// outlet remembers how much was written, and why something could not be, as hardly anybody who
+// writes asks.
 type outlet struct {
 	io.Writer
 
+	wrote  int
 	failed error
 }
 
 func (o *outlet) Write(p []byte) (int, error) {
 	n, err := o.Writer.Write(p)
+	o.wrote += n
 	o.failed = cmp.Or(o.failed, err)
 	return n, err
 }

@@ -43,3 +43,25 @@ func TestAct_WhatComesWhileItAsksStays(t *testing.T) {
 		}
 	})
 }
+
+// Of two who do the same at once one does it, and the other one is told so.
+func TestAct_WhatSomebodyElseHasDoneIsSaid(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		setTimer(t, p, "before", "due", time.Now().Add(time.Hour))
+		args := strings.Fields("--config " + file + " timers stop --name due --actor ada")
+		keyboard, terminal := pseudoTerminal(t)
+		screen, asks := pseudoTerminal(t)
+		cmd := exec.CommandContext(t.Context(), binary, args...)
+		var stdout bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &stdout, asks
+		require.NoError(t, cmd.Start())
+		const question = "Stop 1 timer? "
+		require.Equal(t, question, seen(t, screen, len(question)))
+		require.Zero(t, waybill(t, append(args, "--yes")...).code)
+		_, err := keyboard.WriteString("y\n")
+		require.NoError(t, err)
+		require.NoError(t, cmd.Wait())
+		require.Equal(t, "stop  1  timers\nNothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.\n", stdout.String())
+	})
+}

@@ -90,12 +90,7 @@ const whatRepublish = "history: republish"
 func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToTarget, err error) {
 	run := &operate.Run{
 		DB: p.DB(), What: whatRepublish, Done: "rows stored", LockWait: time.Second, Rest: 1,
-		Record: operate.Record{Table: "outbox_actions", Count: "rows", Actor: r.Actor, Action: "history-republish", Asked: struct {
-			Context string `json:"context"`
-			Chosen
-			Target string  `json:"target,omitempty"`
-			Rate   float64 `json:"rate,omitempty"`
-		}{r.Context, r.Chosen, r.Target, r.Rate}},
+		Record: operate.Record{Table: "outbox_actions", Count: "rows", Actor: r.Actor, Action: "history-republish", Moves: true},
 	}
 	if err := r.check(run); err != nil {
 		return done, err
@@ -105,7 +100,7 @@ func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToT
 	if err != nil {
 		return done, err
 	}
-	began := time.Now()
+	began, told := time.Now(), r.DryRun
 	err = r.each(ctx, p.Reader(), func(events []historydb.Event) error {
 		rows, err := r.rows(events, partitions)
 		if err != nil {
@@ -115,11 +110,13 @@ func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToT
 		if r.DryRun {
 			of, err = store.CountRepublish(ctx, rows)
 		} else {
+			run.Record.Asked = r.asked(events[len(events)-1].Position)
 			err = run.Step(ctx, func(tx bun.Tx) (int64, error) {
 				var err error
 				of, err = store.Republish(ctx, tx, r.Context, rows)
 				return of.Rows, err
 			})
+			told = err != nil
 		}
 		if err != nil {
 			return err
@@ -127,6 +124,7 @@ func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToT
 		done.Add(of)
 		done.Events += int64(len(events))
 		done.Last, done.Action = events[len(events)-1].Position, run.Action
+		run.GoOn = fmt.Sprintf("what was chosen up to position %d has its rows: go on with --after=%[1]d", done.Last)
 		if r.Progress != nil {
 			r.Progress(done)
 		}
@@ -135,10 +133,21 @@ func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToT
 		}
 		return until(ctx, began.Add(operate.Bounds{Rate: r.Rate}.Delay(done.Events)))
 	})
-	if err != nil && done.Last != 0 && !r.DryRun {
-		err = fmt.Errorf("%w; what was chosen up to position %d has its rows: go on after that", err, done.Last)
+	if err != nil && done.Last != 0 && !told {
+		err = run.Ended(ctx, err)
 	}
 	return done, err
+}
+
+// asked is what the record says: also of one that was killed, up to where it came.
+func (r Republish) asked(last int64) any {
+	return struct {
+		Context string `json:"context"`
+		Chosen
+		Target string  `json:"target,omitempty"`
+		Rate   float64 `json:"rate,omitempty"`
+		Last   int64   `json:"last_position"`
+	}{r.Context, r.Chosen, r.Target, r.Rate, last}
 }
 
 func (r Republish) check(run *operate.Run) error {
@@ -237,6 +246,6 @@ func until(ctx context.Context, at time.Time) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", whatRepublish, ctx.Err())
+		return ctx.Err()
 	}
 }

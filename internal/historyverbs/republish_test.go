@@ -198,7 +198,11 @@ func TestRepublish_EndedInTheMiddleAndSideBySide(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		choose.Progress = func(historyverbs.RepublishedToTarget) { cancel() }
 		done, err := choose.Run(ctx, w.p)
-		require.ErrorContains(t, err, fmt.Sprintf("up to position %d has its rows: go on after that", done.Last))
+		require.ErrorContains(t, err, fmt.Sprintf("with 500 rows stored; what was chosen up to position %d has its rows: go on with --after=%[1]d: ", done.Last))
+		require.NotContains(t, err.Error(), "run it again", "which would store again what was published meanwhile")
+		var asked string
+		require.NoError(t, w.p.DB().NewRaw("SELECT CAST(filter AS text) FROM outbox_actions WHERE id = ?", done.Action).Scan(t.Context(), &asked))
+		require.Regexp(t, fmt.Sprintf(`"last_position": ?%d\b`, done.Last), asked, "for one that is killed")
 		require.EqualValues(t, 500, done.Rows)
 		all, err := engine.RepublishHistory(t.Context(), w.units, engine.Republish{Category: "library::book", After: done.Last, Target: "partner", Actor: "ada"})
 		require.NoError(t, err)

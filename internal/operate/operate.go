@@ -50,6 +50,11 @@ type Run struct {
 	Rest int
 	// After is called when a batch is committed. May be nil.
 	After func()
+	// Limit is how many are changed at most. 0: no bound. Who runs it again is told how many of
+	// them are left.
+	Limit int
+	// GoOn says how to do the others where it ends early. "": run it again.
+	GoOn string
 
 	Changed int64 // So far.
 	Action  int64 // Its id in the record; 0: nothing was changed.
@@ -107,6 +112,11 @@ func (r *Run) Step(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 		}
 		err = rest(ctx, pause)
 	}
+	return r.Ended(ctx, err)
+}
+
+// Ended is the error of one that has ended early.
+func (r *Run) Ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx) // Whatever the database made of it.
 	}
@@ -114,7 +124,14 @@ func (r *Run) Step(ctx context.Context, change func(tx bun.Tx) (int64, error)) e
 	if r.unsure > 0 {
 		perhaps = fmt.Sprintf(", and perhaps %d more, which the record of the action counts if they are", r.unsure)
 	}
-	return fmt.Errorf("%s: it ended early, with %d %s%s; run it again for the others: %w", r.What, r.Changed, r.Done, perhaps, err)
+	return fmt.Errorf("%s: it ended early, with %d %s%s; %s: %w", r.What, r.Changed, r.Done, perhaps, r.goOn(), err)
+}
+
+func (r *Run) goOn() string {
+	if left := int64(r.Limit) - r.Changed; left > 0 && r.Changed > 0 {
+		return fmt.Sprintf("run it again for the others, with a limit of %d", left)
+	}
+	return cmp.Or(r.GoOn, "run it again for the others")
 }
 
 // once is one attempt.
@@ -169,6 +186,8 @@ type Record struct {
 
 	Actor, Action string
 	Asked         any // The filter and what else was said, as JSON.
+	// Moves says that Asked has how far it has come, and is written anew with each batch.
+	Moves bool
 }
 
 // Check says whether somebody who can be put on record asks. Its error begins with
@@ -188,13 +207,17 @@ func (r Record) Add(ctx context.Context, tx bun.Tx, id, before, n int64) (int64,
 	switch {
 	case n == 0:
 		return id, nil
-	case id != 0:
+	case id != 0 && !r.Moves:
 		_, err := tx.ExecContext(ctx, "UPDATE ? SET ? = ? WHERE id = ?", bun.Ident(r.Table), bun.Ident(r.Count), before+n, id)
 		return id, err
 	}
 	asked, err := json.Marshal(r.Asked)
 	if err != nil {
 		return 0, err
+	}
+	if id != 0 {
+		_, err := tx.ExecContext(ctx, "UPDATE ? SET ? = ?, filter = ? WHERE id = ?", bun.Ident(r.Table), bun.Ident(r.Count), before+n, string(asked), id)
+		return id, err
 	}
 	columns := []bun.Ident{"actor", "action", "filter", bun.Ident(r.Count)}
 	values := []any{r.Actor, r.Action, string(asked), n}

@@ -169,6 +169,17 @@ func TestDo_ALostCommitIsSaidToBeOne(t *testing.T) {
 	require.ErrorContains(t, err, "it ended early, with 1000 things changed, and perhaps 500 more, which the record of the action counts if they are; run it again for the others: ")
 }
 
+// A limit counts what is changed by one call: who runs it again asks for less.
+func TestDo_WhatEndsEarlySaysWhatIsLeftOfTheLimit(t *testing.T) {
+	databases(t, func(t *testing.T, db *bun.DB) {
+		r := run(db)
+		r.Limit = 1200
+		ctx, cancel := context.WithCancel(t.Context())
+		r.After = cancel
+		require.ErrorContains(t, operate.Do(ctx, r, keys(1200), insert), "with 1000 things changed; run it again for the others, with a limit of 200: ")
+	})
+}
+
 // Who is interrupted is told so, and by whom, whatever the database makes of it.
 func TestDo_AnInterruptedOneSaysSo(t *testing.T) {
 	databases(t, func(t *testing.T, db *bun.DB) {

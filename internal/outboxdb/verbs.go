@@ -84,7 +84,8 @@ func (s *Store) Change(ctx context.Context, f outbox.Filter, c outbox.Change) (o
 	}
 	run := &operate.Run{
 		DB: s.db, What: what, Done: "rows " + o.rule.done, DryRun: c.DryRun, LockWait: changePatience,
-		Rest: 1, // claims have the partitions for as long
+		Rest:  1, // claims have the partitions for as long
+		Limit: c.Limit,
 		Record: actionRecord(c.Actor, string(c.Verb), struct {
 			outbox.Filter
 			Rate  float64 `json:"rate,omitempty"`
