@@ -61,8 +61,11 @@ func TestStdout_WhoStopsReadingEndsNothing(t *testing.T) {
 	read := make(chan string, 1)
 	go func() {
 		text, some := "", make([]byte, 100)
-		for n, err := 0, error(nil); err == nil && strings.Count(text, "rows\n") < 2; text += string(some[:n]) {
-			n, err = reads.Read(some)
+		for strings.Count(text, "rows\n") < 2 {
+			n, err := reads.Read(some)
+			if text += string(some[:n]); err != nil {
+				break
+			}
 		}
 		_ = reads.Close()
 		read <- text
