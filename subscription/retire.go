@@ -245,18 +245,29 @@ func (t remains) retire(ctx context.Context, run *operate.Run, name string, o Re
 	for after := ""; ; {
 		var n int64
 		var last string
+		var left bool
 		err := run.Step(ctx, func(tx bun.Tx) (_ int64, err error) {
 			if err := inTheWay(ctx, tx, name, o); err != nil {
 				return 0, err
 			}
-			n, last, err = t.remove(ctx, tx, name, after)
-			return n, err
+			if n, last, err = t.remove(ctx, tx, name, after); err != nil || n == operate.Batch {
+				return n, err
+			}
+			// Somebody else may have removed some of these meanwhile, and have ended.
+			return n, tx.NewRaw("SELECT EXISTS (SELECT 1 FROM "+t.table+" WHERE ?)", t.of(name)).Scan(ctx, &left)
 		})
-		if err != nil || n == 0 {
+		if err != nil {
 			return err
 		}
-		r.Rows[t.table] += n
-		if r.Action, after = run.Action, last; n < operate.Batch {
+		if n > 0 {
+			r.Rows[t.table] += n
+		}
+		switch r.Action = run.Action; {
+		case n == operate.Batch:
+			after = last
+		case left:
+			after = ""
+		default:
 			return nil
 		}
 	}

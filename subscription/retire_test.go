@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -149,6 +150,34 @@ func TestRetire_B14_EndsHalfWay(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, map[string]int64{"inbox": 500, "subscription_evictions": 1, "subscription_runs": 1, "subscription_uptime": 1}, r.Rows)
 		require.Equal(t, 1006+1+503, w.count("SELECT CAST(sum(messages) AS bigint) FROM dead_letter_actions"))
+	})
+}
+
+// Of two at once, each goes on until nothing is left: the other one may end in its middle.
+func TestRetire_B14_BesideAnotherOneThatEnds(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		if !w.isPostgres() {
+			t.Skip("one at a time writes")
+		}
+		leave(w, "old", 2500, longAgo)
+		other, err := w.provider.DB().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = other.ExecContext(t.Context(), "DELETE FROM inbox WHERE message_id IN (SELECT message_id FROM inbox ORDER BY message_id LIMIT 1200)")
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		var r subscription.Retired
+		go func() {
+			var err error
+			r, err = subscription.Retire(t.Context(), w.provider, "old", subscription.RetireOptions{Actor: "ada"})
+			done <- err
+		}()
+		waittest.Until(t, func() bool {
+			return w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_locks WHERE relation = 'inbox'::regclass)") > 0
+		}, "it waits for the other one")
+		require.NoError(t, other.Commit())
+		require.NoError(t, <-done)
+		require.EqualValues(t, 1300, r.Rows["inbox"])
+		require.Zero(t, w.count("SELECT count(*) FROM inbox"))
 	})
 }
 
