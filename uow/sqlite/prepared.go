@@ -31,7 +31,7 @@ func (c preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &preparedConn{FileConn: conn.(lifeline.FileConn)}, nil
+	return &preparedConn{FileConn: conn.(lifeline.FileConn), seed: maphash.MakeSeed()}, nil
 }
 
 // preparedConn keeps statements that have arguments, and those without that come again: most
@@ -42,9 +42,8 @@ type preparedConn struct {
 	kept []prepared // the one that was used last comes last
 	seen []uint64   // hashes of texts without arguments, a ring
 	next int        // of seen
+	seed maphash.Seed
 }
-
-var hashes = maphash.MakeSeed()
 
 type prepared struct {
 	query string
@@ -71,7 +70,8 @@ func (c *preparedConn) ExecContext(ctx context.Context, query string, args []dri
 		_ = p.stmt.Close() // it would say the same
 		return nil, err
 	}
-	return res, c.keep(p)
+	c.keep(p)
+	return res, nil
 }
 
 // QueryContext implements [driver.QueryerContext].
@@ -97,7 +97,7 @@ func (c *preparedConn) keeps(query string, args []driver.NamedValue) bool {
 
 // again says whether a text has come before.
 func (c *preparedConn) again(query string) bool {
-	hash := maphash.String(hashes, query)
+	hash := maphash.String(c.seed, query)
 	switch {
 	case slices.Contains(c.seen, hash):
 		return true
@@ -125,14 +125,14 @@ func (c *preparedConn) take(ctx context.Context, query string) (prepared, error)
 	return prepared{query, stmt.(sqliteStmt)}, nil
 }
 
-// keep gives a statement back. What was used longest ago makes room.
-func (c *preparedConn) keep(p prepared) (err error) {
+// keep gives a statement back. What was used longest ago makes room: whether that can be
+// closed is no matter of who has run another one.
+func (c *preparedConn) keep(p prepared) {
 	if len(c.kept) == maxPrepared {
-		err = c.kept[0].stmt.Close()
+		_ = c.kept[0].stmt.Close()
 		c.kept = slices.Delete(c.kept, 0, 1)
 	}
 	c.kept = append(c.kept, p)
-	return err
 }
 
 func (c *preparedConn) Close() error {
@@ -161,5 +161,6 @@ func (r *preparedRows) Close() error {
 		_ = r.of.stmt.Close()
 		return err
 	}
-	return conn.keep(r.of)
+	conn.keep(r.of)
+	return nil
 }
