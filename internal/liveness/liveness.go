@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -71,22 +70,36 @@ func (h Host) Name() string {
 	return fmt.Sprintf("%s-%d-%s", host, pid, hex.EncodeToString(random[:]))
 }
 
-// named is a name that tells: host, process, machine, time of start, and what
-// makes it unique; the number of a worker may follow.
-var named = regexp.MustCompile(`^.+-(\d+)-([0-9a-f]{12})\.(\d+)\.[0-9a-f]{8}(-\d+)?$`)
-
-// State says how the process is that has a name, or whose worker has it.
+// State says how the process is that has a name, or whose worker has it. Members ask it of
+// each other ten times a second, so it needs no regular expression.
 func (h Host) State(name string) State {
-	m := named.FindStringSubmatch(name)
-	if m == nil || h.machine == "" || m[2] != h.machine {
+	// Host, process, machine, time of start, and what makes it unique; the number of a worker
+	// may follow. A host may have any of that, so it is read from its end.
+	front, unique, ok := cutLast(Process(name), '.')
+	if !ok || len(unique) != 8 || strings.Trim(unique, "0123456789abcdef") != "" || h.machine == "" {
 		return Unknown
 	}
-	pid, err := strconv.ParseInt(m[1], 10, 32)
-	began, err2 := strconv.ParseUint(m[3], 10, 64)
+	front, start, ok1 := cutLast(front, '.')
+	front, machine, ok2 := cutLast(front, '-')
+	host, number, ok3 := cutLast(front, '-')
+	if !ok1 || !ok2 || !ok3 || host == "" || machine != h.machine {
+		return Unknown
+	}
+	pid, err := strconv.ParseUint(number, 10, 31)
+	began, err2 := strconv.ParseUint(start, 10, 64)
 	if err != nil || err2 != nil || pid < 1 {
 		return Unknown
 	}
 	return state(int(pid), began)
+}
+
+// cutLast cuts at the last of a letter.
+func cutLast(text string, at byte) (before, after string, found bool) {
+	i := strings.LastIndexByte(text, at)
+	if i < 0 {
+		return "", "", false
+	}
+	return text[:i], text[i+1:], true
 }
 
 // Process is a worker's name without the worker's number.

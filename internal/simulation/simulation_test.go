@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	ordinary = 10_000
+	ordinary = 6_000
 	most     = 1_000_000 // in a long run
 	// watched is how many schedules run under the race detector, where every step takes
 	// ten times as long and the order of goroutines is left to chance on purpose.

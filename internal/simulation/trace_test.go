@@ -76,7 +76,7 @@ var kindsOfStep = []string{"join", "take", "release", "claim", "settle", "reap",
 // one with a call of what is settled.
 // Conformance: C-97.
 func TestTraces_AreOfTheModelAndRefusedWithoutAStep(t *testing.T) {
-	least, most := uint64(200), uint64(5_000)
+	least, most := uint64(50), uint64(5_000)
 	if long() {
 		least = most
 	}
