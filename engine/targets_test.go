@@ -116,13 +116,13 @@ func TestBackfill_N3_GivesWhatWasRenamedSince(t *testing.T) {
 	partner := outbox.Target{Broker: "partner", Events: []string{"SaleClosed"}}
 	for name, backfill := range map[string]func(context.Context, *uow.Manager) (outbox.Backfilled, error){
 		"program": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) {
-			return Backfill(ctx, m, "partner")
+			return Backfill(ctx, m, "partner", "alice")
 		},
 		"history": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) {
-			return BackfillFromHistory(ctx, m, "partner")
+			return BackfillFromHistory(ctx, m, "partner", "alice")
 		},
 		"command": func(ctx context.Context, m *uow.Manager) (outbox.Backfilled, error) { // which knows no domain
-			b := outbox.Backfill{Context: "sales", Target: partner}
+			b := outbox.Backfill{Context: "sales", Target: partner, Actor: "alice"}
 			n, err := outboxdb.New(m.Providers()[0].DB(), m.Providers()[0].Reader()).CountBackfill(ctx, b)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, n.Events)
@@ -180,9 +180,9 @@ func TestBackfill_BesideAnEngine(t *testing.T) {
 	require.NoError(t, b.db.Reader().NewRaw("SELECT value FROM outbox_settings WHERE name = 'published:sales'").Scan(t.Context(), &written))
 	require.Equal(t, `["SaleMade"]`, written)
 
-	_, err := Backfill(t.Context(), b.sales, "nobody")
+	_, err := Backfill(t.Context(), b.sales, "nobody", "alice")
 	require.ErrorContains(t, err, `context sales has no external broker "nobody"`)
-	done, err := Backfill(t.Context(), b.sales, "partner")
+	done, err := Backfill(t.Context(), b.sales, "partner", "alice")
 	require.NoError(t, err)
 	require.EqualValues(t, 2, done.Events)
 	require.False(t, done.Latest.Before(done.Oldest))
@@ -212,7 +212,7 @@ func TestBackfill_FromHistory(t *testing.T) {
 
 	joined := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, External: []outbox.Target{{Broker: "partner"}}, History: true})
 	require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}, History: outbox.HistoryOn}))
-	done, err := BackfillFromHistory(t.Context(), joined, "partner")
+	done, err := BackfillFromHistory(t.Context(), joined, "partner", "alice")
 	require.NoError(t, err)
 	require.EqualValues(t, 3, done.Events)
 	b.sales = joined

@@ -17,6 +17,8 @@ type Backfill struct {
 	// Target is who is joining, with everything that its rows depend on: the same
 	// that the context's programs have. Required.
 	Target Target
+	// Actor is who asks, for the record. Required, but for a count.
+	Actor string
 	// Domain is the context's, for a target that gets older versions of events than were
 	// stored. Without it, such an event is an error.
 	Domain *domain.Domain

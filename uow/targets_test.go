@@ -180,7 +180,7 @@ func TestJoining_S3_09_NoRowsBeforeTheFlip(t *testing.T) {
 		require.Equal(t, []string{"default"}, deposit("a", nothing))
 		require.Equal(t, []string{"default"}, deposit("b", begun))
 		done, err := outboxdb.New(w.owner, w.owner).Backfill(t.Context(), outbox.Backfill{
-			Context: "bank", Target: outbox.Target{Broker: "partner"}, Published: []string{"Deposited"},
+			Context: "bank", Target: outbox.Target{Broker: "partner"}, Actor: "alice", Published: []string{"Deposited"},
 		})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, done.Events)

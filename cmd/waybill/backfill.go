@@ -22,6 +22,7 @@ type backfillCmd struct {
 	Broker      string `arg:"" optional:"" help:"External broker. Defaults to all of the configuration file."`
 	FromHistory bool   `help:"Copy all events that the history has, and not only those that are still in the outbox. What has begun goes on as it began."`
 	DryRun      bool   `help:"Change nothing; show how much would be copied."`
+	onRecord
 }
 
 // backfilled is what is told of one broker.
@@ -32,6 +33,9 @@ type backfilled struct {
 }
 
 func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
+	if err := b.check(b.DryRun); err != nil {
+		return err
+	}
 	d, err := c.open(ctx, false)
 	if err != nil {
 		return err
@@ -53,7 +57,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 	for _, p := range d.providers {
 		all[p.Name()] = map[string]backfilled{}
 		for _, t := range targets {
-			done, err := b.backfill(ctx, p, outbox.Backfill{Context: d.context, Target: t, FromHistory: b.FromHistory}, stderr)
+			done, err := b.backfill(ctx, p, outbox.Backfill{Context: d.context, Target: t, Actor: b.actor(), FromHistory: b.FromHistory}, stderr)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 				continue

@@ -74,8 +74,10 @@ func TestBackfill_StepByStep(t *testing.T) {
 		require.Contains(t, r.stdout, `"joining": [`)
 
 		place(t, p, 1) // by a program that knows partner
-		r = waybill(t, "--config", file, "--json", "outbox", "backfill", "partner")
+		r = waybill(t, "--config", file, "--json", "outbox", "backfill", "partner", "--actor", "alice")
 		require.Zero(t, r.code, r.stderr)
+		require.Contains(t, waybill(t, "--config", file, "outbox", "log").stdout, "alice")
+		require.Equal(t, exitUsage, waybill(t, "--config", file, "outbox", "backfill", "--actor", "").code)
 		var a struct {
 			Providers map[string]map[string]backfilled `json:"providers"`
 		}

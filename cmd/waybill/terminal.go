@@ -29,21 +29,28 @@ const maxRate = 1e9
 
 // deed is what all commands have in common that change what others wait for.
 type deed struct {
-	DryRun bool    `help:"Change nothing; show what would change."`
-	Yes    bool    `short:"y" help:"Don't ask."`
-	Actor  *string `placeholder:"NAME" help:"Who is doing this, for the record. Defaults to $USER, or else to the user of the process, by name or as uid@host."`
+	DryRun bool `help:"Change nothing; show what would change."`
+	Yes    bool `short:"y" help:"Don't ask."`
+	onRecord
 }
 
-func (d deed) check() error {
-	if d.actor() == "" && !d.DryRun {
+func (d deed) check() error { return d.onRecord.check(d.DryRun) }
+
+// onRecord is who the record says has done something.
+type onRecord struct {
+	Actor *string `placeholder:"NAME" help:"Who is doing this, for the record. Defaults to $USER, or else to the user of the process, by name or as uid@host."`
+}
+
+func (o onRecord) check(dryRun bool) error {
+	if o.actor() == "" && !dryRun {
 		return &usageError{errors.New("who asks? Give --actor, for the record: it is empty")}
 	}
 	return nil
 }
 
-func (d deed) actor() string {
-	if d.Actor != nil {
-		return *d.Actor
+func (o onRecord) actor() string {
+	if o.Actor != nil {
+		return *o.Actor
 	}
 	return cmp.Or(os.Getenv("USER"), processUser(user.Current))
 }

@@ -24,5 +24,5 @@ func TestActor_N11_IsKnownWithoutUSER(t *testing.T) {
 
 	// What was given is not replaced: an empty one may be a variable that isn't set.
 	nobody := ""
-	require.Error(t, deed{Actor: &nobody}.check())
+	require.Error(t, deed{onRecord: onRecord{Actor: &nobody}}.check())
 }

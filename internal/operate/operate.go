@@ -188,6 +188,8 @@ type Record struct {
 	Asked         any // The filter and what else was said, as JSON.
 	// Moves says that Asked has how far it has come, and is written anew with each batch.
 	Moves bool
+	// Always says that a batch is on record that has changed no rows.
+	Always bool
 }
 
 // Check says whether somebody who can be put on record asks. Its error begins with
@@ -205,7 +207,7 @@ func (r Record) Check(what string, dryRun bool) error {
 // Add notes n more of an action that had so many before. id 0: it had none.
 func (r Record) Add(ctx context.Context, tx bun.Tx, id, before, n int64) (int64, error) {
 	switch {
-	case n == 0:
+	case n == 0 && !r.Always:
 		return id, nil
 	case id != 0 && !r.Moves:
 		_, err := tx.ExecContext(ctx, "UPDATE ? SET ? = ? WHERE id = ?", bun.Ident(r.Table), bun.Ident(r.Count), before+n, id)

@@ -2,10 +2,8 @@ package outboxdb
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/dbtx"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,10 +23,6 @@ const (
 	// cursorPrefix stands before "<context>:<target>" in outbox_settings. The value
 	// is the seq up to which a joining target has all its events. The purge knows it.
 	cursorPrefix = "backfill:"
-	// publishedPrefix stands before the context's name in outbox_settings.
-	publishedPrefix = "published:"
-	// renamedPrefix, too.
-	renamedPrefix = "renamed:"
 
 	backfillRows  = 500
 	backfillBytes = 8 << 20
@@ -45,7 +40,8 @@ const (
 // time: each transaction notes how far it has come. Two at a time share the
 // work. For a target that is live it does nothing. The last transaction lets no one
 // write for a moment; while somebody has been writing for long, it is retried
-// repeatedly.
+// repeatedly. The record of actions says who asked, how many events were copied, and
+// whether the target was made live.
 func (s *Store) Backfill(ctx context.Context, b outbox.Backfill) (outbox.Backfilled, error) {
 	// By then writers that were not stopped, and have never heard of the target,
 	// were refused.
@@ -56,6 +52,9 @@ func (s *Store) Backfill(ctx context.Context, b outbox.Backfill) (outbox.Backfil
 func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.Time) (outbox.Backfilled, error) {
 	var done outbox.Backfilled
 	c, err := s.copier(ctx, b)
+	if err == nil {
+		err = c.record.Check("outbox: back-fill of "+b.Target.Broker, false)
+	}
 	if err != nil {
 		return done, err
 	}
@@ -155,6 +154,16 @@ type copier struct {
 	cursor     string // its name in outbox_settings
 	position   string // that of keptCursor
 	partitions int
+	record     operate.Record
+	action     int64 // its id in the record; 0: none yet
+}
+
+// asked is what the record says of a back-fill.
+type asked struct {
+	Context     string `json:"context"`
+	Target      string `json:"target"`
+	FromHistory bool   `json:"from_history,omitempty"`
+	Live        bool   `json:"live"` // By this action.
 }
 
 // copier looks for the context in the database.
@@ -166,7 +175,10 @@ func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
+	return &copier{
+		Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker,
+		record: actionRecord(b.Actor, "backfill", nil),
+	}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
@@ -196,8 +208,9 @@ const (
 // it, and makes the target live if nothing is left.
 func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, done *outbox.Backfilled) (next progress, err error) {
 	var now outbox.Backfilled
+	var action int64
 	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
-		now = *done
+		now, action = *done, c.action
 		// The table before the cursor: so do all.
 		if err := s.lockToCopy(ctx, tx, last); err != nil {
 			return err
@@ -219,12 +232,22 @@ func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, d
 		default:
 			next, err = s.copyStored(ctx, tx, c, cursor, to.seq, last, &now)
 		}
+		if err == nil {
+			action, err = c.note(ctx, tx, done.Events, now.Events-done.Events, next == live)
+		}
 		return err
 	})
 	if err == nil {
-		*done = now
+		*done, c.action = now, action
 	}
 	return next, err
+}
+
+// note has the record say that n more events were copied, or that the target is live now.
+func (c *copier) note(ctx context.Context, tx bun.Tx, before, n int64, live bool) (action int64, err error) {
+	r := c.record
+	r.Asked, r.Moves, r.Always = asked{c.Context, c.Target.Broker, c.FromHistory, live}, live, live
+	return r.Add(ctx, tx, c.action, before, n)
 }
 
 // copyStored is a transaction of a back-fill from the outbox.
@@ -344,63 +367,4 @@ func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) e
 		}
 	}
 	return nil
-}
-
-// WritePublished notes which events of a context are published, by their short
-// names, for a back-fill by `waybill outbox backfill`, which knows no domain.
-func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) error {
-	if have, err := ReadPublished(ctx, db, name); err == nil && slices.Equal(have, events) {
-		return nil
-	}
-	value, err := json.Marshal(append([]string{}, events...))
-	if err == nil {
-		_, err = db.ExecContext(ctx, text("both", "setting_write"), publishedPrefix+name, string(value))
-	}
-	if err != nil {
-		return fmt.Errorf("outbox: write published events of context %s: %w", name, err)
-	}
-	return nil
-}
-
-// WriteRenamed notes which events of a context have had other names: the short ones of
-// today by those, such as "Library.BookLent". It is for whom WritePublished is.
-func WriteRenamed(ctx context.Context, db bun.IDB, name string, renamed map[string]string) error {
-	if have, err := ReadRenamed(ctx, db, name); err == nil && maps.Equal(have, renamed) {
-		return nil
-	}
-	value, err := json.Marshal(renamed)
-	if err == nil {
-		_, err = db.ExecContext(ctx, text("both", "setting_write"), renamedPrefix+name, string(value))
-	}
-	if err != nil {
-		return fmt.Errorf("outbox: write renamed events of context %s: %w", name, err)
-	}
-	return nil
-}
-
-// ReadRenamed is what WriteRenamed has noted.
-func ReadRenamed(ctx context.Context, db bun.IDB, name string) (renamed map[string]string, err error) {
-	value, found, err := readSetting(ctx, db, renamedPrefix+name)
-	if err == nil && found {
-		err = json.Unmarshal([]byte(value), &renamed)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("outbox: read renamed events of context %s: %w", name, err)
-	}
-	return renamed, nil
-}
-
-// ReadPublished are the names that WritePublished has noted.
-func ReadPublished(ctx context.Context, db bun.IDB, name string) (events []string, err error) {
-	value, found, err := readSetting(ctx, db, publishedPrefix+name)
-	if err == nil && !found {
-		return nil, fmt.Errorf("outbox: the database does not know which events of context %s are published; its program writes them down when it starts its engine, or with engine.Migrate", name)
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(value), &events)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("outbox: read published events of context %s: %w", name, err)
-	}
-	return events, nil
 }

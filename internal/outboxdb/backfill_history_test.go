@@ -88,7 +88,7 @@ func (p *bygone) joining() []string {
 	return all["ordering"].Joining
 }
 
-var toPartner = outbox.Backfill{Context: "ordering", Target: outbox.Target{Broker: "partner"}, Published: []string{"OrderPlaced", "OrderCancelled"}}
+var toPartner = outbox.Backfill{Context: "ordering", Target: outbox.Target{Broker: "partner"}, Actor: "alice", Published: []string{"OrderPlaced", "OrderCancelled"}}
 
 // backfill makes partner live, and returns how many events it got.
 func (p *bygone) backfill() int64 {

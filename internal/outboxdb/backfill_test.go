@@ -40,6 +40,9 @@ func TestBackfillCopiesTheHistory(t *testing.T) {
 		require.NoError(t, outboxdb.InitTargets(t.Context(), b.DB, "ordering", outbox.Targets{Broker: "default"}))
 		f := outbox.Backfill{Context: "ordering", Target: outbox.Target{Broker: "partner"}}
 		_, err = b.Backfill(t.Context(), f)
+		require.ErrorContains(t, err, "back-fill of partner: Actor is missing")
+		f.Actor = "alice"
+		_, err = b.Backfill(t.Context(), f)
 		require.ErrorContains(t, err, "and not to partner")
 		joining := outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}
 		require.NoError(t, outboxdb.SetTargets(t.Context(), b.DB, "ordering", joining))
@@ -64,5 +67,10 @@ func TestBackfillCopiesTheHistory(t *testing.T) {
 		done, err = b.BackfillAtOnce(t.Context(), f)
 		require.NoError(t, err)
 		require.Zero(t, done.Events, "it is live")
+		actions, err := b.Actions(t.Context(), 10)
+		require.NoError(t, err)
+		require.Len(t, actions, 1, "who changed nothing is not on record")
+		require.Equal(t, []any{"alice", "backfill", int64(n)}, []any{actions[0].Actor, actions[0].Action, actions[0].Rows})
+		require.JSONEq(t, `{"context": "ordering", "target": "partner", "live": true}`, string(actions[0].Filter))
 	})
 }
