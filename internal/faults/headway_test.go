@@ -58,8 +58,8 @@ func TestHealth_O4_CutOffFromKafkaOnly(t *testing.T) {
 
 // Two writers are as fast as they can, leases are three seconds, and all sessions of all
 // processes are terminated at once, again and again: each time rows are published again.
-// But in a long run the writers wait while there is a backlog of 2,000 rows, which has engines
-// busy all the time: on a machine that is busy it would be 100,000.
+// Except in a long run, writers wait while 2,000 rows do, which is enough to have the engines
+// busy all the time: on a busy machine it would be 100,000.
 func TestDatabase_OverloadAndTerminatedSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 100)

@@ -91,6 +91,24 @@ func TestState_N1_TheNumberIsAnothers(t *testing.T) {
 	require.Equal(t, Dead, here.State(name(began-1)))
 }
 
+// N1: nothing is said of a name that no process has given itself.
+func TestState_N1_OfAnotherForm(t *testing.T) {
+	here := Here()
+	began, ok := started(os.Getpid())
+	require.True(t, ok)
+	name := fmt.Sprintf("a-1.b-%d-%s.%d.00c0ffee", os.Getpid(), here.machine, began)
+	require.Equal(t, Alive, here.State(name), "a host may have numbers, points and dashes")
+	for _, other := range []string{
+		"", "-", ".", "host", here.machine, name[2:] + "x", name[:len(name)-1], name[:len(name)-1] + "g", name + "-", name + "-x", name + "-12345",
+		fmt.Sprintf("%d-%s.%d.00c0ffee", os.Getpid(), here.machine, began), fmt.Sprintf("-%d-%s.%d.00c0ffee", os.Getpid(), here.machine, began),
+		fmt.Sprintf("host-0-%s.%d.00c0ffee", here.machine, began), fmt.Sprintf("host-+%d-%s.%d.00c0ffee", os.Getpid(), here.machine, began),
+		fmt.Sprintf("host-%d-%s.x.00c0ffee", os.Getpid(), here.machine), fmt.Sprintf("host-%d-%s.00c0ffee", os.Getpid(), here.machine),
+		fmt.Sprintf("host-99999999999-%s.%d.00c0ffee", here.machine, began),
+	} {
+		require.Equal(t, Unknown, here.State(other), "%q", other)
+	}
+}
+
 // N1: nothing is said of a process of another host, of another container or of before
 // the last start of the system, nor by one that can't tell.
 func TestState_N1_OfAnotherHost(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/dbtx"
-	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -53,7 +52,7 @@ func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.T
 	var done outbox.Backfilled
 	c, err := s.copier(ctx, b)
 	if err == nil {
-		err = c.record.Check("outbox: back-fill of "+b.Target.Broker, false)
+		err = actionRecord(b.Actor, "backfill", nil).Check("outbox: back-fill of "+b.Target.Broker, false)
 	}
 	if err != nil {
 		return done, err
@@ -154,7 +153,6 @@ type copier struct {
 	cursor     string // its name in outbox_settings
 	position   string // that of keptCursor
 	partitions int
-	record     operate.Record
 	action     int64 // its id in the record; 0: none yet
 }
 
@@ -162,8 +160,8 @@ type copier struct {
 type asked struct {
 	Context     string `json:"context"`
 	Target      string `json:"target"`
-	FromHistory bool   `json:"from_history,omitempty"`
-	Live        bool   `json:"live"` // By this action.
+	FromHistory bool   `json:"from_history,omitempty"` // Also of one that goes on as it began.
+	Live        bool   `json:"live"`                   // By this action.
 }
 
 // copier looks for the context in the database.
@@ -175,10 +173,7 @@ func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &copier{
-		Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker,
-		record: actionRecord(b.Actor, "backfill", nil),
-	}, nil
+	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
@@ -233,7 +228,7 @@ func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, d
 			next, err = s.copyStored(ctx, tx, c, cursor, to.seq, last, &now)
 		}
 		if err == nil {
-			action, err = c.note(ctx, tx, done.Events, now.Events-done.Events, next == live)
+			action, err = c.note(ctx, tx, done.Events, now.Events-done.Events, asked{c.Context, c.Target.Broker, kept != nil, next == live})
 		}
 		return err
 	})
@@ -244,9 +239,9 @@ func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, d
 }
 
 // note has the record say that n more events were copied, or that the target is live now.
-func (c *copier) note(ctx context.Context, tx bun.Tx, before, n int64, live bool) (action int64, err error) {
-	r := c.record
-	r.Asked, r.Moves, r.Always = asked{c.Context, c.Target.Broker, c.FromHistory, live}, live, live
+func (c *copier) note(ctx context.Context, tx bun.Tx, before, n int64, what asked) (action int64, err error) {
+	r := actionRecord(c.Actor, "backfill", what)
+	r.Moves, r.Always = what.Live, what.Live
 	return r.Add(ctx, tx, c.action, before, n)
 }
 

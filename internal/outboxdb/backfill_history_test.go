@@ -169,7 +169,8 @@ func rowsAreThoseOfAUnit(t *testing.T, p *bygone, envelope outbox.Envelope) {
 	require.Equal(t, "Ordering.OrderPlaced.v7", got[2].MessageType)
 }
 
-// A70: what has nothing to copy does nothing, also a second time.
+// A70: what has nothing to copy does nothing, also a second time. That the target is live by
+// it is on record all the same.
 func TestBackfill_A70_NothingToDo(t *testing.T) {
 	eachBygone(t, func(t *testing.T, p *bygone) {
 		p.joins()
@@ -178,6 +179,11 @@ func TestBackfill_A70_NothingToDo(t *testing.T) {
 		p.InsertRows(p.rows(p.event("OrderPlaced", "a"), toPartner.Target)...)
 		require.Zero(t, p.backfill(), "it is live")
 		require.Len(t, p.got(), 1)
+		actions, err := p.Actions(t.Context(), 10)
+		require.NoError(t, err)
+		require.Len(t, actions, 1)
+		require.Zero(t, actions[0].Rows)
+		require.JSONEq(t, `{"context": "ordering", "target": "partner", "live": true}`, string(actions[0].Filter))
 	})
 }
 

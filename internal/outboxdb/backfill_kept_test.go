@@ -174,6 +174,14 @@ func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
 				_, err = k.store().BackfillAtOnce(t.Context(), toPartner)
 				require.NoError(t, err)
 				require.Equal(t, k.all, append(first, k.got()...))
+				actions, err := k.Actions(t.Context(), 10)
+				require.NoError(t, err)
+				require.JSONEq(t, `{"context": "ordering", "target": "partner", "from_history": true, "live": true}`, string(actions[0].Filter))
+				n := 0
+				for _, a := range actions {
+					n += int(a.Rows)
+				}
+				require.Len(t, k.all, n, "on record, by both together")
 			})
 		})
 	}
