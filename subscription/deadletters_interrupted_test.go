@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -141,3 +142,49 @@ func (h before) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Cont
 }
 
 func (h before) AfterQuery(context.Context, *bun.QueryEvent) {}
+
+// A row that another session has locked isn't waited for while runners wait for the others.
+func TestDeadLetters_WaitsForNoLockWithOthers(t *testing.T) {
+	t.Parallel()
+	ctx, f := t.Context(), subscription.DeadLetterFilter{Subscription: "shipping"}
+	for name, operate := range map[string]func(s *subscription.DeadLetters) error{
+		"replay": func(s *subscription.DeadLetters) error {
+			_, err := s.Replay(ctx, f, subscription.ReplayOptions{Actor: "ada"})
+			return err
+		},
+		"discard": func(s *subscription.DeadLetters) error {
+			_, err := s.Discard(ctx, f, subscription.DiscardOptions{Actor: "ada"})
+			return err
+		},
+		"purge": func(s *subscription.DeadLetters) error {
+			_, err := s.Purge(ctx, subscription.DeadLetterFilter{Subscription: "shipping", Statuses: []subscription.DeadLetterStatus{subscription.DeadLetterParked}}, subscription.PurgeOptions{Actor: "ada"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, openPostgres(t))
+			ids := keep(w, keptRow{key: "a", skips: true}, keptRow{key: "b", skips: true})
+			lock := func(id string) *bun.Tx {
+				tx, err := w.provider.DB().BeginTx(ctx, nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = tx.Rollback() })
+				_, err = tx.ExecContext(ctx, "SET LOCAL lock_timeout = '1min'; SELECT 1 FROM dead_letters WHERE id = ? FOR UPDATE", id)
+				require.NoError(t, err)
+				return &tx
+			}
+			other, ended := lock(ids[1]), make(chan error, 1)
+			var session int
+			require.NoError(t, other.NewRaw("SELECT pg_backend_pid()").Scan(ctx, &session))
+			go func() { ended <- operate(subscription.NewDeadLetters(w.provider)) }()
+			waittest.Until(t, func() bool {
+				return w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND ? = ANY (pg_blocking_pids(pid))", session) == 1
+			})
+			runner := lock(ids[0])
+			require.NoError(t, runner.Rollback())
+			require.NoError(t, other.Rollback())
+			require.NoError(t, <-ended)
+			require.Equal(t, 2, w.count("SELECT messages FROM dead_letter_actions"))
+		})
+	}
+}

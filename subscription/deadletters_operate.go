@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -21,7 +22,13 @@ const (
 	// maxHeads is how many ids of those in the way are told.
 	maxHeads                    = 5
 	actionReplay, actionDiscard = "replay", "discard"
+	// lockWait is how long PostgreSQL waits for a row that another session has locked: runners
+	// wait for those that the transaction has by then.
+	lockWait = time.Second
 )
+
+// participles are those of what is done.
+var participles = map[string]string{actionReplay: "marked", actionDiscard: "discarded"}
 
 // ReplayOptions say how to replay.
 type ReplayOptions struct {
@@ -160,7 +167,9 @@ func (s *DeadLetters) operate(ctx context.Context, o *operation, actor string, d
 	if o.filter.Subscription == "" && len(o.filter.IDs) == 0 {
 		return r, fmt.Errorf("%s: the filter names neither a subscription nor ids; name a subscription at least", what)
 	}
-	run := &operate.Run{DB: s.provider.DB(), What: what, Done: "messages marked", DryRun: dryRun, Limit: o.bounds.Limit, Record: actionRecord(actor, o.action)}
+	run := &operate.Run{
+		DB: s.provider.DB(), What: what, Done: "messages " + participles[o.action], DryRun: dryRun, LockWait: lockWait, Limit: o.bounds.Limit, Record: actionRecord(actor, o.action),
+	}
 	err := operate.Do(ctx, run, func(ctx context.Context) ([]int64, error) {
 		if err := s.plan(ctx, o, &r); err != nil {
 			return nil, fmt.Errorf("look for what it concerns: %w", err)

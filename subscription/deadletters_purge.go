@@ -171,7 +171,7 @@ func (s *DeadLetters) Purge(ctx context.Context, f DeadLetterFilter, o PurgeOpti
 	if o.OlderThan > 0 {
 		asked.OlderThan = o.OlderThan.String()
 	}
-	run := &operate.Run{DB: s.provider.DB(), What: "subscription: purge", Done: "removed", DryRun: o.DryRun, Record: actionRecord(o.Actor, actionPurge)}
+	run := &operate.Run{DB: s.provider.DB(), What: "subscription: purge", Done: "removed", DryRun: o.DryRun, LockWait: lockWait, Record: actionRecord(o.Actor, actionPurge)}
 	run.Record.Asked, run.Record.Value = asked, f.Subscription
 	var removed map[DeadLetterStatus]int64
 	run.After = func() {

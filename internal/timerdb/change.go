@@ -61,7 +61,7 @@ func (s *Store) Change(ctx context.Context, f outbox.TimerFilter, c outbox.Timer
 	}, o.change)
 	for try := 0; err == nil && len(o.busy) > 0; try++ {
 		if try == tries {
-			err = fmt.Errorf("%s: %d of them are locked by transactions that don't end, pg_locks says which; run it again for these", o.what, len(o.busy))
+			err = run.Ended(ctx, fmt.Errorf("%d of them are locked by transactions that don't end, pg_locks says which", len(o.busy)))
 			break
 		}
 		err = o.comeBack(ctx, run)
@@ -172,7 +172,7 @@ func (o *changing) comeBack(ctx context.Context, run *operate.Run) error {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return ctx.Err()
+		return run.Ended(ctx, ctx.Err())
 	}
 	left := o.busy
 	o.busy = nil

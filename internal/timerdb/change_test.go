@@ -175,3 +175,22 @@ func TestChange_ComesBackToWhatIsLocked(t *testing.T) {
 	require.ErrorContains(t, err, "1 of them are locked by transactions that don't end")
 	require.Zero(t, done.Changed)
 }
+
+// Who gives up while locked ones are waited for is told what was done, and what isn't.
+func TestChange_GivenUpSaysHowFarItCame(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, outboxdbtest.PostgreSQL(t))
+	for i := range 3 {
+		w.commit(timerdb.Set(timer(fmt.Sprint(i), "x", noon)))
+	}
+	w.hold(timerdb.Stop("1", "x"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.store().Change(ctx, outbox.TimerFilter{Name: "x"}, outbox.TimerChange{Actor: "ada"})
+		ended <- err
+	}()
+	waittest.Until(t, func() bool { return w.Count("SELECT count(*) FROM timers") == 1 })
+	cancel()
+	require.EqualError(t, <-ended, "timers: stop: it ended early, with 2 timers stopped; run it again for the others: context canceled")
+}
