@@ -56,6 +56,7 @@ type database struct {
 	held   *cached[found[map[string]outbox.Held]]
 	late   *cached[found[timerdb.Stats]]
 	dead   *cached[found[letters]]
+	misfit *cached[*outbox.TargetsError]
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
 
@@ -282,6 +283,18 @@ func (d *database) waitForOperators(ctx context.Context) (f found[map[string]out
 func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
 	f.value, f.err = d.timers.Stats(ctx)
 	return f
+}
+
+// compareTargets returns a context's list of brokers that was changed since the start; nil: as far
+// as is known, none was. Saves of its events are refused then.
+func (d *database) compareTargets(ctx context.Context) *outbox.TargetsError {
+	for _, context := range slices.Sorted(maps.Keys(d.schema.targets)) {
+		err := outboxdb.CheckTargets(ctx, d.provider.Reader(), context, d.schema.targets[context])
+		if misfit, ok := errors.AsType[*outbox.TargetsError](err); ok && misfit.Have != nil {
+			return misfit
+		}
+	}
+	return nil
 }
 
 // letters are how many dead letters there are, by subscription.

@@ -51,6 +51,11 @@ func (s sight) reasons() []reason {
 				r.Provider = provider
 				all = append(all, r)
 			}
+			if o.misfit != nil {
+				r := withheld(outbox.Trouble{What: "save events of context " + o.misfit.Context, Error: o.misfit.Error(), Code: dberr.CodeOf(o.misfit)})
+				r.Provider, r.quiet = provider, true
+				all = append(all, r)
+			}
 			for context, waits := range o.unkept {
 				all = append(all, reason{
 					Code: "history_waits", State: degraded, Provider: provider, lasting: settling,

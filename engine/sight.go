@@ -27,7 +27,8 @@ type outboxSight struct {
 	err    string // why its rows can't be counted; "": they were
 	lanes  map[string]laneSight
 	timers timersSight
-	unkept map[string]string // contexts whose history is yet to begin, and what it waits for
+	misfit *outbox.TargetsError // the database has another list of brokers than this process
+	unkept map[string]string    // contexts whose history is yet to begin, and what it waits for
 }
 
 // timersSight is what a process knows of timers.
@@ -146,14 +147,15 @@ func (d *database) look(ctx context.Context) outboxSight {
 	if d.promoter != nil {
 		o.timers.trouble = d.promoter.Trouble()
 	}
-	var timers sync.WaitGroup
-	timers.Go(func() {
+	var beside sync.WaitGroup
+	beside.Go(func() {
 		if f, known := d.late.recent(ctx); known && f.err == nil {
 			o.timers.late, o.timers.of, o.timers.broken = f.value.Late, f.value.Of, f.value.Broken
 		}
 	})
+	beside.Go(func() { o.misfit, _ = d.misfit.recent(ctx) })
 	counted, known := d.stats.recent(ctx)
-	timers.Wait()
+	beside.Wait()
 	switch {
 	case !known:
 		o.err = noAnswer

@@ -96,6 +96,24 @@ func TestTargets_OfAWriter(t *testing.T) {
 	b.sell(1)
 }
 
+// Behind a running process its list was changed: what it saves is refused, and it says so, also
+// where nothing but its own callers would hear of it.
+func TestTargets_OfARunningProcess(t *testing.T) {
+	b := setup(t)
+	e := b.start(b.config())
+	diagnosed(t, e)
+	was := b.sales.Targets()
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default"}))
+	d := diagnosed(t, e, "database_refuses")
+	require.Equal(t, stuck, d.State)
+	require.Contains(t, d.Reasons[0].Text, "database default: the database refuses to let it save events of context sales (outbox: in the database context sales sends to default, in the configuration to default,partner;")
+	require.Contains(t, d.Reasons[0].Text, "Give this process the configuration that the database has, and restart it")
+	require.Len(t, b.logs.with("something is stuck", "code=database_refuses"), 1)
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", was))
+	diagnosed(t, e)
+	require.Len(t, b.logs.with("it has recovered", "code=database_refuses"), 1)
+}
+
 // A broker that is taken out, or renamed, leaves no rows behind that nobody publishes.
 func TestSetTargets_T2_NothingWaitsForABrokerThatGoes(t *testing.T) {
 	b := setup(t)

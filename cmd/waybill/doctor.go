@@ -9,6 +9,8 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/doctor"
+	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -64,7 +66,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 				Remedy: "start it, or correct its settings in the configuration",
 			}}
 		} else {
-			found = doctor.Examine(ctx, p, roles...)
+			found = append(doctor.Examine(ctx, p, roles...), all.compareTargets(ctx, p)...)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err() // half an examination says nothing
@@ -90,6 +92,23 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		err = errors.Join(err, writeJSON(stdout, report))
 	}
 	return err
+}
+
+// compareTargets tells that a database has another list of brokers for the file's context than
+// the file.
+func (d *databases) compareTargets(ctx context.Context, p uow.Provider) []doctor.Finding {
+	if d.context == "" {
+		return nil
+	}
+	misfit, ok := errors.AsType[*outbox.TargetsError](outboxdb.CheckTargets(ctx, p.Reader(), d.context, d.sends))
+	if !ok || misfit.Have == nil {
+		return nil
+	}
+	return []doctor.Finding{{
+		Check: "targets", Severity: doctor.Critical, Where: "context " + d.context,
+		What:   fmt.Sprintf("in the database it sends to %v, in this file to %v: programs with this file don't start, and those that run can't save events", misfit.Have, misfit.Want),
+		Remedy: fmt.Sprintf("configure %v, or stop all its processes and run: waybill migrate --set-targets %s=%v", misfit.Have, d.context, misfit.Want),
+	}}
 }
 
 // openForDoctor opens what can be opened, and makes nothing.

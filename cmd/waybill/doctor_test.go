@@ -82,3 +82,25 @@ func TestDoctor_SeveralProviders(t *testing.T) {
 	require.Zero(t, waybill(t, "--config", file, "doctor", "--provider", "one").code)
 	require.Equal(t, exitUsage, waybill(t, "--config", file, "doctor", "--provider", "four").code)
 }
+
+// The list of brokers in the file is compared with that of the database: programs with another
+// one are refused.
+func TestDoctor_AnotherListOfBrokers(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, external string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, "domain: todo\nproviders: {default: {dialect: sqlite, path: %q}}\n"+
+			"brokers: {default: {kind: nats, url: \"nats://127.0.0.1:1\"}, partner: {kind: nats, url: \"nats://127.0.0.1:1\", topic_prefix: p.}}\noutbox: {external_brokers: [%s]}\n",
+			filepath.Join(dir, "a.db"), external), 0o600))
+		return path
+	}
+	before, after := file("before.yaml", "partner"), file("after.yaml", "")
+	require.Zero(t, waybill(t, "--config", before, "migrate").code)
+	require.Zero(t, waybill(t, "--config", before, "doctor").code)
+	require.Zero(t, waybill(t, "--config", after, "migrate", "--set-targets", "todo=default").code)
+	require.Zero(t, waybill(t, "--config", after, "doctor").code)
+	r := waybill(t, "--config", before, "doctor")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stdout, "critical  targets, context todo: in the database it sends to default, in this file to default,partner: programs with this file don't start, and those that run can't save events.\n"+
+		"            Remedy: configure default, or stop all its processes and run: waybill migrate --set-targets todo=default,partner\n")
+}
