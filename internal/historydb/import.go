@@ -11,7 +11,6 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
-	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -38,12 +37,13 @@ const (
 type Import struct {
 	Context string // Whose events.
 	Broker  string // The context's own: what is for it has all that is known of an event.
-	// Hold is called in each transaction before anything is inserted. It fails if somebody
-	// has read the history beyond the beginning who mustn't miss anything, and sees to it that
-	// whoever reads it now begins anew.
+	// Hold is called in each transaction that has something to insert, before that. It fails if
+	// somebody has read the history beyond the beginning who mustn't miss anything, and sees to
+	// it that whoever reads it now begins anew.
 	Hold func(ctx context.Context, tx bun.Tx) error
-	// Note is called in each transaction with how many events it has imported.
-	Note func(ctx context.Context, tx bun.Tx, events int64) error
+	// Step runs a batch in a transaction, perhaps several times, and notes how many events it
+	// says that it has imported.
+	Step func(ctx context.Context, batch func(tx bun.Tx) (events int64, err error)) error
 	// Progress is called after each transaction. May be nil.
 	Progress func(Imported)
 }
@@ -83,38 +83,36 @@ FROM outbox_messages AS b ` + whereUnkept + ` AND b.seq < ?2 ORDER BY b.seq DESC
 // batch asks Hold, which takes its lease away, so that what it has read without the batch has
 // no effect; or it is made later, and then its reader looks for the horizon after this
 // transaction has locked the table, waits until that has ended, and sees the batch.
-func (im Import) Run(ctx context.Context, db *bun.DB) (done Imported, err error) {
+func (im Import) Run(ctx context.Context) (done Imported, err error) {
 	for before := int64(math.MaxInt64); ; {
-		next := done
+		var next Imported
+		var last int64
 		var full bool
-		err := dbtx.Run(ctx, db, func(tx bun.Tx) error {
+		err := im.Step(ctx, func(tx bun.Tx) (int64, error) {
 			next = done
 			if !sqlite(tx) {
 				// One import at a time draws positions. The table is locked as an insert does it,
 				// for those who read beside it.
 				for _, lock := range []string{"SELECT pg_advisory_xact_lock(hashint8extended(0, 'history'::regclass::oid::bigint))", "LOCK TABLE history IN ROW EXCLUSIVE MODE"} {
 					if _, err := tx.ExecContext(ctx, lock); err != nil {
-						return err
+						return 0, err
 					}
 				}
 			}
-			if err := im.Hold(ctx, tx); err != nil {
-				return err
-			}
 			var events []outbox.Event
 			var err error
-			if events, before, full, err = im.page(ctx, tx, before, &next); err == nil {
-				err = keepBelow(ctx, tx, events)
+			if events, last, full, err = im.page(ctx, tx, before, &next); err != nil || len(events) == 0 {
+				return 0, err
 			}
-			if err == nil {
-				err = im.Note(ctx, tx, int64(len(events)))
+			if err := im.Hold(ctx, tx); err != nil {
+				return 0, err
 			}
-			return err
+			return int64(len(events)), keepBelow(ctx, tx, events)
 		})
 		if err != nil {
-			return done, fmt.Errorf("history: import of context %s; when it is run again, it goes on from there: %w", im.Context, err)
+			return done, err
 		}
-		if done = next; im.Progress != nil {
+		if done, before = next, last; im.Progress != nil {
 			im.Progress(done)
 		}
 		if !full {
@@ -172,9 +170,6 @@ func (im Import) page(ctx context.Context, tx bun.Tx, before int64, done *Import
 
 // keepBelow inserts events below all others, the first highest.
 func keepBelow(ctx context.Context, tx bun.Tx, events []outbox.Event) error {
-	if len(events) == 0 {
-		return nil
-	}
 	lowest, err := Lowest(ctx, tx)
 	if err != nil {
 		return err

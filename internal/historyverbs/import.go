@@ -3,7 +3,6 @@ package historyverbs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,9 +16,16 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-// held is for how long projections stay held at the beginning when an import dies. A batch
-// takes a fraction of it.
-const held = 30 * time.Second
+const (
+	// held is for how long projections stay held at the beginning when an import ends early, to
+	// run it again, as they would never see what comes after they have begun. No lease is a
+	// minute long.
+	held = 50 * time.Second
+	// let is how long it may take to let them begin.
+	let = 30 * time.Second
+	// patience is how long PostgreSQL waits for a lock.
+	patience = time.Second
+)
 
 // Import is one of historydb, by an operator.
 type Import struct {
@@ -32,30 +38,33 @@ type Import struct {
 // Run imports into the history of a provider's database.
 func (i Import) Run(ctx context.Context, p uow.Provider) (done historydb.Imported, err error) {
 	record := operate.Record{Table: "outbox_actions", Count: "rows", Actor: i.Actor, Action: "history-import", Asked: map[string]string{"context": i.Context}}
-	if err := record.Check("history: import", i.DryRun); err != nil {
+	what := "history: import of context " + i.Context
+	if err := record.Check(what, i.DryRun); err != nil {
 		return done, err
 	}
 	targets, err := keeping(ctx, p, i.Context)
 	if err != nil {
 		return done, err
 	}
+	batches := operate.Run{DB: p.DB(), What: what, Done: "events imported", Record: record, LockWait: patience}
+	batches.After = func() {
+		if batches.Changed > 0 {
+			batches.GoOn = fmt.Sprintf("run it again for the others within %v, for which projections that have read nothing yet wait", held)
+		}
+	}
 	run := historydb.Import{
-		Context: i.Context, Broker: targets.Broker, Progress: i.Progress,
+		Context: i.Context, Broker: targets.Broker, Progress: i.Progress, Step: batches.Step,
 		Hold: func(ctx context.Context, tx bun.Tx) error { return projection.HoldAtBeginning(ctx, tx, held) },
 	}
 	if i.DryRun {
 		return run.Count(ctx, p.Reader())
 	}
-	action, noted := int64(0), int64(0)
-	run.Note = func(ctx context.Context, tx bun.Tx, events int64) error {
-		id, err := record.Add(ctx, tx, action, noted, events)
-		action, noted = id, noted+events
-		return err
+	if done, err = run.Run(ctx); err != nil {
+		return done, err
 	}
-	done, err = run.Run(ctx, p.DB())
-	let, cancel := context.WithTimeout(context.WithoutCancel(ctx), held) // then they begin by themselves
+	begin, cancel := context.WithTimeout(context.WithoutCancel(ctx), let) // later they begin by themselves
 	defer cancel()
-	return done, errors.Join(err, projection.LetBegin(let, p.DB()))
+	return done, projection.LetBegin(begin, p.DB())
 }
 
 // keeping are the targets of a context whose history has begun.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/command"
@@ -21,6 +23,8 @@ import (
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
+	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -132,6 +136,20 @@ func (w *world) imports(i historyverbs.Import) (historydb.Imported, error) {
 	return i.Run(w.t.Context(), w.p)
 }
 
+// begins adds a projection that has come to a position.
+func (w *world) begins(name string, position int64) {
+	w.t.Helper()
+	w.exec("INSERT INTO projections (projection, build, version, context, status, tables) VALUES (?, 1, 1, 'library', 'live', '{}')", name)
+	w.exec("INSERT INTO projection_positions (projection, build, shard, position) VALUES (?, 1, 0, ?)", name, position)
+}
+
+// is asks the database a question.
+func (w *world) is(query string) (yes bool) {
+	w.t.Helper()
+	require.NoError(w.t, w.p.DB().NewRaw(query).Scan(w.t.Context(), &yes))
+	return yes
+}
+
 func newBook(id string) *Book { return &Book{Root: domain.RootWithID(id)} }
 
 // What was raised before the history began comes before all else, each once, in its
@@ -203,14 +221,22 @@ func TestImport_EndedInTheMiddle(t *testing.T) {
 			}
 		}
 		w.keeps()
+		w.begins("loans", math.MinInt64)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := historyverbs.Import{Context: "library", Actor: "ada", Progress: func(historydb.Imported) { cancel() }}.Run(ctx, w.p)
-		require.ErrorContains(t, err, "when it is run again, it goes on from there")
+		require.EqualError(t, err, "history: import of context library: it ended early, with 500 events imported; run it again for the others within 50s, for which projections that have read nothing yet wait: context canceled")
 		require.Equal(t, want[700:], places(w.read()))
+		waits := func() bool {
+			builds, err := projection.List(t.Context(), w.p)
+			require.NoError(t, err)
+			return builds[0].Fed
+		}
+		require.True(t, waits(), "otherwise it would begin, and what is left couldn't be imported any more")
 		w.note(newBook("new"), "1")
 		done, err := w.imports(historyverbs.Import{})
 		require.NoError(t, err)
 		require.EqualValues(t, 700, done.Events)
+		require.False(t, waits())
 		require.Equal(t, append(want, "new@1.1"), places(w.read()))
 	})
 }
@@ -221,23 +247,52 @@ func TestImport_AndProjections(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.note(newBook("b"), "1")
 		w.keeps()
-		w.exec("INSERT INTO projections (projection, build, version, context, status, tables) VALUES ('loans', 1, 1, 'library', 'live', '{}')")
-		w.exec("INSERT INTO projection_positions (projection, build, shard, position, fence) VALUES ('loans', 1, 0, 7, 5)")
+		w.begins("loans", 7)
 		_, err := w.imports(historyverbs.Import{})
 		require.ErrorContains(t, err, "projection loans, build 1, has read the history beyond its beginning")
 		require.ErrorContains(t, err, "`waybill projections retire loans`")
 		require.Empty(t, w.read())
 		w.exec("UPDATE projection_positions SET position = ?", int64(math.MinInt64))
 		_, err = w.imports(historyverbs.Import{Progress: func(historydb.Imported) {
-			var held bool
-			require.NoError(t, w.p.DB().NewRaw("SELECT fence = 6 AND owner = 'waybill history import' AND locked_until > '2026-01-01' FROM projection_positions").Scan(t.Context(), &held))
-			require.True(t, held)
+			require.True(t, w.is("SELECT fence = 1 AND owner = 'waybill history import' AND locked_until > '2026-01-01' FROM projection_positions"))
 		}})
 		require.NoError(t, err)
 		require.Len(t, w.read(), 1)
-		var free bool
-		require.NoError(t, w.p.DB().NewRaw("SELECT fence = 6 AND locked_until < '2026-01-01' FROM projection_positions").Scan(t.Context(), &free))
-		require.True(t, free)
+		require.True(t, w.is("SELECT fence = 1 AND locked_until < '2026-01-01' FROM projection_positions"))
+	})
+}
+
+// A lock that somebody keeps isn't waited for with those that others wait for.
+func TestImport_WaitsForNoLockWithItsOwn(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		if w.p.DB().Dialect().Name() == dialect.SQLite {
+			return // It has one writer.
+		}
+		w.note(newBook("b"), "1")
+		w.keeps()
+		w.begins("loans", math.MinInt64)
+		lock := func(query string) *bun.Tx {
+			tx, err := w.owner.DB().BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			_, err = tx.ExecContext(t.Context(), query)
+			require.NoError(t, err)
+			return &tx
+		}
+		other, ended := lock("SELECT 1 FROM projection_positions FOR UPDATE"), make(chan error, 1)
+		var session int
+		require.NoError(t, other.NewRaw("SELECT pg_backend_pid()").Scan(t.Context(), &session))
+		go func() {
+			_, err := w.imports(historyverbs.Import{})
+			ended <- err
+		}()
+		waittest.Until(t, func() bool {
+			return w.is(fmt.Sprintf("SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND %d = ANY (pg_blocking_pids(pid))", session))
+		})
+		require.NoError(t, lock("LOCK TABLE history IN SHARE MODE").Rollback())
+		require.NoError(t, other.Rollback())
+		require.NoError(t, <-ended)
+		require.Len(t, w.read(), 1)
 	})
 }
 
@@ -263,5 +318,9 @@ func TestImport_LeavesOutWhatWouldBeAHole(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 2}, []int64{done.Events, done.LeftOut})
 		require.Equal(t, []string{"kept@1.1", "kept@2.1", "kept@4.1"}, places(w.read()))
+		w.begins("loans", 3)
+		done, err = w.imports(historyverbs.Import{})
+		require.NoError(t, err, "nobody misses what isn't imported")
+		require.Equal(t, []int64{0, 2}, []int64{done.Events, done.LeftOut})
 	})
 }

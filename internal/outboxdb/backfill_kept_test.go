@@ -9,6 +9,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
@@ -168,8 +169,15 @@ func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
 				require.ErrorContains(t, err, "back-fill of partner; run it again to continue from there")
 				first := k.got()
 				k.forget()
-				no := func(context.Context, bun.Tx) error { return nil }
-				_, err = historydb.Import{Context: "ordering", Broker: "default", Hold: no, Note: func(ctx context.Context, tx bun.Tx, _ int64) error { return no(ctx, tx) }}.Run(t.Context(), k.DB)
+				_, err = historydb.Import{
+					Context: "ordering", Broker: "default", Hold: func(context.Context, bun.Tx) error { return nil },
+					Step: func(ctx context.Context, batch func(tx bun.Tx) (int64, error)) error {
+						return dbtx.Run(ctx, k.DB, func(tx bun.Tx) error {
+							_, err := batch(tx)
+							return err
+						})
+					},
+				}.Run(t.Context())
 				require.NoError(t, err)
 				_, err = k.store().BackfillAtOnce(t.Context(), toPartner)
 				require.NoError(t, err)
