@@ -55,6 +55,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	defer func() { err = errors.Join(err, all.close()) }()
 	report := examined{Severity: doctor.OK, Providers: map[string][]doctor.Finding{}}
 	n := map[doctor.Severity]int{}
+	outboxes := all.outboxes(ctx)
 	for _, p := range all.providers {
 		if d.Provider != "" && p.Name() != d.Provider {
 			continue
@@ -66,7 +67,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 				Remedy: "start it, or correct its settings in the configuration",
 			}}
 		} else {
-			found = append(doctor.Examine(ctx, p, roles...), all.compareTargets(ctx, p)...)
+			found = append(doctor.Examine(ctx, p, outboxes, roles...), all.compareTargets(ctx, p)...)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err() // half an examination says nothing
@@ -92,6 +93,21 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		err = errors.Join(err, writeJSON(stdout, report))
 	}
 	return err
+}
+
+// outboxes are the names of those of all databases; none, if one can't be asked.
+func (d *databases) outboxes(ctx context.Context) (names []string) {
+	for _, p := range d.providers {
+		if _, away := p.(*unopened); away {
+			return nil
+		}
+		name, err := outboxdb.Name(ctx, p.Reader())
+		if err != nil {
+			return nil
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // compareTargets tells that a database has another list of brokers for the file's context than

@@ -66,6 +66,7 @@ type limits struct {
 	expired     time.Duration // of a lease with rows in hand
 	overdue     time.Duration // of a clean-up
 	unseen      time.Duration // of a subscription
+	mixed       time.Duration // since an outbox was heard of
 	sent        time.Duration // of a timer that isn't handled
 	held        time.Duration // of a projection that waits for a transaction
 	dead        int64         // rows, if they are more than a fifth of the living
@@ -80,7 +81,7 @@ type limits struct {
 
 var usual = limits{
 	clock: time.Second, transaction: 5 * time.Minute, horizon: 1_000_000, waiting: 2 * time.Minute, expired: 30 * time.Second,
-	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, sent: time.Hour, held: time.Minute, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
+	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, mixed: time.Hour, sent: time.Hour, held: time.Minute, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, statement: 5 * time.Second, integrity: 8 * time.Second, now: time.Now,
 }
 
 // Examine runs all checks on a database, one after the other, each within seconds.
@@ -88,13 +89,14 @@ var usual = limits{
 // check are together; a check that found nothing has one that is OK.
 //
 // On PostgreSQL the rights of roles are looked at, too, or of the role that the
-// database was opened as if none is named.
-func Examine(ctx context.Context, p uow.Provider, roles ...rights.Grantee) []Finding {
-	return examine(ctx, p, usual, roles...)
+// database was opened as if none is named. outboxes are the names of those of all databases of
+// the configuration; none: what comes from others is not looked at.
+func Examine(ctx context.Context, p uow.Provider, outboxes []string, roles ...rights.Grantee) []Finding {
+	return examine(ctx, p, usual, outboxes, roles...)
 }
 
-func examine(ctx context.Context, p uow.Provider, l limits, roles ...rights.Grantee) []Finding {
-	e := &exam{provider: p, limits: l, roles: roles, current: map[string]bool{}}
+func examine(ctx context.Context, p uow.Provider, l limits, outboxes []string, roles ...rights.Grantee) []Finding {
+	e := &exam{provider: p, limits: l, outboxes: outboxes, roles: roles, current: map[string]bool{}}
 	for _, c := range e.checks() {
 		if c.needs != "" && !e.current[c.needs] {
 			continue // what is wrong with the tables is said already
@@ -117,6 +119,7 @@ type check struct {
 type exam struct {
 	provider uow.Provider
 	limits   limits
+	outboxes []string
 	roles    []rights.Grantee
 	findings []Finding
 	current  map[string]bool // features whose tables are those of this build
@@ -138,7 +141,10 @@ func (e *exam) checks() []check {
 		{"processes", "process", (*exam).processes},
 		{"projections", "projection", (*exam).projections},
 	}
-	subscriptions := []check{{"subscriptions", "subscription", (*exam).subscriptions}}
+	subscriptions := []check{
+		{"subscriptions", "subscription", (*exam).subscriptions},
+		{"sources", "subscription", (*exam).sources},
+	}
 	if e.postgres() {
 		return slices.Concat([]check{
 			{"connection", "", (*exam).server},

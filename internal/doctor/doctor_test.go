@@ -36,13 +36,14 @@ func TestMain(m *testing.M) {
 // patient is a database that is examined.
 type patient struct {
 	uow.Provider
-	limits limits
+	limits   limits
+	outboxes []string
 }
 
 func newPatient(t *testing.T, p uow.Provider) *patient {
 	t.Helper()
 	require.NoError(t, engine.MigrateProvider(t.Context(), p, 0))
-	return &patient{p, usual}
+	return &patient{Provider: p, limits: usual}
 }
 
 func (p *patient) exec(t *testing.T, statements ...string) {
@@ -57,7 +58,7 @@ func (p *patient) exec(t *testing.T, statements ...string) {
 func (p *patient) examine(t *testing.T) (wrong []Finding) {
 	t.Helper()
 	ran := map[string]bool{}
-	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+	for _, f := range examine(t.Context(), p.Provider, p.limits, p.outboxes) {
 		ran[f.Check] = true
 		require.NotEmpty(t, f.What, "%+v", f)
 		if f.Severity == OK {
@@ -145,7 +146,7 @@ func TestHealthy(t *testing.T) {
 		require.Empty(t, p.examine(t), "rows are being published")
 		require.True(t, m.Settle(m.Settlement(rows...)))
 		require.Empty(t, p.examine(t), "rows were published")
-		require.Equal(t, OK, Worst(Examine(t.Context(), p.Provider)))
+		require.Equal(t, OK, Worst(Examine(t.Context(), p.Provider, nil)))
 	})
 }
 
@@ -163,7 +164,7 @@ func TestSchema(t *testing.T) {
 func TestSchema_NoTables(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
 		t.Run(name, func(t *testing.T) {
-			wrong := (&patient{open(t), usual}).examine(t)
+			wrong := (&patient{Provider: open(t), limits: usual}).examine(t)
 			require.Len(t, wrong, 1, "one sentence for all features: %+v", wrong)
 			require.Equal(t, "schema", wrong[0].Check)
 			require.Contains(t, wrong[0].What, "none of Waybill's is there")
@@ -335,7 +336,7 @@ func TestAccounts_TakesItsTimeOnly(t *testing.T) {
 	p.limits.integrity = time.Nanosecond
 	require.Empty(t, p.examine(t))
 	told := false
-	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+	for _, f := range examine(t.Context(), p.Provider, p.limits, p.outboxes) {
 		told = told || f.Check == "accounts" && strings.Contains(f.What, "too many events")
 	}
 	require.True(t, told)
@@ -347,7 +348,7 @@ func TestConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := open(t)
 			require.NoError(t, p.Close())
-			all := Examine(t.Context(), p)
+			all := Examine(t.Context(), p, nil)
 			require.Len(t, all, 1)
 			require.Equal(t, Critical, all[0].Severity)
 			require.Contains(t, all[0].What, "can't be read")

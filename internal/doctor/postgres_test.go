@@ -34,7 +34,7 @@ func (p *patient) again(t *testing.T) *patient {
 	t.Helper()
 	var name string
 	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
-	return &patient{open(t, name), p.limits}
+	return &patient{Provider: open(t, name), limits: p.limits}
 }
 
 // system changes a setting of the server until the test ends.
@@ -254,7 +254,7 @@ func TestTransactions_OfARoleThatSeesLittle(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, little.Close()) }()
 	told := false
-	for _, f := range Examine(t.Context(), little) {
+	for _, f := range Examine(t.Context(), little, nil) {
 		require.Equal(t, OK, f.Severity, "%+v", f)
 		told = told || strings.Contains(f.What, "GRANT pg_monitor TO little")
 	}
@@ -302,7 +302,7 @@ func TestPooler(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, outboxdb.Migrate(t.Context(), p.DB(), 0))
 		seen := 0
-		for _, f := range Examine(t.Context(), p) { // other findings are of the server, which is others', too
+		for _, f := range Examine(t.Context(), p, nil) { // other findings are of the server, which is others', too
 			if f.Check == "pooler" {
 				seen++
 				require.Equal(t, want, f.Severity, "%+v", f)
@@ -350,7 +350,7 @@ func TestRights_S1_WhatARoleLacks(t *testing.T) {
 		db, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", role+"@", 1)})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
-		for _, f := range Examine(t.Context(), db, roles...) {
+		for _, f := range Examine(t.Context(), db, nil, roles...) {
 			if f.Check == "rights" {
 				found = append(found, f)
 			}
@@ -404,7 +404,7 @@ func TestRights_S1_ReadIsEnoughForTheDoctor(t *testing.T) {
 	db, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", "reader@", 1)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
-	for _, f := range Examine(t.Context(), db) {
+	for _, f := range Examine(t.Context(), db, nil) {
 		require.Equal(t, OK, f.Severity, "%+v", f)
 	}
 }

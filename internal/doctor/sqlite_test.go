@@ -88,7 +88,7 @@ func TestIntegrity(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	found := false
-	for _, f := range Examine(t.Context(), p) {
+	for _, f := range Examine(t.Context(), p, nil) {
 		if f.Check == "integrity" {
 			found = true
 			require.Equal(t, Critical, f.Severity)
@@ -104,7 +104,7 @@ func TestIntegrity_TakesItsTimeOnly(t *testing.T) {
 	p.limits.integrity = time.Nanosecond
 	require.Empty(t, p.examine(t))
 	told := false
-	for _, f := range examine(t.Context(), p.Provider, p.limits) {
+	for _, f := range examine(t.Context(), p.Provider, p.limits, p.outboxes) {
 		told = told || f.Check == "integrity" && strings.Contains(f.What, "run it by hand")
 	}
 	require.True(t, told)

@@ -23,3 +23,22 @@ func TestSubscriptions_B14(t *testing.T) {
 		require.Empty(t, p.examine(t))
 	})
 }
+
+// Two services that know nothing of each other have the same topics: their subscriptions share
+// them out. A stream of another context is published by others alone, and a context may have
+// several databases.
+func TestSubscriptions_HearOfTwoOutboxes(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.outboxes = []string{"here", "beside"}
+		p.exec(t, "INSERT INTO inbox_marks (subscription, partition, source) VALUES ('ours', '1', 'here:default'), ('ours', '2', 'beside:default'), ('foreign', '1', 'theirs:default'), ('foreign', '1', 'more:default')")
+		require.Empty(t, p.examine(t))
+		p.exec(t, "INSERT INTO inbox_marks (subscription, partition, source) VALUES ('ours', '2', 'theirs:default')")
+		p.has(t, "sources", Warning, "subscription ours", "its topic has events of our own and of another database's outbox, the last at 20", "topic_prefix")
+		p.outboxes = nil
+		require.Empty(t, p.examine(t))
+		p.outboxes = []string{"here", "beside"}
+		_, err := p.DB().ExecContext(t.Context(), "UPDATE inbox_marks SET seen_at = ? WHERE source = 'theirs:default'", dbtime.Value(p.DB().Dialect(), time.Now().Add(-2*time.Hour)))
+		require.NoError(t, err)
+		require.Empty(t, p.examine(t))
+	})
+}

@@ -102,12 +102,21 @@ func (s *Store) beginPromises(ctx context.Context, memory *Promises) error {
 	if err != nil {
 		return err
 	}
-	id, _, err := readSetting(ctx, s.db, "source")
+	id, err := Name(ctx, s.db)
 	if err != nil {
-		return fmt.Errorf("outbox: read the outbox's name from outbox_settings: %w", err)
+		return err
 	}
 	memory.source, memory.lows = id, make([]int64, partitions)
 	return nil
+}
+
+// Name is what an outbox calls itself before its consumers, "" as long as it has published nothing.
+func Name(ctx context.Context, db bun.IDB) (string, error) {
+	name, _, err := readSetting(ctx, db, "source")
+	if err != nil {
+		return "", fmt.Errorf("outbox: read the outbox's name from outbox_settings: %w", err)
+	}
+	return name, nil
 }
 
 // unsettled is when the oldest row was stored that isn't settled, or is abandoned
