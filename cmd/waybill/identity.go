@@ -54,14 +54,19 @@ type acceptDatabaseCmd struct {
 func (a acceptDatabaseCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
 	return act[identityReport]{deed: a.deed, do: func(dryRun bool, all map[string]identityReport) error {
 		return c.eachOutbox(ctx, a.Provider, func(_ *databases, provider string, store *outboxdb.Store) (err error) {
-			if dryRun {
-				all[provider], err = identify(ctx, store)
+			shown := all[provider]
+			all[provider], err = identify(ctx, store)
+			if dryRun || err != nil || all[provider] != shown {
 				return err
 			}
 			moved, err := store.AcceptIdentity(ctx, a.actor())
-			if err == nil && moved != "" && !c.JSON {
+			if err != nil || moved == "" {
+				return err
+			}
+			if !c.JSON {
 				fmt.Fprintf(stdout, "Provider %s: accepted (%s), by %s. Its engines publish within seconds.\n", provider, moved, a.actor())
 			}
+			all[provider], err = identify(ctx, store)
 			return err
 		})
 	}, tell: func(all map[string]identityReport) (question string, err error) {

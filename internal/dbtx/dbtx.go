@@ -21,12 +21,19 @@ const grace = 5 * time.Second
 // was lost, it may have been done.
 type CommitError struct{ error }
 
+func (e *CommitError) Error() string {
+	if e.Unknown() {
+		return "whether it was committed isn't known, as the connection was lost; look before it is done again: " + e.error.Error()
+	}
+	return e.error.Error()
+}
+
 func (e *CommitError) Unwrap() error { return e.error }
 
-// Unknown says that nobody knows whether it was done.
+// Unknown says that nobody knows whether it was done. One that was rolled back before wasn't.
 func (e *CommitError) Unknown() bool {
 	code := dberr.CodeOf(e.error)
-	return code == "" || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "08")
+	return code == "" && !errors.Is(e.error, sql.ErrTxDone) || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "08")
 }
 
 // Run runs do in a transaction of its own, and rolls it back if do fails. On PostgreSQL

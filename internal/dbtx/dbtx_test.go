@@ -2,6 +2,7 @@ package dbtx_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -114,4 +115,26 @@ func TestRun_WhoHasGivenUpChangesNothing(t *testing.T) {
 			require.Zero(t, counted(t, p))
 		})
 	}
+}
+
+// Of a commit whose answer was lost nobody knows; one of what had been rolled back wasn't done.
+func TestRun_WhetherALostCommitWasDoneIsUnknown(t *testing.T) {
+	p, _ := dbtest.Postgres(t)
+	_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int); CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;"+
+		" CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION lose()")
+	require.NoError(t, err)
+	commit := func(do func(tx bun.Tx) error) *dbtx.CommitError {
+		failed, is := errors.AsType[*dbtx.CommitError](dbtx.Run(t.Context(), p.DB(), do))
+		require.True(t, is)
+		return failed
+	}
+	lost := commit(func(tx bun.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
+		return err
+	})
+	require.True(t, lost.Unknown())
+	require.ErrorContains(t, lost, "whether it was committed isn't known, as the connection was lost; look before it is done again: ")
+	undone := commit(func(tx bun.Tx) error { return tx.Rollback() })
+	require.False(t, undone.Unknown())
+	require.EqualError(t, undone, sql.ErrTxDone.Error())
 }

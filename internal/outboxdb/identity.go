@@ -102,10 +102,18 @@ func (s *Store) AcceptIdentity(ctx context.Context, actor string) (moved string,
 	}
 	record.Asked = map[string]any{"recorded": recorded, "present": present}
 	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
-		if _, err := tx.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present)); err != nil {
+		result, err := tx.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present))
+		if err != nil {
 			return err
 		}
-		_, err = record.Add(ctx, tx, 0, 0, 1)
+		written, err := result.RowsAffected()
+		if err == nil && written == 0 { // Another operator has accepted it meanwhile.
+			moved = ""
+			return nil
+		}
+		if err == nil {
+			_, err = record.Add(ctx, tx, 0, 0, 1)
+		}
 		return err
 	})
 	if err != nil {
