@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/kafkacheck"
 )
 
@@ -108,4 +111,41 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 	require.Contains(t, r.stdout, "critical  connection: it doesn't answer", "the partner's")
 	require.Contains(t, r.stdout, "--bootstrap-server kafka.partner.invalid:9092")
 	require.Equal(t, exitFailed, r.code)
+}
+
+// Commands that were sent to a context which no engine handles are named, until a group reads them.
+func TestDoctor_NamesCommandsThatNobodyHandles(t *testing.T) {
+	address := os.Getenv("WAYBILL_KAFKA")
+	require.NotEmpty(t, address, `WAYBILL_KAFKA is not set: run scripts/test, or eval "$(scripts/services up)"`)
+	client, err := kafka.Config{Addresses: []string{address}}.Client()
+	require.NoError(t, err)
+	defer client.Close()
+	prefix := "doctor-" + uuid.NewString() + "."
+	topics := []string{prefix + "ghost.commands", prefix + "idle.commands", prefix + "ghost.order"}
+	admin := kadm.NewClient(client)
+	created, err := admin.CreateTopics(t.Context(), 2, 1, nil, topics...)
+	require.NoError(t, err)
+	require.NoError(t, created.Error())
+	defer func() {
+		_, err := admin.DeleteTopics(context.Background(), topics...)
+		require.NoError(t, err)
+	}()
+	for _, topic := range []string{topics[0], topics[0], topics[2]} {
+		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr())
+	}
+	unheard := func() (found []doctor.Finding) {
+		client.ForceMetadataRefresh()
+		all := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: prefix})
+		return slices.DeleteFunc(all, func(f doctor.Finding) bool { return f.Check != "commands" })
+	}
+	found := unheard()
+	require.Len(t, found, 1, "%+v", found)
+	require.Equal(t, doctor.Warning, found[0].Severity)
+	require.Equal(t, topics[0], found[0].Where)
+	require.Contains(t, found[0].What, "messages for context ghost (2), and no group has read it")
+	require.Contains(t, found[0].Remedy, "start an engine of ghost")
+	var read kadm.Offsets
+	read.AddOffset(topics[0], 0, 0, -1)
+	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"mine", read))
+	require.Empty(t, unheard())
 }

@@ -45,7 +45,7 @@ func Look(ctx context.Context, client *kgo.Client, n Needs) []doctor.Finding {
 	for _, name := range names {
 		all = append(all, topicOf(known[name], settings[name]).Judge()...)
 	}
-	return all
+	return append(all, unheard(ctx, admin, known, n.Prefix)...)
 }
 
 func topics(n int) string {
