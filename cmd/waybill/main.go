@@ -129,6 +129,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return complain(stderr, &usageError{whichCommand(err)})
 	}
 	err = command.Run(&c)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w (%w)", err, cause)
+	}
 	if answers.failed != nil && !errors.Is(err, answers.failed) {
 		err = errors.Join(err, fmt.Errorf("not all could be written to standard output: %w", answers.failed))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -64,4 +66,30 @@ func TestAct_WhatSomebodyElseHasDoneIsSaid(t *testing.T) {
 		require.NoError(t, cmd.Wait())
 		require.Equal(t, "stop  1  timers\nNothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.\n", stdout.String())
 	})
+}
+
+// Who is interrupted while it waits is told so.
+func TestAct_AnInterruptedOneSaysSo(t *testing.T) {
+	dsn := server(t)
+	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+	p := openFor(t, dsn)
+	_, err := p.DB().ExecContext(t.Context(), `INSERT INTO outbox_settings (name, value) VALUES ('identity', '{"system": "1"}')`)
+	require.NoError(t, err)
+	other, err := p.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Rollback()) }()
+	var session int
+	require.NoError(t, other.NewRaw("SELECT pg_backend_pid() FROM outbox_settings WHERE name = 'identity' FOR UPDATE").Scan(t.Context(), &session))
+	cmd := exec.CommandContext(t.Context(), binary, "--dsn", dsn, "database", "accept", "--yes", "--actor", "ada")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	require.NoError(t, cmd.Start())
+	waittest.Until(t, func() (waits bool) {
+		require.NoError(t, p.DB().NewRaw("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND ? = ANY (pg_blocking_pids(pid)))", session).Scan(t.Context(), &waits))
+		return waits
+	})
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	require.Equal(t, exitFailed, cmd.ProcessState.ExitCode())
+	require.Regexp(t, `^waybill: provider "default": outbox: accept the database: .*context canceled \(interrupt signal received\)\n$`, stderr.String())
 }

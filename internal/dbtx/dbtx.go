@@ -91,9 +91,6 @@ func finish(ctx context.Context, tx bun.Tx, do func(tx bun.Tx) error) error {
 		}
 		return nil
 	}
-	// The end of a context takes the connection along.
-	if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) && ctx.Err() == nil {
-		return errors.Join(err, rollback)
-	}
+	_ = tx.Rollback() // Where it fails, the connection is gone, and the transaction with it.
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -85,13 +86,33 @@ func (s *Store) End(ctx context.Context, f Filter, c End) (done Changed, err err
 	if done.Changed = int64(len(chosen)); c.DryRun {
 		return done, nil
 	}
-	for _, p := range chosen {
-		if err = run.Step(ctx, func(tx bun.Tx) (int64, error) { return end(ctx, tx, p, match, c.Retention) }); err != nil {
-			break
-		}
-	}
+	err = s.endAll(ctx, run, chosen, match, c.Retention)
 	done.Changed, done.Action = run.Changed, run.Action
 	return done, err
+}
+
+// endAll ends them one by one, those that somebody has locked last: only then it waits.
+func (s *Store) endAll(ctx context.Context, run *operate.Run, chosen []Process, match any, retention time.Duration) error {
+	free := bun.SafeQuery("(process, id) IN (SELECT l.process, l.id FROM processes AS l WHERE l.process = p.process AND l.id = p.id FOR NO KEY UPDATE SKIP LOCKED)")
+	if s.db.Dialect().Name() == dialect.SQLite {
+		free = bun.SafeQuery("TRUE") // It has one writer.
+	}
+	for _, only := range []any{free, bun.Safe("TRUE")} {
+		var left []Process
+		for _, p := range chosen {
+			before := run.Changed
+			if err := run.Step(ctx, func(tx bun.Tx) (int64, error) {
+				return end(ctx, tx, p, bun.SafeQuery("? AND ?", match, only), retention)
+			}); err != nil {
+				return err
+			}
+			if run.Changed == before {
+				left = append(left, p)
+			}
+		}
+		chosen = left
+	}
+	return nil
 }
 
 // end ends one, if it is still as it was chosen. Whoever has read the row before must see

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun/dialect"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -13,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/internal/timerdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -189,6 +191,39 @@ func TestEnd(t *testing.T) {
 		purged, err := process.Purge(t.Context(), w.DB, 10)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), purged, "l3; l1 is known for a day")
+	})
+}
+
+// One that somebody has locked comes last: the others don't wait for it.
+func TestEnd_TheLockedOneComesLast(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.begin(t, "library.lending", "l1", processdb.Running, 2*day)
+		w.begin(t, "library.lending", "l2", processdb.Running, day)
+		if w.DB.Dialect().Name() == dialect.SQLite {
+			return // It has one writer.
+		}
+		other, err := w.DB.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = other.Rollback() }()
+		_, err = other.ExecContext(t.Context(), "UPDATE processes SET version = version + 1 WHERE id = 'l1'")
+		require.NoError(t, err)
+		type outcome struct {
+			done processdb.Changed
+			err  error
+		}
+		ended := make(chan outcome, 1)
+		go func() {
+			done, err := w.End(t.Context(), processdb.Filter{Process: "library.lending"}, processdb.End{Retention: day, Actor: "ada"})
+			ended <- outcome{done, err}
+		}()
+		waittest.Until(t, func() bool {
+			return w.Count("SELECT count(*) FROM processes WHERE id = 'l2' AND status = 'ended'") == 1
+		})
+		require.NoError(t, other.Rollback())
+		got := <-ended
+		require.NoError(t, got.err)
+		require.EqualValues(t, 2, got.done.Changed)
+		require.EqualValues(t, 2, w.Count("SELECT rows FROM outbox_actions WHERE id = ?", got.done.Action))
 	})
 }
 
