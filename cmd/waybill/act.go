@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/signal"
+	"reflect"
 	"syscall"
 )
 
@@ -45,8 +47,12 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 				return err
 			}
 		}
-		before := stdout.wrote
-		if err = a.do(false, all); err == nil && !c.JSON && stdout.wrote == before {
+		before, plan := stdout.wrote, maps.Clone(all)
+		err = a.do(false, all)
+		if err != nil { // What it didn't come to is as planned still, and wasn't done.
+			maps.DeleteFunc(all, func(provider string, r R) bool { return reflect.DeepEqual(r, plan[provider]) })
+		}
+		if err == nil && !c.JSON && stdout.wrote == before {
 			fmt.Fprintln(stdout, "Nothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.")
 		}
 	}

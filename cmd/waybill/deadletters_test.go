@@ -55,6 +55,7 @@ func TestDeadLetters_A72_C_17_Look(t *testing.T) {
 		require.Equal(t, result{0, "No dead letters match.\n", ""}, run("list"))
 		require.Equal(t, result{0, "There are no dead letters.\n", ""}, run("summary"))
 		require.Equal(t, result{0, "Nothing has been replayed, discarded, removed or retired.\n", ""}, run("log"))
+		require.Equal(t, exitUsage, waybill(t, "--config", file, "dead-letters", "log", "--limit", "0").code)
 		require.JSONEq(t, `{"providers":{"default":{"dead_letters":[],"total":0,"next":0}}}`, run("list", "--json").stdout)
 
 		one := letter(t, p, "shipping", "o-1", "parked", []byte(`{"order_id":"o-1"}`))

@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,4 +95,21 @@ func TestAct_AnInterruptedOneSaysSo(t *testing.T) {
 	_ = cmd.Wait()
 	require.Equal(t, exitFailed, cmd.ProcessState.ExitCode())
 	require.Regexp(t, `^waybill: provider "default": outbox: accept the database: .*context canceled \(interrupt signal received\)\n$`, stderr.String())
+}
+
+// What it couldn't come to any more isn't told as if it had been done as planned.
+func TestAct_JSONHasOnlyWhatWasDone(t *testing.T) {
+	defer signal.Reset(syscall.SIGPIPE)
+	var stdout, stderr bytes.Buffer
+	actor, refused := "ada", errors.New("refused")
+	err := act[int]{deed: deed{Yes: true, onRecord: onRecord{&actor}}, do: func(dryRun bool, all map[string]int) error {
+		if dryRun {
+			all["one"], all["two"] = 7, 7
+			return nil
+		}
+		all["one"] = 5
+		return refused
+	}, tell: func(map[string]int) (string, error) { return "Do it?", nil }}.run(t.Context(), &cli{JSON: true}, out{&outlet{Writer: &stdout}}, news{&stderr})
+	require.ErrorIs(t, err, refused)
+	require.JSONEq(t, `{"dry_run": false, "providers": {"one": 5}}`, stdout.String())
 }
