@@ -281,6 +281,6 @@ func TestReplay_WithoutAHandler(t *testing.T) {
 		w.ask("o")
 		w.until(func() bool { return w.parked()[0].Replays == 1 && w.parked()[0].Status == "parked" }, "it is parked again")
 		stop()
-		require.Contains(t, w.parked()[0].Error, `this build handles no "Ordering.OrderLost.v1"`)
+		require.Contains(t, w.parked()[0].Error, `this build has no handler for "Ordering.OrderLost.v1"`)
 	})
 }

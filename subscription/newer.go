@@ -29,12 +29,12 @@ import (
 // storedNeed begins what a build needs to read from the database, and not in a message.
 const storedNeed = "stored:"
 
-// unhandledError is a message that nobody but this subscription handles, and for which
-// this build has no handler: an older or a newer one has.
+// unhandledError is a message that is this subscription's, as nobody else handles what comes or
+// as a build of it has begun with it, and for which this build has no handler.
 type unhandledError struct{ name string }
 
 func (e *unhandledError) Error() string {
-	return fmt.Sprintf("subscription: this build has no handler for %q, and nobody else handles what comes here: deploy a build that declares it, which then handles it by itself, or discard the message", e.name)
+	return fmt.Sprintf("subscription: this build has no handler for %q, which this subscription is to handle: deploy a build that declares it, which then handles it by itself, or discard the message", e.name)
 }
 
 // marked is how many rows a runner marks at a time.

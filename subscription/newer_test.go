@@ -26,6 +26,7 @@ type (
 
 var shippingV2 = domain.MustNew("shipping",
 	domain.Aggregate[*Crate]("crate", domain.StateVersion(2), domain.UpcastState(1, func(crateV1) *Crate { return &Crate{} })),
+	domain.Foreign[OrderCancelled]("Ordering.OrderCancelled.v2"),
 	domain.Foreign[OrderPlacedAt]("Ordering.OrderPlaced.v2", domain.Upcast(1, func(e OrderPlaced) OrderPlacedAt { return OrderPlacedAt{e.OrderID, e.Note, "unknown"} })),
 )
 
@@ -143,6 +144,41 @@ func TestNewerVersion_N3_OfWhatIsStored(t *testing.T) {
 		w.until(func() bool { return len(w.effects("o")) == 2 }, "both are handled")
 		require.Equal(t, []string{"unknown: 1", "unknown: 2"}, w.effects("o"))
 		require.Equal(t, []string{"unknown: 1"}, w.effects("sourced"))
+		stop()
+	})
+}
+
+// In a rolling deployment a handler comes, and fails at first: what waits for its next attempt isn't
+// for builds that have no such handler. The first that has one goes on with it by itself.
+func TestNewerVersion_N3_OfAHandlerThatCame(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		var mended atomic.Bool
+		s := w.newer(func(ctx context.Context, e OrderPlacedAt) error {
+			if !mended.Load() {
+				return context.DeadlineExceeded
+			}
+			return shopped(ctx, e)
+		})
+		s.MaxAttempts = 3
+		_, stop := w.start(s, w.broker)
+		w.publish(message("new", placedV2, "o", `{"order_id":"o","note":"1","shop":"here"}`), message("next", placedV2, "o", `{"order_id":"o","note":"2","shop":"here"}`))
+		w.until(w.acknowledged("shipping"), "both are in the table")
+		stop()
+		w.exec("UPDATE dead_letters SET status = 'waiting', due_at = first_at, reason = 'waiting' WHERE message_id = 'new'") // as where many wait
+
+		old := s
+		old.Handlers = []subscription.Handler{subscription.On(func(context.Context, OrderCancelled) error { return nil })}
+		_, stop = w.start(old, w.broker)
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE message_id = 'new' AND status = 'parked' AND reason = 'newer_version' AND needs = ?", placedV2) == 1
+		}, "a build without the handler leaves it alone")
+		require.Contains(t, w.parked()[0].Error, "this build has no handler for")
+		stop()
+
+		mended.Store(true)
+		_, stop = w.start(s, w.broker)
+		w.until(func() bool { return len(w.effects("o")) == 2 }, "a build with the handler goes on")
+		require.Equal(t, []string{"here: 1", "here: 2"}, w.effects("o"))
 		stop()
 	})
 }

@@ -207,7 +207,11 @@ func (r *Runner) once(p pass, m *message) (wait time.Duration, over bool) {
 		r.replayed.Add(1)
 		return 0, true
 	case ignored:
-		if _, err := r.park(r.work, m, parked, fmt.Errorf("subscription: this build handles no %q", m.meta.Type)); err == nil {
+		why, cause := parked, fmt.Errorf("subscription: %q is not for this build", m.meta.Type)
+		if !r.handles(m.meta.Type) { // The build that set it aside does: one that runs beside this, or did.
+			why, cause = newerVersion, &unhandledError{m.meta.Type}
+		}
+		if _, err := r.park(r.work, m, why, cause); err == nil {
 			return 0, true
 		}
 		wait = r.backoff(1)
