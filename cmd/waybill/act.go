@@ -49,7 +49,7 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 		}
 		before, plan := stdout.wrote, maps.Clone(all)
 		err = a.do(false, all)
-		if err != nil { // What it didn't come to is as planned still, and wasn't done.
+		if err != nil { // What it didn't come to is as planned still: what was done has an action's number, too.
 			maps.DeleteFunc(all, func(provider string, r R) bool { return reflect.DeepEqual(r, plan[provider]) })
 		}
 		if err == nil && !c.JSON && stdout.wrote == before {

@@ -89,7 +89,7 @@ func (i importHistoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 				Context: d.context, Actor: i.actor(), DryRun: dryRun,
 				Progress: func(so historydb.Imported) { line.tell("%s: %d of %d", p.Name(), so.Events+so.LeftOut, plan.Events) },
 			}.Run(ctx, p)
-			if done := all[p.Name()]; !dryRun && !c.JSON {
+			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "Provider %s: %s\n", p.Name(), imported(done, i.actor()))
 			}
 			return err
@@ -111,7 +111,7 @@ func (i importHistoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 }
 
 func imported(done historydb.Imported, actor string) string {
-	text := fmt.Sprintf("%s imported%s; by %s.", number(done.Events, "event was", "events were"), raisedSince(done.Earliest), actor)
+	text := fmt.Sprintf("%s imported%s; action %d, by %s.", number(done.Events, "event was", "events were"), raisedSince(done.Earliest), done.Action, actor)
 	if done.LeftOut > 0 {
 		text += fmt.Sprintf(" %s left out, as what was raised before or after them is missing: their aggregates would have holes.", number(done.LeftOut, "event was", "events were"))
 	}

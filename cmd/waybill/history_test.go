@@ -33,7 +33,7 @@ func TestHistory_HeadAndImport(t *testing.T) {
 		require.Equal(t, exitUsage, r.code)
 		r = waybill(t, "--config", file, "history", "import", "--yes", "--actor", "ada")
 		require.Zero(t, r.code, r.stderr)
-		require.Regexp(t, `^Provider default: 1 event is in the outbox that the history doesn't have, the first raised at 20\S+Z\.\nProvider default: 1 event was imported, the first raised at 20\S+Z; by ada\.\n$`, r.stdout)
+		require.Regexp(t, `^Provider default: 1 event is in the outbox that the history doesn't have, the first raised at 20\S+Z\.\nProvider default: 1 event was imported, the first raised at 20\S+Z; action \d+, by ada\.\n$`, r.stdout)
 		r = waybill(t, "--config", file, "--json", "history", "import", "--yes")
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, `"events": 0`)

@@ -53,6 +53,7 @@ type Imported struct {
 	Events   int64     `json:"events"`
 	LeftOut  int64     `json:"left_out"` // See Import.
 	Earliest time.Time `json:"earliest"` // When the first of them was raised; zero if there is none.
+	Action   int64     `json:"action"`   // Its id in the record; 0: nothing was changed.
 }
 
 const (

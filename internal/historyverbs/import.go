@@ -59,7 +59,8 @@ func (i Import) Run(ctx context.Context, p uow.Provider) (done historydb.Importe
 	if i.DryRun {
 		return run.Count(ctx, p.Reader())
 	}
-	if done, err = run.Run(ctx); err != nil {
+	done, err = run.Run(ctx)
+	if done.Action = batches.Action; err != nil {
 		return done, err
 	}
 	begin, cancel := context.WithTimeout(context.WithoutCancel(ctx), let) // later they begin by themselves
