@@ -113,3 +113,36 @@ func TestAct_JSONHasOnlyWhatWasDone(t *testing.T) {
 	require.ErrorIs(t, err, refused)
 	require.JSONEq(t, `{"dry_run": false, "providers": {"one": 5}}`, stdout.String())
 }
+
+// What becomes another database while somebody is asked about it isn't accepted unseen.
+func TestAct_AnotherDatabaseIsNotAcceptedUnseen(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		setTimer(t, p, "before", "due", time.Now().Add(time.Hour)) // makes the tables
+		become := func(identity string) {
+			_, err := p.DB().ExecContext(t.Context(), "INSERT INTO outbox_settings (name, value) VALUES ('identity', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", identity)
+			require.NoError(t, err)
+		}
+		become(`{"system": "1", "file": "1"}`)
+		keyboard, terminal := pseudoTerminal(t)
+		screen, asks := pseudoTerminal(t)
+		cmd := exec.CommandContext(t.Context(), binary, strings.Fields("--config "+file+" database accept --actor ada")...)
+		var stdout bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &stdout, asks
+		require.NoError(t, cmd.Start())
+		const question = "Publish from this database? "
+		require.Equal(t, question, seen(t, screen, len(question)))
+		const another = `{"system": "2", "file": "2"}`
+		become(another)
+		_, err := keyboard.WriteString("y\n")
+		require.NoError(t, err)
+		require.NoError(t, cmd.Wait())
+		require.Contains(t, stdout.String(), "Nothing was changed: what was shown isn't as it was any more")
+		var recorded string
+		require.NoError(t, p.DB().NewRaw("SELECT value FROM outbox_settings WHERE name = 'identity'").Scan(t.Context(), &recorded))
+		require.JSONEq(t, another, recorded)
+		var actions int
+		require.NoError(t, p.DB().NewRaw("SELECT count(*) FROM outbox_actions").Scan(t.Context(), &actions))
+		require.Zero(t, actions)
+	})
+}
