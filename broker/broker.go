@@ -160,6 +160,10 @@ type Capabilities struct {
 	// System is what OpenTelemetry calls this kind of broker, its messaging.system,
 	// such as "kafka". "": traces don't say.
 	System string
+	// Cluster names the server, or the servers, among others of the system: it is the same for
+	// all processes that reach the same one, by whatever address. "": the broker doesn't
+	// tell, or hasn't been reached yet.
+	Cluster string
 	// TopicPrefix is what the broker puts before the names of topics and groups.
 	TopicPrefix string
 	// Prefix: of a key's messages in one call, what the broker accepts is always

@@ -53,9 +53,9 @@ func Outbox(p uow.Provider) OutboxStore { return outboxdb.New(p.DB(), p.Reader()
 // those before as well, by [Backfill].
 //
 // One is taken out when nothing waits for it any more: that is refused before. Timers of
-// the context that wait follow to its new own broker.
-func SetTargets(ctx context.Context, p uow.Provider, context string, t outbox.Targets) error {
-	return outboxdb.SetTargets(ctx, p.DB(), context, t, timersFollow(context, t.Broker))
+// the context that wait follow to its new own broker. The change is on record, as actor's.
+func SetTargets(ctx context.Context, p uow.Provider, context string, t outbox.Targets, actor string) error {
+	return outboxdb.SetTargets(ctx, p.DB(), context, t, actor, timersFollow(context, t.Broker))
 }
 
 func timersFollow(name, to string) func(context.Context, bun.Tx, outbox.Targets) error {

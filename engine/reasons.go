@@ -313,6 +313,13 @@ func (l laneSight) rows(open bool) (all []reason) {
 	if r := sick(l.stats.Members); r != nil && !open {
 		all = append(all, *r)
 	}
+	if said := outbox.Differing(l.stats.Members); said != "" {
+		all = append(all, reason{
+			Code: "brokers_differ", State: degraded,
+			what:   "its processes publish to different brokers: " + said + "; what a partition's owner publishes isn't seen elsewhere",
+			remedy: "Give this broker the same address and topic_prefix in the configuration files of all these processes, and restart those that are wrong. Where a deploy changes it on purpose, this ends with it.",
+		})
+	}
 	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
 		remedy := "Start an engine with this broker, and check that it can write to the database."
 		if l.status != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestTargets_AnotherListIsRefused(t *testing.T) {
 	}
 	require.NoError(t, Check(t.Context(), b.sales, b.parcels), "nothing has flipped it")
 
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", forgetful.Targets()))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", forgetful.Targets(), "mia"))
 	b.start(cfg)
 	require.NoError(t, Migrate(t.Context(), forgetful))
 	require.ErrorContains(t, Check(t.Context(), b.sales), "configure default, or stop all")
@@ -103,13 +104,13 @@ func TestTargets_OfARunningProcess(t *testing.T) {
 	e := b.start(b.config())
 	diagnosed(t, e)
 	was := b.sales.Targets()
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default"}))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default"}, "mia"))
 	d := diagnosed(t, e, "database_refuses")
 	require.Equal(t, stuck, d.State)
 	require.Contains(t, d.Reasons[0].Text, "database default: the database refuses to let it save events of context sales (outbox: in the database context sales sends to default, in the configuration to default,partner;")
 	require.Contains(t, d.Reasons[0].Text, "Give this process the configuration that the database has, and restart it")
 	require.Len(t, b.logs.with("something is stuck", "code=database_refuses"), 1)
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", was))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", was, "mia"))
 	diagnosed(t, e)
 	require.Len(t, b.logs.with("it has recovered", "code=database_refuses"), 1)
 }
@@ -119,12 +120,55 @@ func TestSetTargets_T2_NothingWaitsForABrokerThatGoes(t *testing.T) {
 	b := setup(t)
 	b.sell(1)
 	alone := outbox.Targets{Broker: "default"}
-	require.ErrorContains(t, SetTargets(t.Context(), b.db, "sales", alone), "rows for broker partner wait, and nobody would publish them any more: let the engines of context sales publish them")
+	require.ErrorContains(t, SetTargets(t.Context(), b.db, "sales", alone, "mia"), "rows for broker partner wait, and nobody would publish them any more: let the engines of context sales publish them")
 	require.NoError(t, Check(t.Context(), b.sales), "nothing has changed")
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "main", External: []string{"partner"}}), "parcels sends to default as well")
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "main", External: []string{"partner"}}, "mia"), "parcels sends to default as well")
 	_, err := Outbox(b.db).Change(t.Context(), outbox.Filter{Target: "partner"}, outbox.Change{Verb: outbox.VerbAbandon, Actor: "test"})
 	require.NoError(t, err)
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone))
+	require.ErrorContains(t, SetTargets(t.Context(), b.db, "sales", alone, ""), "Actor is missing")
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone, "mia"))
+	actions, err := Outbox(b.db).Actions(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, actions, 3)
+	require.Equal(t, []any{"mia", "targets-set", int64(1)}, []any{actions[0].Actor, actions[0].Action, actions[0].Rows})
+	require.JSONEq(t, `{"context":"sales","from":{"broker":"main","external":["partner"]},"to":{"broker":"default","external":[]}}`, string(actions[0].Filter))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone, "mia"))
+	again, err := Outbox(b.db).Actions(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, actions, again, "nothing has changed")
+}
+
+// Two processes mean other brokers by one name, as far as these tell, until one ends.
+func TestMembers_SayToWhichBrokerTheyPublish(t *testing.T) {
+	b := setup(t)
+	one := b.start(b.config())
+	other := b.config()
+	other.Brokers = map[string]broker.Broker{"default": b.main, "partner": broker.Prefixed(b.partner, "old.")}
+	two := b.start(other)
+	d := diagnosed(t, one, "brokers_differ")
+	require.Contains(t, d.Reasons[0].Text, "its processes publish to different brokers: ")
+	require.Contains(t, d.Reasons[0].Text, ", topic_prefix old. (")
+	require.NoError(t, two.Stop(t.Context()))
+	diagnosed(t, one)
+}
+
+// The numbers of a broker that nobody sends to any more end with what is left of it.
+func TestSetTargets_OneThatIsGoneIsCountedNoMore(t *testing.T) {
+	b := setup(t)
+	b.sell(1)
+	targets := func() []string {
+		stats, err := Outbox(b.db).Stats(t.Context())
+		require.NoError(t, err)
+		return slices.Sorted(maps.Keys(stats))
+	}
+	require.Equal(t, []string{"default", "partner"}, targets())
+	_, err := Outbox(b.db).Change(t.Context(), outbox.Filter{Target: "partner"}, outbox.Change{Verb: outbox.VerbAbandon, Actor: "mia"})
+	require.NoError(t, err)
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default"}, "mia"))
+	require.Equal(t, []string{"default", "partner"}, targets(), "what was given up is still there")
+	_, err = Outbox(b.db).CleanUp(t.Context(), outbox.CleanUp{OlderThan: time.Microsecond, Statuses: []outbox.Status{outbox.Abandoned}, Actor: "mia"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"default"}, targets())
 }
 
 // An event that was renamed is the same event to a broker that comes later, and to one that
@@ -159,7 +203,7 @@ func TestBackfill_N3_GivesWhatWasRenamedSince(t *testing.T) {
 			require.NoError(t, Migrate(t.Context(), before))
 			require.NoError(t, repository.New[*sale](before).Save(t.Context(), newSale(1)))
 
-			require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+			require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}, "mia"))
 			after := program([]outbox.Target{partner}, domain.Published(), domain.Named("SaleClosed"), domain.Alias("Sales.SaleMade"))
 			require.NoError(t, Migrate(t.Context(), after))
 			done, err := backfill(t.Context(), after)
@@ -183,11 +227,11 @@ func TestBackfill_N3_GivesWhatWasRenamedSince(t *testing.T) {
 func TestBackfill_BesideAnEngine(t *testing.T) {
 	b := setup(t)
 	alone := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{b.db}})
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone.Targets()))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", alone.Targets(), "mia"))
 	s := newSale(1)
 	s.Raise(SaleNoted{})
 	require.NoError(t, repository.New[*sale](alone).Save(t.Context(), s))
-	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, SetTargets(t.Context(), b.db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}, "mia"))
 
 	cfg := b.config()
 	cfg.Outbox.Lease = time.Minute // nobody dies
@@ -229,7 +273,7 @@ func TestBackfill_FromHistory(t *testing.T) {
 	require.NoError(t, e.Stop(t.Context()))
 
 	joined := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{db}, External: []outbox.Target{{Broker: "partner"}}, History: true})
-	require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}, History: outbox.HistoryOn}))
+	require.NoError(t, SetTargets(t.Context(), db, "sales", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}, History: outbox.HistoryOn}, "mia"))
 	done, err := BackfillFromHistory(t.Context(), joined, "partner", "alice")
 	require.NoError(t, err)
 	require.EqualValues(t, 3, done.Events)

@@ -154,6 +154,15 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			})
 			return s
 		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they can no longer reach the broker (refused)"}},
+		"processes mean different brokers": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.stats.Members = []outbox.Member{
+					{Name: "host-1", Healthy: true, Broker: &outbox.BrokerIdentity{System: "kafka", TopicPrefix: "shop."}},
+					{Name: "host-2", Healthy: true, Broker: &outbox.BrokerIdentity{System: "kafka", TopicPrefix: "shop-2."}},
+				}
+			})
+			return s
+		}, []string{"brokers_differ degraded outbox default to partner"}, []string{"its processes publish to different brokers: kafka, topic_prefix shop. (host-1); kafka, topic_prefix shop-2. (host-2);"}},
 		"slow on purpose": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.Doing = "checking rows of unanswered calls, 12 keys left" })
 			return s

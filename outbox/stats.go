@@ -1,6 +1,12 @@
 package outbox
 
-import "time"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Stats is a target's state in the database. Nil is "not known", never zero.
 type Stats struct {
@@ -19,6 +25,57 @@ type Member struct {
 	Partitions int    `json:"partitions"`
 	Healthy    bool   `json:"healthy"` // it reaches the broker; otherwise others that do get its partitions
 	Trouble    string `json:"trouble"` // why not, in the broker's words; "" also while it tries again
+
+	Broker *BrokerIdentity `json:"broker"` // which it publishes to; nil: it hasn't said so yet, or is an older build
+}
+
+// BrokerIdentity is which broker a process publishes to, as far as that tells.
+type BrokerIdentity struct {
+	System      string `json:"system"`  // such as "kafka"; "": not known
+	Cluster     string `json:"cluster"` // "": not known
+	TopicPrefix string `json:"topic_prefix"`
+}
+
+// Differs says that b and other publish to different topics. What isn't known doesn't differ.
+func (b BrokerIdentity) Differs(other BrokerIdentity) bool {
+	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
+	return differ(b.System, other.System) || differ(b.Cluster, other.Cluster) || b.TopicPrefix != other.TopicPrefix
+}
+
+// String is for people.
+func (b BrokerIdentity) String() string {
+	said := cmp.Or(b.System, "a broker")
+	if b.Cluster != "" {
+		said += ", cluster " + b.Cluster
+	}
+	if b.TopicPrefix != "" {
+		return said + ", topic_prefix " + b.TopicPrefix
+	}
+	return said + ", no topic_prefix"
+}
+
+// Differing says which brokers live processes publish to, and who to which, if those of one
+// target differ: what a partition's owner publishes arrives at its own. "": they don't.
+func Differing(members []Member) string {
+	differ, by, all := false, map[string][]string{}, []string{}
+	for i, m := range members {
+		if m.Broker == nil {
+			continue
+		}
+		differ = differ || slices.ContainsFunc(members[:i], func(o Member) bool { return o.Broker != nil && m.Broker.Differs(*o.Broker) })
+		text := m.Broker.String()
+		if by[text] == nil {
+			all = append(all, text)
+		}
+		by[text] = append(by[text], m.Name)
+	}
+	if !differ {
+		return ""
+	}
+	for i, text := range all {
+		all[i] = fmt.Sprintf("%s (%s)", text, strings.Join(by[text], ", "))
+	}
+	return strings.Join(all, "; ")
 }
 
 // NoStats are those of a target that has neither rows nor partitions.

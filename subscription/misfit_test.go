@@ -35,7 +35,7 @@ func TestRunner_A77_AListOfBrokersThatIsNotTheDatabasesIsNoMessagesFault(t *test
 			return effect(ctx, e)
 		})}
 		more := outbox.Targets{Broker: w.units.Targets().Broker, External: []string{"partner"}}
-		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner.DB(), "shipping", more))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner.DB(), "shipping", more, "mia"))
 		r, _ := w.start(s, w.broker)
 		w.publish(placed("o-1", "first"), placed("o-1", "second"), placed("o-2", "third"))
 		w.until(func() bool {
@@ -48,7 +48,7 @@ func TestRunner_A77_AListOfBrokersThatIsNotTheDatabasesIsNoMessagesFault(t *test
 		require.Contains(t, dberr.Remedy(trouble.Code), "restart it, or end it")
 		require.Zero(t, w.deadLetters())
 
-		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner.DB(), "shipping", w.units.Targets()))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner.DB(), "shipping", w.units.Targets(), "mia"))
 		w.until(w.acknowledged("shipping"), "all are handled")
 		require.Equal(t, []string{"first", "second"}, w.effects("o-1"))
 		require.Equal(t, 3, w.allEffects())

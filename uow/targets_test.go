@@ -45,7 +45,7 @@ func TestTargetsMismatch(t *testing.T) {
 			require.Equal(t, []string{"account-before any engine@1"}, w.things(t))
 			require.Len(t, rows(t, w.db), 2)
 
-			require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
+			require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets(), "mia"))
 			require.NoError(t, deposit("accepted"))
 		}
 	})
@@ -65,14 +65,14 @@ func TestTargets_AreLookedAtAgain(t *testing.T) {
 		}
 		require.NoError(t, deposit())
 		more := outbox.Targets{Broker: "default", External: []string{"partner", "second"}, Joining: []string{"second"}}
-		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", more))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", more, "mia"))
 		require.Eventually(t, func() bool {
 			_, refused := errors.AsType[*outbox.TargetsError](deposit())
 			return refused
 		}, 6*time.Second, 50*time.Millisecond, "the guarantee is 3 s")
 		_, refused := errors.AsType[*outbox.TargetsError](deposit())
 		require.True(t, refused, "and stays refused")
-		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets()))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", w.units.Targets(), "mia"))
 		require.NoError(t, deposit())
 	})
 }
@@ -117,7 +117,7 @@ func TestTargets_TheirLanesAreThere(t *testing.T) {
 			return outboxdb.InitTargets(ctx, db, name, targets)
 		},
 		"an operator changes them": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
-			return outboxdb.SetTargets(ctx, db, name, targets)
+			return outboxdb.SetTargets(ctx, db, name, targets, "mia")
 		},
 		"another outbox was taken over": func(ctx context.Context, db *bun.DB, name string, targets outbox.Targets) error {
 			err := outboxdb.InitTargets(ctx, db, name, targets)
@@ -147,7 +147,7 @@ func TestTargets_TheirLanesAreThere(t *testing.T) {
 // join lets partner join the targets of bank.
 func (w *world) join(t *testing.T) {
 	t.Helper()
-	require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner, "bank", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}, "mia"))
 }
 
 // live does to the targets what the last transaction of a back-fill does.

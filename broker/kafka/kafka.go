@@ -16,7 +16,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -45,6 +48,8 @@ type Broker struct {
 	consumers map[*consumer]struct{}
 	marked    map[string]bool // Topics of marks that are there.
 	calls     sync.WaitGroup  // Of Publish and EnsureTopics.
+
+	cluster atomic.Pointer[string] // Its id, once a server has told.
 }
 
 // FromSettings opens from a configuration file: kind "kafka" with the keys of
@@ -74,31 +79,47 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.look(ctx); err != nil {
+	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
+	if err := b.look(ctx, p); err != nil {
 		p.close()
 		return nil, err
 	}
-	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b, nil
 }
 
 // look connects to a server. It fails if there is one that can't be logged in to,
 // or ctx is done: servers that don't answer may do so later.
-func (p *producer) look(ctx context.Context) error {
+func (b *Broker) look(ctx context.Context, p *producer) error {
 	bounded, cancel := context.WithTimeout(ctx, lookIn)
 	defer cancel()
 	err := p.client.Ping(bounded)
+	if err == nil {
+		var of kadm.Metadata
+		of, err = kadm.NewClient(p.client).BrokerMetadata(bounded)
+		b.told(of)
+	}
 	if login(err) {
 		return broker.Scoped(broker.Permanent, broker.ScopeBroker, fmt.Errorf("kafka: %s refuses the login, or isn't trusted: %w; correct user, password or mechanism under sasl, leave sasl out where the port has no logins, or correct the files under tls", strings.Join(p.wire.conf.Addresses, ", "), err))
 	}
 	return ctx.Err()
 }
 
+// told notes which cluster it is.
+func (b *Broker) told(of kadm.Metadata) {
+	if of.Cluster != "" {
+		b.cluster.Store(&of.Cluster)
+	}
+}
+
 // Capabilities declares all but Dedup: what Kafka recognises as sent again is
 // what one call tries again, not what two calls publish.
 func (b *Broker) Capabilities() broker.Capabilities {
-	return broker.Capabilities{System: "kafka", Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
+	c := broker.Capabilities{System: "kafka", Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
+	if id := b.cluster.Load(); id != nil {
+		c.Cluster = *id
+	}
+	return c
 }
 
 // begin admits a call that Close waits for. The context it returns also ends

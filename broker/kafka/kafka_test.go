@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.yaml.in/yaml/v3"
@@ -284,4 +286,22 @@ func TestEnsureTopics_TakesTheLargestBodyOfAnOutbox(t *testing.T) {
 	require.NoError(t, b.Publish(t.Context(), []broker.Message{{
 		ID: "1", Topic: name, Key: "k", Body: body, Headers: map[string]string{"type": "Ordering.OrderPlaced.v1"},
 	}}))
+}
+
+// Which cluster it is, is known once a server has answered, whatever its address.
+func TestCapabilities_NameTheCluster(t *testing.T) {
+	t.Parallel()
+	id := open(t, nil).Capabilities().Cluster
+	require.NotEmpty(t, id)
+	require.Equal(t, id, open(t, nil).Capabilities().Cluster)
+
+	c := fake(t)
+	port, err := strconv.Atoi(strings.TrimPrefix(c.ListenAddrs()[0], "127.0.0.1:"))
+	require.NoError(t, err)
+	c.Close()
+	b := openAs(t, kafka.Config{Addresses: []string{fmt.Sprint("127.0.0.1:", port)}, Logger: slog.New(slog.DiscardHandler)})
+	require.Empty(t, b.Capabilities().Cluster, "no server has told")
+	fake(t, kfake.Ports(port), kfake.ClusterID("another"))
+	require.NoError(t, b.EnsureTopics(bounded(t), "topic"))
+	require.Equal(t, "another", b.Capabilities().Cluster)
 }

@@ -28,6 +28,7 @@ type migrateCmd struct {
 	Print      bool              `xor:"how" help:"Change nothing; print what would run as SQL for psql or sqlite3, for one database. Once that SQL has run, 'migrate' has nothing left to do."`
 	Role       []string          `sep:"none" placeholder:"app|engine|read=NAME" help:"Grant a PostgreSQL role its rights on tables it doesn't own: app saves and consumes, engine also publishes, read only reads. With --print, as SQL. Without =NAME, the role is waybill_app, waybill_engine or waybill_read. May be repeated."`
 	History    string            `enum:",copy,none" default:"" placeholder:"copy|none" help:"Which earlier events the brokers added by --set-targets get: none, or copies of all that are still stored. With copy, they are joining until 'outbox backfill' has finished."`
+	onRecord
 }
 
 const (
@@ -72,6 +73,9 @@ func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	signal.Ignore(syscall.SIGPIPE) // As in act.
 	if m.History != "" && len(m.SetTargets) == 0 {
 		return &usageError{errors.New("--history is about brokers that --set-targets adds: give both")}
+	}
+	if err := m.check(len(m.SetTargets) == 0); err != nil {
+		return err
 	}
 	targets := map[string]outbox.Targets{}
 	for context, brokers := range m.SetTargets {
@@ -252,7 +256,7 @@ func (m migrateCmd) migrate(ctx context.Context, d *databases, p uow.Provider, t
 		if t.Joining, err = m.joining(ctx, p, context, t); err != nil {
 			return now, err
 		}
-		if err := engine.SetTargets(ctx, p, context, t); err != nil {
+		if err := engine.SetTargets(ctx, p, context, t, m.actor()); err != nil {
 			return now, err
 		}
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -253,13 +255,27 @@ func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {
 	})
 }
 
+// One name of a broker means the same one in all processes.
+func TestLanes_ProcessesThatPublishToDifferentBrokers(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		for _, prefix := range []string{"shop.", "shop-2."} {
+			m := p.bench(t).Join("of "+prefix, time.Hour, 32)
+			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "nats", TopicPrefix: prefix}}}, time.Hour)
+			require.NoError(t, err)
+		}
+		p.has(t, "lanes", Critical, "target broker default", "different brokers: nats, topic_prefix shop. (of shop.); nats, topic_prefix shop-2. (of shop-2.)", "same address and topic_prefix")
+		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Second)+" WHERE name = 'of shop.'")
+		require.NotContains(t, fmt.Sprint(p.examine(t)), "different brokers")
+	})
+}
+
 func TestTargets(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)
 		p.processor(t)
 		p.exec(t, `UPDATE outbox_settings SET value = '{"broker":"other"}' WHERE name = 'targets:ordering'`)
 		p.has(t, "targets", Warning, "target broker default", "no context of this database sends to it", "waybill outbox abandon --target default")
-		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB(), "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}, "mia"))
 		p.has(t, "targets", Warning, "target broker partner", "joining the brokers of context ordering", "waybill outbox backfill partner")
 	})
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,7 +53,28 @@ func (e *exam) lanes(ctx context.Context, db bun.IDB) (string, error) {
 			return "", err
 		}
 	}
-	return "every target broker with undelivered rows has a process that publishes them", nil
+	return "every target broker with undelivered rows has a process that publishes them", e.differing(ctx, db)
+}
+
+// differing tells of processes that mean other brokers by one target's name.
+func (e *exam) differing(ctx context.Context, db bun.IDB) error {
+	members := map[string][]outbox.Member{}
+	err := dbrows.Each(ctx, db, "SELECT l.target, m.name, m.broker FROM outbox_members AS m JOIN outbox_lanes AS l ON l.id = m.lane WHERE m.broker IS NOT NULL AND m.until > "+e.now()+" ORDER BY m.since, m.member",
+		func(scan func(...any) error) error {
+			var target, name string
+			var text []byte
+			err := scan(&target, &name, &text)
+			if m := (outbox.Member{Name: name}); json.Unmarshal(text, &m.Broker) == nil {
+				members[target] = append(members[target], m)
+			}
+			return err
+		})
+	for _, target := range slices.Sorted(maps.Keys(members)) {
+		if said := outbox.Differing(members[target]); said != "" {
+			e.add(Critical, "target broker "+target, "its processes publish to different brokers: "+said, "give this broker the same address and topic_prefix in the configuration files of all these processes, and restart those that are wrong")
+		}
+	}
+	return err
 }
 
 // deserted tells of a target that no process has.

@@ -329,7 +329,7 @@ func TestChecks_AreBounded(t *testing.T) {
 		require.Contains(t, f.Remedy, "less busy")
 		late = append(late, f.Check)
 	}
-	require.ElementsMatch(t, []string{"accounts", "leases"}, late, "they read the table that is locked")
+	require.ElementsMatch(t, []string{"accounts", "lanes", "leases"}, late, "they read the table that is locked")
 	require.NoError(t, tx.Rollback())
 }
 

@@ -91,9 +91,13 @@ func TestRenewal_A29_F_14_S2_32_F_17_WhileACallRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 20)
 	const lasts = 4 * time.Second
-	first := w.engine(gated("after"), lease(lasts), func(c *nodeConfig) { c.Trap.Detached = true })
+	// A call is walked away from 5 s after its time: by then all must be seen, however long a
+	// process takes to start.
+	second := w.node(gated("start"), lease(lasts))
+	second.until("waiting", 1)
+	first := w.node(gated("after"), lease(lasts), func(c *nodeConfig) { c.Trap.Detached = true })
 	eventually(t, func() bool { return w.inHand(first) == 20 }, "all rows are in its hand")
-	second := w.engine(lease(lasts))
+	second.open()
 	var begin time.Time
 	require.NoError(t, w.db.QueryRow("SELECT min(until) FROM outbox_members WHERE name LIKE $1", owned(first)).Scan(&begin))
 	eventually(t, func() bool { return w.held(second) > 0 }, "what the first has nothing out for is shared")

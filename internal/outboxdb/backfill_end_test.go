@@ -252,7 +252,7 @@ func TestBackfill_Refused(t *testing.T) {
 		p.Exec("DELETE FROM outbox_queue WHERE lane = (SELECT id FROM outbox_lanes WHERE target = 'partner')") // it is published
 
 		// What a unit refuses, a back-fill refuses: nothing is left out in silence.
-		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB, "ordering", outbox.Targets{Broker: "default"}))
+		require.NoError(t, outboxdb.SetTargets(t.Context(), p.DB, "ordering", outbox.Targets{Broker: "default"}, "mia"))
 		e := p.event("OrderPlaced", "b")
 		e.Extensions = map[string]string{"ключ": "x"}
 		p.InsertRows(p.rows(e)...)
@@ -276,7 +276,7 @@ func TestBackfill_Refused(t *testing.T) {
 func TestTargets_Joining(t *testing.T) {
 	eachBygone(t, func(t *testing.T, p *bygone) {
 		set := func(joining []string, external ...string) error {
-			return outboxdb.SetTargets(t.Context(), p.DB, "ordering", outbox.Targets{Broker: "default", External: external, Joining: joining})
+			return outboxdb.SetTargets(t.Context(), p.DB, "ordering", outbox.Targets{Broker: "default", External: external, Joining: joining}, "mia")
 		}
 		cursors := func() (names []string) {
 			require.NoError(t, p.DB.NewRaw("SELECT name FROM outbox_settings WHERE name LIKE 'backfill:%' ORDER BY name").Scan(t.Context(), &names))

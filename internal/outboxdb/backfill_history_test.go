@@ -78,7 +78,7 @@ func (p *bygone) happen(n, orders int) {
 // join lets partner join.
 func (p *bygone) joins() {
 	p.T.Helper()
-	require.NoError(p.T, outboxdb.SetTargets(p.T.Context(), p.DB, "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}))
+	require.NoError(p.T, outboxdb.SetTargets(p.T.Context(), p.DB, "ordering", outbox.Targets{Broker: "default", External: []string{"partner"}, Joining: []string{"partner"}}, "mia"))
 }
 
 func (p *bygone) joining() []string {
@@ -181,7 +181,7 @@ func TestBackfill_A70_NothingToDo(t *testing.T) {
 		require.Len(t, p.got(), 1)
 		actions, err := p.Actions(t.Context(), 10)
 		require.NoError(t, err)
-		require.Len(t, actions, 1)
+		require.Len(t, actions, 2)
 		require.Zero(t, actions[0].Rows)
 		require.JSONEq(t, `{"context": "ordering", "target": "partner", "live": true}`, string(actions[0].Filter))
 	})

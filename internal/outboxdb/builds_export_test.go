@@ -42,6 +42,9 @@ func Earlier(s *Store, knew string) (*Build, error) {
 
 // Join was this until build 8.
 func (b *Build) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
+	if slices.Equal(b.join.postgres, joinStep.postgres) {
+		return b.Store.Join(ctx, name, lanes, lease)
+	}
 	members, ids := make([]relay.MemberID, len(lanes)), make([]int64, len(lanes))
 	for i, l := range lanes {
 		ids[i] = int64(l.Lane)
@@ -52,7 +55,7 @@ func (b *Build) Join(ctx context.Context, name string, lanes []relay.Joining, le
 	}})
 }
 
-// Renew was this until build 7.
+// Renew was this until build 9.
 func (b *Build) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) (renewed []relay.Renewed, err error) {
 	members, healthy, troubles := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals))
 	for i, r := range renewals {

@@ -33,7 +33,7 @@ func earlier(t *testing.T, b *outboxdbtest.Bench, knew string) *outboxdb.Build {
 // last one that had other statements.
 func TestBuilds_O15_OldAndNewSideBySide(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		for _, knew := range []string{"5", "8"} {
+		for _, knew := range []string{"5", "8", "9"} {
 			t.Run(knew, func(t *testing.T) { sideBySide(t, b, earlier(t, b, knew)) })
 		}
 	})

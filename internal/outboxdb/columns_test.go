@@ -18,7 +18,7 @@ func TestSchema_S2_03_S2_05_Columns(t *testing.T) {
 		"outbox_messages": "aggregate_id aggregate_type aggregate_version bytes causation_id cloud_event content_type correlation_id created_at id key lane " +
 			"message_id message_type occurred_at part partition_key payload priority seq stream stream_category tenant_id topic topic_hash traceparent",
 		"outbox_queue":      "attempts bytes class due_at error failed_at failure held key lane losses part seq topic",
-		"outbox_members":    "healthy lane member name since trouble until",
+		"outbox_members":    "broker healthy lane member name since trouble until",
 		"outbox_partitions": "lane owner part",
 		"outbox_claims":     "at member n seqs",
 		"outbox_log":        "at attempts high id lane low member n published retries seqs",

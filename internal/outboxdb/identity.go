@@ -122,7 +122,7 @@ func (s *Store) AcceptIdentity(ctx context.Context, actor string) (moved string,
 	return moved, nil
 }
 
-func asText(i outbox.Identity) string {
+func asText[I outbox.Identity | outbox.BrokerIdentity](i I) string {
 	text, _ := json.Marshal(i) //nolint:errchkjson // strings only
 	return string(text)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 var _ relay.Store = (*outboxdb.Store)(nil)
@@ -64,10 +65,20 @@ func TestMembers_TakeRenewReleaseLeave(t *testing.T) {
 		require.Empty(t, slices.DeleteFunc(slices.Clone(two.Parts), func(p int) bool { return !slices.Contains(one.Parts, p) }))
 
 		require.NoError(t, b.Release(t.Context(), one.ID, one.Lane, append(one.Parts[:2:2], two.Parts...)))
-		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: two.ID, Healthy: true}, {Member: one.ID, Trouble: "the broker's away: \"x\"\x00"}, {Member: 99}}, time.Minute)
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{
+			{Member: two.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", Cluster: "c", TopicPrefix: "p."}},
+			{Member: one.ID, Trouble: "the broker's away: \"x\"\x00"},
+			{Member: 99},
+		}, time.Minute)
 		require.NoError(t, err)
 		require.ElementsMatch(t, []relay.Renewed{{Member: one.ID, Parts: one.Parts[2:]}, {Member: two.ID, Parts: two.Parts}}, renewed)
 		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_members WHERE trouble IS NOT NULL AND NOT healthy"))
+		stats, err := b.Stats(t.Context())
+		require.NoError(t, err)
+		require.ElementsMatch(t, []outbox.Member{
+			{Name: "one", Partitions: 3, Trouble: "the broker's away: \"x\"\uFFFD"},
+			{Name: "two", Partitions: 3, Healthy: true, Broker: &outbox.BrokerIdentity{System: "kafka", Cluster: "c", TopicPrefix: "p."}},
+		}, stats["default"].Members)
 
 		p, err := b.Poll(t.Context(), []relay.LaneID{one.Lane})
 		require.NoError(t, err)

@@ -2,7 +2,9 @@ package outboxdb
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,12 +14,13 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// Stats returns the state of every target. What it costs depends on the rows that
+// Stats returns the state of every target that a context sends to, or of which something is
+// left. What it costs depends on the rows that
 // are not published, and on what was published since housekeeping counted last.
 func (s *Store) Stats(ctx context.Context) (map[string]outbox.Stats, error) {
 	stats := map[string]outbox.Stats{}
 	err := s.look(ctx, func(ctx context.Context, db bun.IDB) error {
-		for _, read := range []func(context.Context, bun.IDB, map[string]outbox.Stats) error{s.countRows, s.ageOldest, s.listMembers, s.quoteFailures} {
+		for _, read := range []func(context.Context, bun.IDB, map[string]outbox.Stats) error{s.countRows, s.ageOldest, s.listMembers, s.quoteFailures, s.leaveOut} {
 			if err := read(ctx, db, stats); err != nil {
 				return err
 			}
@@ -28,6 +31,24 @@ func (s *Store) Stats(ctx context.Context) (map[string]outbox.Stats, error) {
 		return nil, fmt.Errorf("outbox: read the state of the targets: %w", err)
 	}
 	return stats, nil
+}
+
+// leaveOut drops the targets that no context sends to any more, unless something is left of
+// them. Their names stay in outbox_lanes.
+func (s *Store) leaveOut(ctx context.Context, db bun.IDB, stats map[string]outbox.Stats) error {
+	contexts, err := ReadTargets(ctx, db)
+	if err != nil || len(contexts) == 0 {
+		return nil //nolint:nilerr // whose brokers can't be read gets them all
+	}
+	maps.DeleteFunc(stats, func(target string, t outbox.Stats) bool {
+		for status, n := range t.Counts {
+			if n != 0 && status != outbox.Published {
+				return false
+			}
+		}
+		return len(t.Members) == 0 && !someSend(contexts, target)
+	})
+	return nil
 }
 
 // countRows has a line for each target, also for one without rows.
@@ -71,7 +92,11 @@ func (s *Store) listMembers(ctx context.Context, db bun.IDB, stats map[string]ou
 	return dbrows.Each(ctx, db, s.text("stats_members"), func(scan func(...any) error) error {
 		var target string
 		var m outbox.Member
-		err := scan(&target, &m.Name, &m.Healthy, &m.Trouble, &m.Partitions)
+		var broker []byte
+		err := scan(&target, &m.Name, &m.Healthy, &m.Trouble, &broker, &m.Partitions)
+		if json.Unmarshal(broker, &m.Broker) != nil {
+			m.Broker = nil // it hasn't said
+		}
 		t := stats[target]
 		if m.Partitions > 0 && !slices.Contains(t.LeaseOwners, m.Name) {
 			t.LeaseOwners = append(t.LeaseOwners, m.Name)

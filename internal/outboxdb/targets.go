@@ -146,13 +146,18 @@ func makeLanes(ctx context.Context, db bun.IDB, t outbox.Targets) error {
 // that run are refused within seconds, and what they write until then misses a
 // broker that is added. Rows for one that is taken out would be published by nobody:
 // as long as there are any, it is refused. also is done in the same transaction, where
-// the context had other targets; nothing else is written meanwhile.
+// the context had other targets; nothing else is written meanwhile. A change is on record,
+// as actor's.
 //
 // A broker that is added gets the events from then on, or, if t.Joining names it,
 // those before as well: see [Store.Backfill]. One that is joining already stays
 // so; to let it go without the history, take it out and add it again.
-func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, also ...func(ctx context.Context, tx bun.Tx, was outbox.Targets) error) error {
+func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, actor string, also ...func(ctx context.Context, tx bun.Tx, was outbox.Targets) error) error {
 	if err := t.Check(); err != nil {
+		return err
+	}
+	record := actionRecord(actor, "targets-set", nil)
+	if err := record.Check("outbox: set the targets of context "+name, false); err != nil {
 		return err
 	}
 	s := New(db, db)
@@ -194,12 +199,25 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, 
 		if err := writeTargets(ctx, tx, name, now, "setting_write"); err != nil {
 			return err
 		}
+		if !have.Equal(now) {
+			record.Asked = targetsSet{name, have, now}
+			if _, err := record.Add(ctx, tx, 0, 0, 1); err != nil {
+				return err
+			}
+		}
 		return makeLanes(ctx, tx, now)
 	})
 	if lockTimeout(err) {
 		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
 	}
 	return err
+}
+
+// targetsSet is what the record says of a change.
+type targetsSet struct {
+	Context string         `json:"context"`
+	From    outbox.Targets `json:"from"`
+	To      outbox.Targets `json:"to"`
 }
 
 // leavesNone refuses targets without one that the context has now, and for which there

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -276,7 +277,7 @@ func (k *keeper) renew(ctx context.Context) error {
 			continue
 		}
 		healthy, trouble := l.health.state()
-		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble})
+		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble, Broker: identity(l.Broker)})
 		asked[a.life.id], lanes[a.life.id] = a, l
 	}
 	if len(renewals) > 0 {
@@ -297,6 +298,11 @@ func (k *keeper) renew(ctx context.Context) error {
 	}
 	k.bury(ctx, lanes)
 	return nil
+}
+
+func identity(b broker.Broker) outbox.BrokerIdentity {
+	c := b.Capabilities()
+	return outbox.BrokerIdentity{System: c.System, Cluster: c.Cluster, TopicPrefix: c.TopicPrefix}
 }
 
 // bury ends lives that the database doesn't know any more: their leases had run out, or the

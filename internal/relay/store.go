@@ -121,6 +121,7 @@ type Renewal struct {
 	Member  MemberID
 	Healthy bool
 	Trouble string // for people, while it is sick; "" then says that it tries with one partition
+	Broker  outbox.BrokerIdentity
 }
 
 // Renewed is a member that lives, with all that is its own.

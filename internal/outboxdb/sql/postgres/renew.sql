@@ -1,5 +1,5 @@
-UPDATE outbox_members AS m SET until = clock_timestamp() + $4::bigint * interval '1 millisecond', healthy = v.healthy <> 0, trouble = nullif(v.trouble, '')
-FROM unnest((SELECT $1::bigint[])::bigint[], (SELECT $2::integer[])::integer[], (SELECT $3::text[])::text[]) AS v(member, healthy, trouble)
+UPDATE outbox_members AS m SET until = clock_timestamp() + $4::bigint * interval '1 millisecond', healthy = v.healthy <> 0, trouble = nullif(v.trouble, ''), broker = nullif(v.broker, '')
+FROM unnest((SELECT $1::bigint[])::bigint[], (SELECT $2::integer[])::integer[], (SELECT $3::text[])::text[], (SELECT $5::text[])::text[]) AS v(member, healthy, trouble, broker)
 WHERE m.member = v.member AND m.until > 'epoch' -- its reap has begun
 	-- What it settled last may be undone where it joined before the server's crash: it joins anew.
 	AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member)

@@ -1,0 +1,11 @@
+UPDATE outbox_members AS m SET until = clock_timestamp() + $4::bigint * interval '1 millisecond', healthy = v.healthy <> 0, trouble = nullif(v.trouble, '')
+FROM unnest((SELECT $1::bigint[])::bigint[], (SELECT $2::integer[])::integer[], (SELECT $3::text[])::text[]) AS v(member, healthy, trouble)
+WHERE m.member = v.member AND m.until > 'epoch' -- its reap has begun
+	-- What it settled last may be undone where it joined before the server's crash: it joins anew.
+	AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member)
+RETURNING m.member;
+-- In a statement of its own, which sees what a take did that the first has waited for.
+SELECT m.member, p.part
+FROM unnest((SELECT $1::bigint[])::bigint[]) AS v(member)
+JOIN outbox_members AS m ON m.member = v.member
+JOIN outbox_partitions AS p ON p.lane = m.lane AND p.owner = m.member
