@@ -95,6 +95,7 @@ func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
 	refused := again()
 	require.ErrorIs(t, refused, projection.ErrMoved)
 	require.NoError(t, hand.Failed(t.Context(), refused))
+	require.Empty(t, w.view(t, "SELECT failed_event FROM projection_positions WHERE tries > 0"))
 	w.place(t, "l5")
 	n, commit = hand.Read(t.Context())
 	require.Equal(t, 1, n)
