@@ -118,6 +118,12 @@ var provoked = map[string]provoke{
 			`waybill_outbox_members{provider="default",target="partner"}`:      2,
 		})}
 	},
+	"WaybillOutboxBrokersDiffer critical": func(t *testing.T, b *bench) []samples {
+		other := b.config()
+		other.Brokers = map[string]broker.Broker{"default": b.main, "partner": broker.Prefixed(b.partner, "old.")}
+		b.start(other)
+		return until(t, b.start(b.config()), `waybill_outbox_brokers_differ{provider="default",target="partner"}`, 1)
+	},
 	"WaybillOutboxHeld warning": func(t *testing.T, b *bench) []samples {
 		cfg := b.config()
 		cfg.Outbox.OnAbandoned = outbox.Hold
