@@ -303,6 +303,13 @@ func (l laneSight) rows(open bool) (all []reason) {
 				strings.Join(l.stats.LeaseOwners, ", ")),
 		})
 	}
+	if l.stats.Bodiless {
+		all = append(all, reason{
+			Code: "not_moving", State: stuck, quiet: true,
+			what:   "the oldest row that waits has no body in outbox_messages that this role can see: it isn't published, nor is anything behind it with its key",
+			remedy: "`waybill doctor` says whether row security hides it or somebody has removed it. Switch row security off for Waybill's tables, or restore what was removed; then restart the engines, which have passed such rows.",
+		})
+	}
 	if l.status != nil && l.status.Silent != nil && stored+count[outbox.Failed] > 0 {
 		all = append(all, reason{
 			Code: "owner_silent", State: degraded,

@@ -176,6 +176,10 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			[]string{"not_moving stuck outbox default to partner", "rows_late degraded outbox default to partner"},
 			[]string{"nothing has been published for 5m0s although 2 rows wait, the oldest for 5m0s", "host-1-a-1", "`waybill partitions {only}`"},
 		},
+		"the oldest row has no body": {func(s sight) sight {
+			s.partner(func(l *laneSight) { l.stats.Counts[outbox.Pending], l.stats.Bodiless = 2, true })
+			return s
+		}, []string{"not_moving stuck outbox default to partner"}, []string{"has no body in outbox_messages that this role can see", "restart the engines"}},
 		"it moved a little while ago": {func(s sight) sight {
 			s.partner(waits(2, stillAfter))
 			s.partner(func(l *laneSight) { l.still = stillAfter - 1 })

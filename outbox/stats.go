@@ -11,7 +11,8 @@ import (
 // Stats is a target's state in the database. Nil is "not known", never zero.
 type Stats struct {
 	Counts        map[Status]int64 // every status, also those without a row; published includes rows that were removed
-	OldestPending *time.Duration   // age of the oldest row that has not left; nil if there is none
+	OldestPending *time.Duration   // age of the oldest row that has not left; nil if there is none, and if it is bodiless
+	Bodiless      bool             // the oldest row that has not left has no body, or none that this role may see: it can't be published
 	Attempts      int64            // at rows that are there or were published; one whose outcome nobody wrote back doesn't count
 	Retries       int64            // those of them that were not their row's first
 	LeaseOwners   []string         // processes that hold partitions now

@@ -28,7 +28,7 @@ const retryAfter = "1"
 //	412  *repository.PreconditionError
 //	413  *outbox.TooLargeError
 //	422  *uow.InvalidError, *command.KeyReusedError
-//	503  *uow.CommitUnknownError, *projection.BehindError, a database that is away; with Retry-After
+//	503  *uow.CommitUnknownError, *projection.BehindError, a database that is away or takes no writes; with Retry-After
 //	504  *command.ExpiredError
 //
 // The text is the error's, without the names of this module's packages that it begins with.
@@ -72,7 +72,7 @@ func (api API) status(err error) int {
 		{is[*command.ExpiredError](err), http.StatusGatewayTimeout},
 		{is[*projection.BehindError](err), http.StatusServiceUnavailable},
 		{command.Refused(err), http.StatusConflict},
-		{dberr.Away(err), http.StatusServiceUnavailable},
+		{dberr.Away(err) || dberr.Unfit(err), http.StatusServiceUnavailable},
 	} {
 		if known.is {
 			return known.status

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -231,6 +232,7 @@ func TestProblem_StatusOfEachError(t *testing.T) {
 		{&command.KeyReusedError{Key: "k"}, 422},
 		{&uow.CommitUnknownError{Err: errors.New("secret")}, 503},
 		{fmt.Errorf("secret: %w", driver.ErrBadConn), 503},
+		{fmt.Errorf("secret: %w", &pgconn.PgError{Code: "25006", Message: "read-only, as a standby is"}), 503},
 		{&command.ExpiredError{Type: "t", Deadline: time.Now()}, 504},
 		{errors.New("secret"), 500},
 	} {
@@ -241,6 +243,6 @@ func TestProblem_StatusOfEachError(t *testing.T) {
 		require.NotContains(t, w.Body.String(), "secret")
 		require.NotRegexp(t, "(uow|repository|command|outbox): ", w.Body.String(), "a client knows no packages")
 	}
-	require.Equal(t, 4, strings.Count(logs.String(), "a request failed"))
+	require.Equal(t, 5, strings.Count(logs.String(), "a request failed"))
 	require.Contains(t, logs.String(), "secret")
 }

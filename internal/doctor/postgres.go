@@ -44,10 +44,16 @@ func (e *exam) clock(ctx context.Context, db bun.IDB) (string, error) {
 }
 
 func (e *exam) settings(ctx context.Context, db bun.IDB) (string, error) {
-	var fsync, pages, commit, idle string
-	if err := db.QueryRowContext(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('idle_in_transaction_session_timeout')").
-		Scan(&fsync, &pages, &commit, &idle); err != nil {
+	var fsync, pages, commit, idle, readOnly string
+	if err := db.QueryRowContext(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('idle_in_transaction_session_timeout'),"+
+		" (SELECT CASE WHEN setting = 'on' THEN source ELSE '' END FROM pg_settings WHERE name = 'default_transaction_read_only')").
+		Scan(&fsync, &pages, &commit, &idle, &readOnly); err != nil {
 		return "", err
+	}
+	// A role that only looks may be made so.
+	if readOnly != "" && !strings.Contains(readOnly, "user") && readOnly != "client" {
+		e.add(Critical, "default_transaction_read_only", "it is on: nothing can be written or published. Some services set it when their disk is nearly full",
+			"see why it was set, and make room; then ALTER SYSTEM or ALTER DATABASE … RESET default_transaction_read_only, and reload")
 	}
 	if fsync == "off" {
 		e.add(Critical, "fsync", "it is off: a crash of the machine can destroy the database", "ALTER SYSTEM SET fsync = on, and reload")

@@ -84,6 +84,15 @@ func TestSettings(t *testing.T) {
 			p.has(t, "settings", Critical, setting, what, "ALTER SYSTEM SET "+setting+" = on")
 		})
 	}
+	t.Run("default_transaction_read_only", func(t *testing.T) {
+		const setting = "default_transaction_read_only"
+		p.exec(t, "ALTER ROLE CURRENT_USER SET "+setting+" = on")
+		found := p.again(t).examine(t)
+		p.exec(t, "ALTER ROLE CURRENT_USER RESET "+setting)
+		require.Empty(t, found, "a role that only looks may be made so")
+		p.system(t, setting, "on")
+		p.has(t, "settings", Critical, setting, "nothing can be written", "RESET "+setting)
+	})
 	for setting, to := range map[string]string{"synchronous_commit": "off", "idle_in_transaction_session_timeout": "0"} {
 		t.Run(setting, func(t *testing.T) {
 			var name string
@@ -365,6 +374,22 @@ func TestRights_S1_WhatARoleLacks(t *testing.T) {
 	}}, as("publisher"))
 	p.exec(t, "GRANT SELECT ON SEQUENCE public.outbox_messages_seq_seq TO publisher")
 	require.Equal(t, []Finding{{Check: "rights", Severity: OK, What: "role publisher has what an engine needs"}}, as("publisher"))
+
+	p.exec(t, "ALTER TABLE outbox_messages ENABLE ROW LEVEL SECURITY", "CREATE POLICY tenants ON outbox_messages USING (tenant_id = current_setting('app.tenant', true))")
+	hidden := []Finding{{
+		Check: "rights", Severity: Critical, Where: "table outbox_messages",
+		What:   "row security hides rows of it from role publisher: what a role can't see it neither publishes nor handles nor removes, and nothing fails",
+		Remedy: "ALTER TABLE outbox_messages DISABLE ROW LEVEL SECURITY, or ALTER ROLE publisher BYPASSRLS; then restart the engines",
+	}}
+	require.Equal(t, hidden, as("publisher"))
+	require.Contains(t, as("doctor", rights.Grantee{Role: migrate.Engine, Name: "publisher"}), hidden[0])
+	p.exec(t, "CREATE POLICY engines ON outbox_messages TO publisher USING (true)")
+	require.NotContains(t, as("publisher"), hidden[0], "it sees everything")
+	p.exec(t, "CREATE POLICY narrow ON outbox_messages AS RESTRICTIVE USING (tenant_id IS NOT NULL)")
+	require.Equal(t, hidden, as("publisher"))
+	p.exec(t, "ALTER ROLE publisher BYPASSRLS")
+	require.NotContains(t, as("publisher"), hidden[0])
+	p.exec(t, "ALTER TABLE outbox_messages DISABLE ROW LEVEL SECURITY")
 
 	p.exec(t, "GRANT INSERT ON outbox_queue TO writer")
 	found := as("writer")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/rights"
 )
@@ -20,10 +21,18 @@ func (e *exam) rights(ctx context.Context, db bun.IDB) (string, error) {
 	to, fine := e.roles, []string{}
 	if len(to) == 0 {
 		g, all, err := e.self(ctx, db)
+		if err == nil && g.Name != "" {
+			err = e.hidden(ctx, db, g.Name)
+		}
 		if err != nil || all != "" {
 			return all, err
 		}
 		to = []rights.Grantee{g}
+	}
+	for _, g := range e.roles {
+		if err := e.hidden(ctx, db, g.Name); err != nil {
+			return "", err
+		}
 	}
 	for _, g := range to {
 		lacks, err := rights.Missing(ctx, db, g)
@@ -40,6 +49,35 @@ func (e *exam) rights(ctx context.Context, db bun.IDB) (string, error) {
 		fine = append(fine, fmt.Sprintf("role %s has what %s needs", g.Name, doing[g.Role]))
 	}
 	return strings.Join(fine, "; "), nil
+}
+
+// hidden looks for row security that may keep rows of Waybill's tables from a role. Nothing
+// else would tell: what a role can't see is not there for it. A policy that lets it see and
+// write everything, and none that restricts it, does no harm.
+func (e *exam) hidden(ctx context.Context, db bun.IDB, role string) error {
+	schema, _, err := migrate.Schema(ctx, db)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, r := range rights.On(rights.Features()) {
+		names = append(names, r.Name)
+	}
+	const query = `SELECT c.relname, quote_ident(r.rolname) FROM pg_class AS c, pg_roles AS r
+WHERE r.rolname = ? AND c.relnamespace = to_regnamespace(?) AND c.relname IN (?) AND c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
+	AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE'))
+	AND (EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid AND NOT p.polpermissive)
+		OR NOT EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd = '*' AND pg_get_expr(p.polqual, c.oid) = 'true'
+			AND coalesce(pg_get_expr(p.polwithcheck, c.oid), 'true') = 'true'
+			AND EXISTS (SELECT FROM unnest(p.polroles) AS m WHERE m = 0 OR pg_has_role(r.oid, m, 'USAGE'))))
+ORDER BY c.relname`
+	return dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
+		var table, name string
+		err := scan(&table, &name)
+		e.add(Critical, "table "+table, "row security hides rows of it from role "+role+": what a role can't see it neither publishes nor handles nor removes, and nothing fails",
+			fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY, or ALTER ROLE %s BYPASSRLS; then restart the engines", table, name))
+		return err
+	}, role, schema, bun.List(names))
 }
 
 // doing is who needs the rights of a role.

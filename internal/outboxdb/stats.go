@@ -78,8 +78,10 @@ func (s *Store) ageOldest(ctx context.Context, db bun.IDB, stats map[string]outb
 		if err := scan(&target, &seconds); err != nil {
 			return err
 		}
+		t := stats[target]
+		t.Bodiless = seconds == nil
+		stats[target] = t
 		if passed := age(seconds); passed != nil {
-			t := stats[target]
 			oldest := time.Duration(*passed * float64(time.Second))
 			t.OldestPending = &oldest
 			stats[target] = t

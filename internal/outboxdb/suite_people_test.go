@@ -323,4 +323,8 @@ func nobodyPublishes(t *testing.T, b *bench) {
 	b.Expire()
 	require.Empty(t, b.stats("default").LeaseOwners, "its only worker died")
 	require.Greater(t, *b.stats("default").OldestPending, 50*time.Minute)
+	require.False(t, b.stats("default").Bodiless)
+	b.Exec("DELETE FROM outbox_messages")
+	require.True(t, b.stats("default").Bodiless)
+	require.Nil(t, b.stats("default").OldestPending)
 }
