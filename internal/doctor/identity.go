@@ -37,5 +37,5 @@ func meaning(recorded, present outbox.Identity) string {
 	case present.System == recorded.System:
 		return "A dump was restored beside the original, or the cluster went back to an older timeline. What was written since is missing here"
 	}
-	return "A dump was restored in another cluster, or pg_upgrade made a new one. After a dump, what was written since is missing here"
+	return "A dump was restored in another cluster, or the database was replicated to it, or pg_upgrade made a new one. After a dump, what was written since is missing here"
 }

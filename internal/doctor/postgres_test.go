@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
@@ -447,4 +448,15 @@ func TestSequences(t *testing.T) {
 		What:   "it is at 0, and outbox_messages.seq at 3: it was not restored with its table. What gets a number that is there is refused, and what gets a lower one is taken for older than it is",
 		Remedy: "with all engines and writers stopped: SELECT setval('outbox_messages_seq_seq', 3)",
 	})
+}
+
+// Who follows each remedy in turn never sets a sequence back.
+func TestSequences_OneOfTwoTables(t *testing.T) {
+	p := healthyPostgres(t)
+	for _, at := range []struct{ history, events, higher int }{{7, 5, 7}, {8, 9, 9}} {
+		p.exec(t, "DELETE FROM history", "DELETE FROM events",
+			fmt.Sprintf("INSERT INTO history (position, version, occurred_at, n, message_id, category, id, type, data) VALUES (%d, 1, now(), 1, '%s', 'c', 'i', 't', '{}')", at.history, uuid.New()),
+			fmt.Sprintf("INSERT INTO events (position, category, id, version, n, type, occurred_at) VALUES (%d, 'c', 'i', 1, 1, 't', now())", at.events))
+		p.has(t, "sequences", Critical, "sequence history_position", fmt.Sprintf(".position at %d", at.higher), fmt.Sprintf("SELECT setval('history_position', %d)", at.higher))
+	}
 }

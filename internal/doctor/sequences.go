@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/uptrace/bun"
 )
@@ -23,21 +25,26 @@ var numbered = []struct{ feature, sequence, table, column string }{
 // them out, and so does logical replication. Nothing else tells: a number that is free by now,
 // as its row was removed, is given again, to an event that goes before older ones.
 func (e *exam) sequences(ctx context.Context, db bun.IDB) (string, error) {
+	highest, behind := map[string]int64{}, map[string]string{}
 	for _, n := range numbered {
 		if !e.current[n.feature] {
 			continue
 		}
 		var last *int64 // nil: this role may not read it, as the check rights says
-		var highest int64
+		var top int64
 		err := db.NewRaw("SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT') THEN coalesce(pg_sequence_last_value(s.oid), 0) END, coalesce((SELECT max(?) FROM ?), 0)"+
-			" FROM (SELECT to_regclass(?) AS oid) AS s", bun.Ident(n.column), bun.Ident(n.table), n.sequence).Scan(ctx, &last, &highest)
+			" FROM (SELECT to_regclass(?) AS oid) AS s", bun.Ident(n.column), bun.Ident(n.table), n.sequence).Scan(ctx, &last, &top)
 		if err != nil {
 			return "", err
 		}
-		if last != nil && *last < highest {
-			e.add(Critical, "sequence "+n.sequence, fmt.Sprintf("it is at %d, and %s.%s at %d: it was not restored with its table. What gets a number that is there is refused, and what gets a lower one is taken for older than it is",
-				*last, n.table, n.column, highest), fmt.Sprintf("with all engines and writers stopped: SELECT setval('%s', %d)", n.sequence, highest))
+		// Of two tables that one sequence numbers, the higher one counts.
+		if last != nil && *last < top && top > highest[n.sequence] {
+			highest[n.sequence], behind[n.sequence] = top, fmt.Sprintf("it is at %d, and %s.%s at %d", *last, n.table, n.column, top)
 		}
+	}
+	for _, sequence := range slices.Sorted(maps.Keys(behind)) {
+		e.add(Critical, "sequence "+sequence, behind[sequence]+": it was not restored with its table. What gets a number that is there is refused, and what gets a lower one is taken for older than it is",
+			fmt.Sprintf("with all engines and writers stopped: SELECT setval('%s', %d)", sequence, highest[sequence]))
 	}
 	return "no sequence is behind its table", nil
 }
