@@ -112,7 +112,7 @@ type MissingRowError struct {
 }
 
 func (e *MissingRowError) Error() string {
-	return fmt.Sprintf("projection %s: table %s has no row %v to change: a handler that was to Put it is missing, or the history begins later; see history.Begin", e.Projection, e.Table, e.Key)
+	return fmt.Sprintf("projection %s: table %s has no row %v to change: a handler that was to Put it is missing, the history begins later (see history.Begin), or the database was restored and lacks the event that made it", e.Projection, e.Table, e.Key)
 }
 
 // Remove removes the row of a key, if there is one.
