@@ -19,8 +19,12 @@ import (
 func (e *exam) server(ctx context.Context, db bun.IDB) (string, error) {
 	var number int
 	var version string
-	if err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')").Scan(&number, &version); err != nil {
+	var standby bool
+	if err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery()").Scan(&number, &version, &standby); err != nil {
 		return "", err
+	}
+	if standby {
+		e.add(Warning, "", "this is a standby, or a server that is being recovered: programs that are led here can write and publish nothing", "lead them to the primary, and examine that one")
 	}
 	if number < e.limits.version {
 		e.add(Critical, "", "PostgreSQL "+version+" is older than what Waybill is made for", fmt.Sprintf("upgrade to %d or a newer one", e.limits.version/10000))
@@ -240,7 +244,11 @@ func (e *exam) connections(ctx context.Context, db bun.IDB) (string, error) {
 }
 
 // pooler listens as an engine does: through a pooler nothing is heard.
-func (e *exam) pooler(ctx context.Context, _ bun.IDB) (string, error) {
+func (e *exam) pooler(ctx context.Context, db bun.IDB) (string, error) {
+	var standby bool
+	if err := db.QueryRowContext(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil || standby {
+		return "nobody can listen on a standby", err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	heard := false

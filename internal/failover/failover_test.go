@@ -12,9 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
@@ -147,6 +149,27 @@ func TestFailover_F_54_NothingBeforeItHasLooked(t *testing.T) {
 	s.save("after")
 	require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
 	s.silent("after")
+}
+
+// Who examines a standby is told that it is one, and nothing else of what can't work there.
+func TestDoctor_OnAStandby(t *testing.T) {
+	t.Parallel()
+	_, standby, _ := replicated(t, outbox.Stop, time.Minute)
+	p, err := postgres.Open(t.Context(), postgres.Config{DSN: standby.dsn(), NoCreate: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	var wrong []string
+	for _, f := range doctor.Examine(t.Context(), p, nil) {
+		if f.Check == "connection" {
+			require.Equal(t, doctor.Warning, f.Severity)
+			require.Contains(t, f.What, "this is a standby")
+			require.Contains(t, f.Remedy, "lead them to the primary")
+		}
+		if f.Severity != doctor.OK && f.Check != "settings" && f.Check != "checkpoints" {
+			wrong = append(wrong, f.Check)
+		}
+	}
+	require.Equal(t, []string{"connection"}, wrong)
 }
 
 // replicated is a service that has published on a primary, whose standby has all of it.
