@@ -306,7 +306,7 @@ func (l laneSight) rows(open bool) (all []reason) {
 	if l.stats.Bodiless {
 		all = append(all, reason{
 			Code: "not_moving", State: stuck, quiet: true,
-			what:   "the oldest row that waits has no body in outbox_messages that this role can see: it isn't published, nor is anything behind it with its key",
+			what:   "the oldest row that waits has no body in outbox_messages that this role can see: it isn't published, and what is behind it goes without it",
 			remedy: "`waybill doctor` says whether row security hides it or somebody has removed it. Switch row security off for Waybill's tables, or restore what was removed; then restart the engines, which have passed such rows.",
 		})
 	}

@@ -179,7 +179,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		"the oldest row has no body": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.stats.Counts[outbox.Pending], l.stats.Bodiless = 2, true })
 			return s
-		}, []string{"not_moving stuck outbox default to partner"}, []string{"has no body in outbox_messages that this role can see", "restart the engines"}},
+		}, []string{"not_moving stuck outbox default to partner"}, []string{"has no body in outbox_messages that this role can see", "what is behind it goes without it", "restart the engines"}},
 		"it moved a little while ago": {func(s sight) sight {
 			s.partner(waits(2, stillAfter))
 			s.partner(func(l *laneSight) { l.still = stillAfter - 1 })
