@@ -302,6 +302,7 @@ type letters struct {
 	open    map[string]int64                     // that need somebody
 	waiting map[string]int64                     // that continue by themselves
 	early   map[string]subscription.EarlyLetters // of open, those whose process has not begun
+	newer   map[string]subscription.NewerLetters // of open, those that need a newer build
 }
 
 func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
@@ -310,6 +311,9 @@ func (d *database) deadLetters(ctx context.Context) (f found[letters]) {
 	}
 	if f.err == nil {
 		f.value.early, f.err = subscription.CountEarly(ctx, d.provider.Reader())
+	}
+	if f.err == nil {
+		f.value.newer, f.err = subscription.CountNewer(ctx, d.provider.Reader())
 	}
 	return f
 }

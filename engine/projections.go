@@ -134,13 +134,13 @@ func (s projectionsSight) reasons() (all []reason) {
 				Code: "projection_stopped",
 				what: fmt.Sprintf("%s at position %d since %s: %s can't be handled, tried %s%s", shown, p.Failure.Position, p.Failure.Since.UTC().Format(time.RFC3339), p.Failure.Event,
 					number(int64(p.Failure.Tries), "time"), because(&p.Failure.Error)),
-				remedy: fmt.Sprintf("It is retried, and continues once the event can be handled: fix the handler. `waybill projections skip %s --build %d --position %d` continues without the event.", p.Name, p.Build, p.Failure.Position),
+				remedy: fmt.Sprintf("It is retried, and continues once the event can be handled: fix the handler or, if a newer build has written the event, deploy one that reads it. `waybill projections skip %s --build %d --position %d` continues without the event.", p.Name, p.Build, p.Failure.Position),
 			})
 		case live && !p.Fed:
 			add(reason{
 				Code: "projection_not_fed", lasting: settling,
 				what:   "no engine feeds it, so it shows an old state" + s.successor(p),
-				remedy: fmt.Sprintf("Start an engine whose build has version %d of it, or set Previous; if no build has it any more, `waybill projections retire %s` removes it.", p.Version, p.Name),
+				remedy: fmt.Sprintf("Start an engine whose build has version %d of it, or set Previous; if no build has it any more, %s.", p.Version, projection.Instead(s.builds, p)),
 			})
 		case live && p.BehindSeconds > projectionBehind.Seconds() && p.Held != nil:
 			add(reason{

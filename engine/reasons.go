@@ -129,8 +129,15 @@ func (s sight) reasons() []reason {
 			remedy: "They are handled when it arrives: `waybill dead-letters list {only} --status early` shows what is missing. `waybill dead-letters discard {only} --status early` discards them; if such messages can arrive for processes that never start, declare them domain.Optional().",
 		})
 	}
+	for at, n := range s.newer {
+		all = append(all, reason{
+			Code: "dead_letters_newer", State: degraded, Provider: at.provider, Subscription: at.name, lasting: settling,
+			what:   number(n.Count, "dead letter") + " of it wait for a build that knows " + n.Needs + ", with what is held behind them",
+			remedy: "Deploy such a build: it handles them by itself, and others leave them alone, even if they are replayed. If there is to be none, `waybill dead-letters discard {only} --reason newer_version` discards them.",
+		})
+	}
 	for at, n := range s.letters {
-		if n -= s.early[at].Count; n > 0 {
+		if n -= s.early[at].Count + s.newer[at].Count; n > 0 {
 			all = append(all, reason{
 				Code: "dead_letters", State: degraded, Provider: at.provider, Subscription: at.name,
 				what:   number(n, "dead letter") + " of it, and the messages behind them, wait for an operator",

@@ -19,7 +19,8 @@ type sight struct {
 	letters       map[lane]int64                     // dead letters that need somebody, by provider and subscription
 	idle          map[lane]int64                     // running processes that nothing will end, by provider and name
 	projections   map[string]projectionsSight        // by provider
-	early         map[lane]subscription.EarlyLetters // of these, those whose process has not begun
+	early         map[lane]subscription.EarlyLetters // of letters, those whose process has not begun
+	newer         map[lane]subscription.NewerLetters // of letters, those that need a newer build
 	moved         map[string]*outbox.MovedError      // databases that are others than their outboxes were written in
 }
 
@@ -61,7 +62,7 @@ type lane struct{ provider, name string }
 
 // look asks what the caches have, for a second at most.
 func (e *Engine) look(ctx context.Context) sight {
-	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}, moved: map[string]*outbox.MovedError{}}
+	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}, moved: map[string]*outbox.MovedError{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -114,6 +115,9 @@ func (e *Engine) look(ctx context.Context) sight {
 			}
 			for process, e := range letters.value.early {
 				s.early[lane{name, process}] = e
+			}
+			for subscription, n := range letters.value.newer {
+				s.newer[lane{name, subscription}] = n
 			}
 		})
 	}

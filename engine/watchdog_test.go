@@ -349,6 +349,37 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				"it is in use and has stopped at position 7 since 2026-01-02T03:04:05Z: Library.LoanPlaced.v1 m-1 can't be handled, tried 3 times (no idea)", "`waybill projections skip loans --build 1 --position 7`", "can't take the place of the one in use: somebody reads",
 			},
 		},
+		"messages that need a newer build, among other dead letters": {
+			func(s sight) sight {
+				s.letters[lane{"default", "library.lending"}] = 3
+				s.newer = map[lane]subscription.NewerLetters{{"default", "library.lending"}: {Count: 2, Needs: "Library.LoanPlaced.v2"}}
+				return s
+			},
+			[]string{"dead_letters degraded subscription library.lending", "dead_letters_newer degraded subscription library.lending"},
+			[]string{"1 dead letter of it", "2 dead letters of it wait for a build that knows Library.LoanPlaced.v2", "Deploy such a build", "even if they are replayed"},
+		},
+		"projections after a deployment that was taken back": {
+			func(s sight) sight {
+				stopped := &projection.Failure{Position: 7, Event: "Library.LoanPlaced.v2 m-1", Error: "newer", Tries: 3}
+				s.projections = map[string]projectionsSight{"default": {builds: []projection.Progress{
+					{Name: "loans", Build: 1, Version: 1, Status: projection.Old, Fed: true},
+					{Name: "loans", Build: 2, Version: 2, Status: projection.Live},
+					{Name: "fees", Build: 1, Version: 1, Status: projection.Old, Fed: true, Failure: stopped},
+					{Name: "fees", Build: 2, Version: 2, Status: projection.Live},
+					{Name: "gone", Build: 2, Version: 2, Status: projection.Live},
+				}}}
+				return s
+			},
+			[]string{
+				"projection_not_fed degraded projection loans, build 2", "projection_stopped degraded projection fees, build 1",
+				"projection_not_fed degraded projection fees, build 2", "projection_not_fed degraded projection gone, build 2",
+			},
+			[]string{
+				"if no build has it any more, `waybill projections switch loans --to 1` puts build 1 in use, which is fed",
+				"let build 1 continue, which is fed and has stopped, then `waybill projections switch fees --to 1` puts it in use",
+				"if no build has it any more, `waybill projections retire gone` removes it", "if a newer build has written the event, deploy one that reads it",
+			},
+		},
 		"messages whose process has not begun": {
 			func(s sight) sight {
 				s.letters[lane{"default", "library.lending"}] = 1

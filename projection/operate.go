@@ -242,3 +242,18 @@ func LetBegin(ctx context.Context, db bun.IDB) error {
 	}
 	return nil
 }
+
+// Instead is what helps where no program has the version of a build in use any more, as
+// after a deployment that was taken back.
+func Instead(all []Progress, live Progress) string {
+	i := slices.IndexFunc(all, func(p Progress) bool { return p.Name == live.Name && p.Build != live.Build && p.Fed })
+	switch {
+	case i < 0:
+		return fmt.Sprintf("`waybill projections retire %s` removes it", live.Name)
+	case all[i].Status == Building:
+		return fmt.Sprintf("wait for build %d", all[i].Build)
+	case all[i].Failure != nil:
+		return fmt.Sprintf("let build %d continue, which is fed and has stopped, then `waybill projections switch %s --to %d` puts it in use", all[i].Build, live.Name, all[i].Build)
+	}
+	return fmt.Sprintf("`waybill projections switch %s --to %d` puts build %d in use, which is fed", live.Name, all[i].Build, all[i].Build)
+}

@@ -60,6 +60,9 @@ type DeadLetterResult struct {
 	// Running says that some process ran the subscription a moment ago. If not, what is
 	// marked for replay waits until one does.
 	Running bool `json:"running"`
+	// Needs are the first few of what a build must know to handle some of Marked; others
+	// leave these alone.
+	Needs []string `json:"needs"`
 	// Marked are replayed, or discarded.
 	Marked int64 `json:"marked"`
 	// Skipping are those of Marked that nothing waits for: their replay comes after
@@ -159,7 +162,7 @@ func (o *operation) chosen(upTo int64) schema.QueryWithArgs {
 }
 
 func (s *DeadLetters) operate(ctx context.Context, o *operation, actor string, dryRun bool) (DeadLetterResult, error) {
-	r := DeadLetterResult{Heads: []string{}, Missing: []string{}}
+	r := DeadLetterResult{Heads: []string{}, Needs: []string{}, Missing: []string{}}
 	what := "subscription: " + o.action
 	if err := o.bounds.Check(what); err != nil {
 		return r, err
@@ -270,18 +273,20 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 	}
 	marked, heads := map[string]int64{}, map[int64]bool{}
 	full := errors.New("the limit is reached")
-	err := dbrows.Each(ctx, db, "SELECT d.seq, d.key_id, d.holds, d.status, ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq",
+	err := dbrows.Each(ctx, db, "SELECT d.seq, d.key_id, d.holds, d.status, COALESCE(d.needs, ''), ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq",
 		func(scan func(...any) error) error {
 			var p place
 			var status DeadLetterStatus
 			var chosen, busy bool
-			if err := scan(&p.seq, &p.key, &p.holds, &status, &chosen, &busy); err != nil {
+			var needs string
+			if err := scan(&p.seq, &p.key, &p.holds, &status, &needs, &chosen, &busy); err != nil {
 				return err
 			}
 			behind := o.behind(p)
 			switch {
 			case chosen && (behind == 0 || !o.ordered):
 				r.Marked++
+				r.need(needs)
 				o.seqs = append(o.seqs, p.seq)
 				if _, has := marked[p.key]; !has && p.holds {
 					marked[p.key] = p.seq

@@ -38,7 +38,7 @@ func TestDeadLetters_Replay_A75_C_17_F_78(t *testing.T) {
 		before := statuses(w, ids)
 		f := subscription.DeadLetterFilter{Subscription: "shipping", Type: "A.v1"}
 		want := subscription.DeadLetterResult{
-			Subscription: "shipping", Marked: 2, Skipping: 1, Following: 2, Behind: 1, Heads: []string{ids[3]}, Held: 1, Underway: 1, Past: 1, Missing: []string{},
+			Subscription: "shipping", Marked: 2, Skipping: 1, Following: 2, Behind: 1, Heads: []string{ids[3]}, Held: 1, Underway: 1, Past: 1, Needs: []string{}, Missing: []string{},
 		}
 		got, err := s.Replay(t.Context(), f, subscription.ReplayOptions{DryRun: true})
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestDeadLetters_ReplayKeepsOrder_C_85_F_78(t *testing.T) {
 			f.Subscription = "shipping"
 			r, err := s.Replay(t.Context(), f, subscription.ReplayOptions{DryRun: true, Limit: limit})
 			require.NoError(t, err)
-			r.Subscription, r.Missing, r.UpTo = "", nil, 0
+			r.Subscription, r.Missing, r.Needs, r.UpTo = "", nil, nil, 0
 			return r
 		}
 		type result = subscription.DeadLetterResult
@@ -146,7 +146,7 @@ func TestDeadLetters_Discard_C_17_C_89(t *testing.T) {
 		)
 		all := subscription.DeadLetterFilter{Subscription: "shipping"}
 		want := subscription.DeadLetterResult{
-			Subscription: "shipping", Marked: 1, Following: 2, Held: 2, Underway: 1, Busy: 2, Past: 1, Heads: []string{}, Missing: []string{},
+			Subscription: "shipping", Marked: 1, Following: 2, Held: 2, Underway: 1, Busy: 2, Past: 1, Heads: []string{}, Needs: []string{}, Missing: []string{},
 		}
 		r, err := s.Discard(t.Context(), all, subscription.DiscardOptions{DryRun: true})
 		require.NoError(t, err)
@@ -238,10 +238,10 @@ func TestDeadLetters_Refused(t *testing.T) {
 		require.Equal(t, []string{"replay", "parked"}, statuses(w, ids))
 		r, err = s.Discard(t.Context(), subscription.DeadLetterFilter{IDs: []string{nobody}}, subscription.DiscardOptions{Actor: "ada"})
 		require.NoError(t, err)
-		require.Equal(t, subscription.DeadLetterResult{Heads: []string{}, Missing: []string{nobody}}, r)
+		require.Equal(t, subscription.DeadLetterResult{Heads: []string{}, Needs: []string{}, Missing: []string{nobody}}, r)
 		r, err = s.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "unknown"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
-		require.Equal(t, subscription.DeadLetterResult{Subscription: "unknown", Heads: []string{}, Missing: []string{}}, r)
+		require.Equal(t, subscription.DeadLetterResult{Subscription: "unknown", Heads: []string{}, Needs: []string{}, Missing: []string{}}, r)
 	})
 }
 

@@ -216,6 +216,33 @@ func CountEarly(ctx context.Context, db bun.IDB) (map[string]EarlyLetters, error
 	return found, nil
 }
 
+// NewerLetters are dead letters that a build can't read which is older than what has written
+// them, or what they are about.
+type NewerLetters struct {
+	Count int64  // with those that are held behind them
+	Needs string // what one of them needs a build to read: "Ordering.OrderPlaced.v2"
+}
+
+// CountNewer returns those of [CountDeadLetters] that a newer build handles by itself, and
+// older ones leave alone, by subscription, for those that have some.
+func CountNewer(ctx context.Context, db bun.IDB) (map[string]NewerLetters, error) {
+	found := map[string]NewerLetters{}
+	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), COALESCE(min(d.needs), '') FROM dead_letters AS d WHERE "+isOpen+" AND NOT ("+patient(db)+") AND (d.needs IS NOT NULL OR d.status = 'held' AND EXISTS"+
+		" (SELECT 1 FROM dead_letters AS n WHERE n.subscription = d.subscription AND n.key_id = d.key_id AND n.needs IS NOT NULL AND n."+open+")) GROUP BY d.subscription",
+		func(scan func(...any) error) error {
+			var name, needs string
+			var n NewerLetters
+			err := scan(&name, &n.Count, &needs)
+			n.Needs = strings.TrimPrefix(needs, storedNeed)
+			found[name] = n
+			return err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("subscription: count what needs a newer build: %w", err)
+	}
+	return found, nil
+}
+
 // patient is the condition of an open dead letter that needs nobody.
 func patient(db bun.IDB) string {
 	return "d.status = 'waiting' OR d.status = 'early' AND COALESCE(d.due_at > " + dbtime.Now(db.Dialect()) + ", FALSE)" +

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/uptrace/bun"
@@ -132,4 +133,12 @@ func (h letters) readable() any {
 		return bun.Safe("needs IS NULL")
 	}
 	return bun.SafeQuery("(needs IS NULL OR needs IN (?))", bun.List(*able))
+}
+
+// need notes what a build must know to handle one that is marked.
+func (r *DeadLetterResult) need(what string) {
+	what = strings.TrimPrefix(what, storedNeed)
+	if what != "" && len(r.Needs) < maxHeads && !slices.Contains(r.Needs, what) {
+		r.Needs = append(r.Needs, what)
+	}
 }

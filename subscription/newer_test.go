@@ -70,8 +70,14 @@ func TestNewerVersion_N3_IsHandledByTheFirstBuildThatReadsIt(t *testing.T) {
 
 		// The operator's wish waits for the new build: the old one takes what comes after.
 		letters := subscription.NewDeadLetters(w.provider)
-		_, err := letters.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", MessageID: "new"}, subscription.ReplayOptions{Actor: "ada"})
+		marked, err := letters.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", MessageID: "new"}, subscription.ReplayOptions{Actor: "ada"})
 		require.NoError(t, err)
+		require.Equal(t, []string{placedV2}, marked.Needs, "the operator is told")
+		w.until(func() bool {
+			newer, err := subscription.CountNewer(t.Context(), w.provider.Reader())
+			require.NoError(t, err)
+			return newer["shipping"] == subscription.NewerLetters{Count: 4, Needs: placedV2}
+		}, "they count apart, with what is held behind them")
 		w.publish(message("bad", placedV1, "third", `{"order_id":1}`))
 		w.until(w.acknowledged("shipping"), "it is parked")
 		_, err = letters.Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "shipping", MessageID: "bad"}, subscription.ReplayOptions{Actor: "ada"})

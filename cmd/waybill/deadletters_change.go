@@ -89,6 +89,7 @@ func (a change) tell(c *cli, stdout out, stderr news, verb string, all map[strin
 	}
 	if verb == "replay" {
 		tellIdle(stderr, all)
+		tellNeeds(stderr, all)
 	}
 	if skipping > 0 && verb == "replay" {
 		fmt.Fprintf(stderr, "Out of order: later messages of the keys of %d were handled already, since their subscription skips what it parks.\n", skipping)
@@ -109,6 +110,15 @@ func tellIdle(stderr news, all map[string]subscription.DeadLetterResult) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if name != "" && !running[name] {
 			fmt.Fprintf(stderr, "No process runs subscription %s now: what is marked is handled once one does. `waybill subscriptions list` has their names.\n", name)
+		}
+	}
+}
+
+// tellNeeds says what a build has to know that is to handle what is marked.
+func tellNeeds(stderr news, all map[string]subscription.DeadLetterResult) {
+	for _, provider := range slices.Sorted(maps.Keys(all)) {
+		if r := all[provider]; r.Marked > 0 && len(r.Needs) > 0 {
+			fmt.Fprintf(stderr, "Some wait for a build that knows %s: it handles them by itself, once it runs, and others leave them alone.\n", strings.Join(r.Needs, ", "))
 		}
 	}
 }

@@ -173,6 +173,9 @@ func TestDeadLetters_C_17_F_78_Change(t *testing.T) {
 		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n", r.stdout)
 		require.Equal(t, "No process runs subscription shipping now: what is marked is handled once one does. `waybill subscriptions list` has their names.\n", r.stderr)
 		require.Equal(t, 3, count("parked"))
+		execute(t, p, "UPDATE dead_letters SET needs = 'stored:Ordering.OrderPlaced.v2' WHERE id = '"+one+"'")
+		require.Contains(t, run(0, "replay", "--dry-run", "--subscription", "shipping").stderr, "Some wait for a build that knows Ordering.OrderPlaced.v2: it handles them by itself, once it runs, and others leave them alone.\n")
+		execute(t, p, "UPDATE dead_letters SET needs = NULL")
 		execute(t, p, "INSERT INTO subscription_runs (subscription, run) VALUES ('shipping.orders', 'r')") // a stream of it
 		r = run(0, "replay", "--yes", "--actor", "ada", "--subscription", "shipping", "--rate", "0.5")
 		require.Equal(t, "replay  2  of subscription shipping\nfollow  1  held behind them: these follow by themselves\n2 messages marked for the runners of shipping, the last of them in 2s; action 1, by ada.\n", r.stdout)

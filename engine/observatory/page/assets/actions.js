@@ -29,6 +29,7 @@ function consequences(verb, r, dry) {
   return [
     `${plural(r.marked, 'message')} ${would} ${verb.done}.`,
     verb === verbs.replay && !r.running && `No process runs ${r.subscription} now: what is marked is handled once one does.`,
+    r.needs?.length > 0 && `Some wait for a build that knows ${r.needs.join(', ')}: it handles them by itself, once it runs, and others leave them alone.`,
     r.skipping > 0 && `${count(r.skipping)} of them ${dry ? 'would come' : 'come'} after later messages of their keys: nothing waited for them.`,
     r.following > 0 && `${plural(r.following, 'message')} held behind them ${r.following === 1 ? 'follows' : 'follow'} by ${r.following === 1 ? 'itself' : 'themselves'}.`,
     r.behind > 0 && `${plural(r.behind, 'message')} ${r.behind === 1 ? 'stays' : 'stay'} parked: an earlier one of the same key is not selected (${(r.heads ?? []).join(', ')}). Select that one too.`,
