@@ -227,8 +227,9 @@ type NewerLetters struct {
 // older ones leave alone, by subscription, for those that have some.
 func CountNewer(ctx context.Context, db bun.IDB) (map[string]NewerLetters, error) {
 	found := map[string]NewerLetters{}
-	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), COALESCE(min(d.needs), '') FROM dead_letters AS d WHERE "+isOpen+" AND NOT ("+patient(db)+") AND (d.needs IS NOT NULL OR d.status = 'held' AND EXISTS"+
-		" (SELECT 1 FROM dead_letters AS n WHERE n.subscription = d.subscription AND n.key_id = d.key_id AND n.needs IS NOT NULL AND n."+open+")) GROUP BY d.subscription",
+	// An index finds the keys: there are none, mostly, however many dead letters there are.
+	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), COALESCE(min(d.needs), '') FROM (SELECT DISTINCT n.subscription, n.key_id FROM dead_letters AS n WHERE n.needs IS NOT NULL AND n."+open+") AS k"+
+		" JOIN dead_letters AS d ON d.subscription = k.subscription AND d.key_id = k.key_id WHERE "+isOpen+" AND NOT ("+patient(db)+") AND (d.needs IS NOT NULL OR d.status = 'held') GROUP BY d.subscription",
 		func(scan func(...any) error) error {
 			var name, needs string
 			var n NewerLetters
