@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -89,22 +90,26 @@ func (r *Relay) raise(hard context.Context) error {
 // names it: until it ends, what was stored since is read again and again.
 const standstillAfter = time.Minute
 
-// standstill is since when the horizon is held up, and where.
+// standstill is since when the horizon is held up, where, and by whom all that time: an idle
+// relay doesn't ask for long, and then another writer may be there.
 type standstill struct {
-	at    int64
-	since time.Time
-	told  bool
+	at      int64
+	writers []string
+	since   time.Time
+	told    bool
 }
 
 func (s *standstill) note(log *slog.Logger, at int64, writers []string, now time.Time) {
-	if len(writers) == 0 || at != s.at || s.since.IsZero() {
-		*s = standstill{at: at, since: now}
+	still := slices.DeleteFunc(slices.Clone(writers), func(w string) bool { return !slices.Contains(s.writers, w) })
+	if len(still) == 0 || at != s.at {
+		*s = standstill{at: at, writers: writers, since: now}
 		return
 	}
+	s.writers = still
 	if !s.told && now.Sub(s.since) >= standstillAfter {
 		s.told = true
 		log.Warn("a transaction that writes to the outbox has been open for long; publishing gets slower until it ends (see pg_stat_activity)",
-			"transactions", writers, "since", now.Sub(s.since).Round(time.Second))
+			"transactions", still, "since", now.Sub(s.since).Round(time.Second))
 	}
 }
 
