@@ -72,6 +72,13 @@ type Consumer interface {
 	Close(ctx context.Context) error
 }
 
+// Clustered is a [Broker] that knows which servers of its kind it reaches.
+type Clustered interface {
+	// Cluster is the same for all processes that reach the same servers, by whatever
+	// address. It doesn't ask the broker. "": not known, as none was reached yet.
+	Cluster() string
+}
+
 // Limiting is a [Broker] that knows the largest message that its server takes.
 type Limiting interface {
 	// MaxMessage is in bytes, with key and headers; 0 as long as it isn't known. It
@@ -160,10 +167,6 @@ type Capabilities struct {
 	// System is what OpenTelemetry calls this kind of broker, its messaging.system,
 	// such as "kafka". "": traces don't say.
 	System string
-	// Cluster names the server, or the servers, among others of the system: it is the same for
-	// all processes that reach the same one, by whatever address. "": the broker doesn't
-	// tell, or hasn't been reached yet.
-	Cluster string
 	// TopicPrefix is what the broker puts before the names of topics and groups.
 	TopicPrefix string
 	// Prefix: of a key's messages in one call, what the broker accepts is always

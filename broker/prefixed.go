@@ -61,6 +61,14 @@ func (p prefixed) MaxMessage() int {
 	return 0
 }
 
+// Cluster implements [Clustered].
+func (p prefixed) Cluster() string {
+	if b, ok := p.Broker.(Clustered); ok {
+		return b.Cluster()
+	}
+	return ""
+}
+
 // ExactlyOnce implements [Transactional].
 func (p prefixed) ExactlyOnce() bool {
 	b, ok := p.Broker.(Transactional)

@@ -147,7 +147,7 @@ var (
 		gauge("waybill_outbox_members", "Processes that publish, or would.", func(s outbox.Stats) float64 { return float64(len(s.Members)) }, "provider", "target"),
 		gauge("waybill_outbox_members_sick", "Those of them that don't reach the broker: others that do have their partitions.", sickMembers, "provider", "target"),
 		gauge("waybill_outbox_brokers_differ", "1 while its processes publish to different brokers, as health's `brokers_differ` says.",
-			func(s outbox.Stats) float64 { return bit(outbox.Differing(s.Members) != "") }, "provider", "target"),
+			func(s outbox.Stats) float64 { return bit(outbox.BrokersDiffer(s.Members) != "") }, "provider", "target"),
 	}
 
 	processorRuns    = gauge("waybill_processor_running", "1 while this process publishes for the target.", bit, "provider", "target")

@@ -327,7 +327,7 @@ func (l laneSight) rows(open bool) (all []reason) {
 	if r := sick(l.stats.Members); r != nil && !open {
 		all = append(all, *r)
 	}
-	if said := outbox.Differing(l.stats.Members); said != "" {
+	if said := outbox.BrokersDiffer(l.stats.Members); said != "" {
 		all = append(all, reason{
 			Code: "brokers_differ", State: degraded,
 			what:   "its processes publish to different brokers: " + said + "; what a partition's owner publishes isn't seen elsewhere",

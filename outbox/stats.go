@@ -55,9 +55,9 @@ func (b BrokerIdentity) String() string {
 	return said + ", no topic_prefix"
 }
 
-// Differing says which brokers live processes publish to, and who to which, if those of one
+// BrokersDiffer says which brokers live processes publish to, and who to which, if those of one
 // target differ: what a partition's owner publishes arrives at its own. "": they don't.
-func Differing(members []Member) string {
+func BrokersDiffer(members []Member) string {
 	differ, by, all := false, map[string][]string{}, []string{}
 	for i, m := range members {
 		if m.Broker == nil {

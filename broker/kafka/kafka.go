@@ -11,12 +11,12 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -25,8 +25,9 @@ import (
 )
 
 var (
-	_ broker.Broker = (*Broker)(nil)
-	_ broker.Opener = FromSettings
+	_ broker.Broker    = (*Broker)(nil)
+	_ broker.Clustered = (*Broker)(nil)
+	_ broker.Opener    = FromSettings
 )
 
 const (
@@ -47,9 +48,8 @@ type Broker struct {
 	idle      []*producer
 	consumers map[*consumer]struct{}
 	marked    map[string]bool // Topics of marks that are there.
+	cluster   string          // Its id, as it was known last.
 	calls     sync.WaitGroup  // Of Publish and EnsureTopics.
-
-	cluster atomic.Pointer[string] // Its id, once a server has told.
 }
 
 // FromSettings opens from a configuration file: kind "kafka" with the keys of
@@ -79,47 +79,53 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
-	if err := b.look(ctx, p); err != nil {
+	if err := p.look(ctx); err != nil {
 		p.close()
 		return nil, err
 	}
+	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b, nil
 }
 
 // look connects to a server. It fails if there is one that can't be logged in to,
 // or ctx is done: servers that don't answer may do so later.
-func (b *Broker) look(ctx context.Context, p *producer) error {
+func (p *producer) look(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, lookIn)
 	defer cancel()
 	err := p.client.Ping(bounded)
-	if err == nil {
-		var of kadm.Metadata
-		of, err = kadm.NewClient(p.client).BrokerMetadata(bounded)
-		b.told(of)
-	}
 	if login(err) {
 		return broker.Scoped(broker.Permanent, broker.ScopeBroker, fmt.Errorf("kafka: %s refuses the login, or isn't trusted: %w; correct user, password or mechanism under sasl, leave sasl out where the port has no logins, or correct the files under tls", strings.Join(p.wire.conf.Addresses, ", "), err))
 	}
 	return ctx.Err()
 }
 
-// told notes which cluster it is.
-func (b *Broker) told(of kadm.Metadata) {
-	if of.Cluster != "" {
-		b.cluster.Store(&of.Cluster)
+// cluster is the id that the client has been told; "": none was yet.
+func (p *producer) cluster() string {
+	asking, cancel := context.WithCancel(context.Background())
+	cancel() // What it has been told is there.
+	known, err := kadm.NewClient(p.client).BrokerMetadata(asking)
+	if err != nil {
+		return ""
 	}
+	return known.Cluster
 }
 
 // Capabilities declares all but Dedup: what Kafka recognises as sent again is
 // what one call tries again, not what two calls publish.
 func (b *Broker) Capabilities() broker.Capabilities {
-	c := broker.Capabilities{System: "kafka", Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
-	if id := b.cluster.Load(); id != nil {
-		c.Cluster = *id
+	return broker.Capabilities{System: "kafka", Prefix: true, KeyOrder: true, Groups: true, Redelivery: true, Durable: true}
+}
+
+// Cluster implements [broker.Clustered] with Kafka's cluster id. Clients ask for it once a
+// minute, so that one that has taken another's place is known by its own.
+func (b *Broker) Cluster() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.idle); n > 0 {
+		b.cluster = cmp.Or(b.idle[n-1].cluster(), b.cluster)
 	}
-	return c
+	return b.cluster
 }
 
 // begin admits a call that Close waits for. The context it returns also ends

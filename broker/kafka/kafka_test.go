@@ -288,20 +288,24 @@ func TestEnsureTopics_TakesTheLargestBodyOfAnOutbox(t *testing.T) {
 	}}))
 }
 
-// Which cluster it is, is known once a server has answered, whatever its address.
-func TestCapabilities_NameTheCluster(t *testing.T) {
+// Which cluster it is, is known once a server has answered, and another one that takes its
+// place by its own name.
+func TestCluster(t *testing.T) {
 	t.Parallel()
-	id := open(t, nil).Capabilities().Cluster
+	id := open(t, nil).Cluster()
 	require.NotEmpty(t, id)
-	require.Equal(t, id, open(t, nil).Capabilities().Cluster)
+	require.Equal(t, id, broker.Prefixed(open(t, nil), "p.").(broker.Clustered).Cluster())
 
 	c := fake(t)
 	port, err := strconv.Atoi(strings.TrimPrefix(c.ListenAddrs()[0], "127.0.0.1:"))
 	require.NoError(t, err)
 	c.Close()
 	b := openAs(t, kafka.Config{Addresses: []string{fmt.Sprint("127.0.0.1:", port)}, Logger: slog.New(slog.DiscardHandler)})
-	require.Empty(t, b.Capabilities().Cluster, "no server has told")
-	fake(t, kfake.Ports(port), kfake.ClusterID("another"))
-	require.NoError(t, b.EnsureTopics(bounded(t), "topic"))
-	require.Equal(t, "another", b.Capabilities().Cluster)
+	require.Empty(t, b.Cluster(), "no server has told")
+	for _, id := range []string{"one", "another"} {
+		c = fake(t, kfake.Ports(port), kfake.ClusterID(id))
+		waittest.Until(t, func() bool { return b.EnsureTopics(bounded(t), "topic") == nil && b.Cluster() == id })
+		c.Close()
+		require.Equal(t, id, b.Cluster(), "as it was known last")
+	}
 }

@@ -54,14 +54,13 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 func (b *Broker) ensure(ctx context.Context, admin *kadm.Client, topics []string) error {
 	created := map[string]bool{}
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		known, err := admin.Metadata(ctx, topics...)
+		known, err := admin.ListTopicsWithInternal(ctx, topics...)
 		if err != nil {
 			return err
 		}
-		b.told(known)
 		ready := true
 		for _, topic := range topics {
-			found := known.Topics[topic]
+			found := known[topic]
 			switch {
 			case errors.Is(found.Err, kerr.UnknownTopicOrPartition):
 				if !created[topic] {

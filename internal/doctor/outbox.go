@@ -70,7 +70,7 @@ func (e *exam) differing(ctx context.Context, db bun.IDB) error {
 			return err
 		})
 	for _, target := range slices.Sorted(maps.Keys(members)) {
-		if said := outbox.Differing(members[target]); said != "" {
+		if said := outbox.BrokersDiffer(members[target]); said != "" {
 			e.add(Critical, "target broker "+target, "its processes publish to different brokers: "+said, "give this broker the same address and topic_prefix in the configuration files of all these processes, and restart those that are wrong")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,23 +22,37 @@ type Build struct {
 
 // Earlier is the store as a build had it that knew so many versions of the tables; testdata
 // has what was different.
-func Earlier(s *Store, knew string) (*Build, error) {
+func Earlier(s *Store, knew int) (*Build, error) {
 	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, reapStep}
 	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
-	files, err := filepath.Glob(filepath.Join("testdata", "builds", knew, database, "*.sql"))
+	versions, err := os.ReadDir(filepath.Join("migrations", database))
 	if err != nil {
 		return nil, err
+	}
+	// What a build has no text of is as in the next newer one.
+	for n := len(versions); n >= knew; n-- {
+		if err := b.load(filepath.Join("testdata", "builds", strconv.Itoa(n), database)); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (b *Build) load(folder string) error {
+	files, err := filepath.Glob(filepath.Join(folder, "*.sql"))
+	if err != nil {
+		return err
 	}
 	for _, file := range files {
 		sql, err := os.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "reap.sql": &b.reap}[filepath.Base(file)]
 		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
 		of.postgres, of.sqlite = all, all
 	}
-	return b, nil
+	return nil
 }
 
 // Join was this until build 8.

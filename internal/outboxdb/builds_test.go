@@ -22,7 +22,7 @@ type store interface {
 	relay.Housekeeping
 }
 
-func earlier(t *testing.T, b *outboxdbtest.Bench, knew string) *outboxdb.Build {
+func earlier(t *testing.T, b *outboxdbtest.Bench, knew int) *outboxdb.Build {
 	t.Helper()
 	old, err := outboxdb.Earlier(b.Store, knew)
 	require.NoError(t, err)
@@ -33,8 +33,8 @@ func earlier(t *testing.T, b *outboxdbtest.Bench, knew string) *outboxdb.Build {
 // last one that had other statements.
 func TestBuilds_O15_OldAndNewSideBySide(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
-		for _, knew := range []string{"5", "8", "9"} {
-			t.Run(knew, func(t *testing.T) { sideBySide(t, b, earlier(t, b, knew)) })
+		for _, knew := range []int{5, 8, 9} {
+			t.Run(fmt.Sprint(knew), func(t *testing.T) { sideBySide(t, b, earlier(t, b, knew)) })
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestBuilds_O15_BeforeTransactions(t *testing.T) {
 		require.NoError(t, err)
 
 		m = dead()
-		freed, err := earlier(t, b, "3").ReapBlindly(t.Context(), m.ID)
+		freed, err := earlier(t, b, 3).ReapBlindly(t.Context(), m.ID)
 		require.NoError(t, err)
 		require.Equal(t, outboxdbtest.Partitions, freed)
 		require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))

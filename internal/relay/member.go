@@ -302,7 +302,11 @@ func (k *keeper) renew(ctx context.Context) error {
 
 func identity(b broker.Broker) outbox.BrokerIdentity {
 	c := b.Capabilities()
-	return outbox.BrokerIdentity{System: c.System, Cluster: c.Cluster, TopicPrefix: c.TopicPrefix}
+	i := outbox.BrokerIdentity{System: c.System, TopicPrefix: c.TopicPrefix}
+	if b, ok := b.(broker.Clustered); ok {
+		i.Cluster = b.Cluster()
+	}
+	return i
 }
 
 // bury ends lives that the database doesn't know any more: their leases had run out, or the
