@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"time"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/uow"
@@ -21,3 +23,12 @@ func Texts(p uow.Provider) int { return len(p.(*provider).texts.all) }
 
 // EndPause lets the time pass in which nothing is prepared.
 func EndPause(p uow.Provider) { p.(*provider).pause.until.Store(1) }
+
+// ConnectTimeout is how long cfg's connections may take to come.
+func ConnectTimeout(cfg Config) (time.Duration, error) {
+	pc, _, err := cfg.parse()
+	if err != nil {
+		return 0, err
+	}
+	return pc.ConnConfig.ConnectTimeout, nil
+}

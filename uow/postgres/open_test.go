@@ -139,6 +139,23 @@ func TestOpenExplains(t *testing.T) {
 	}
 }
 
+func TestOpen_WaitsAsLongAsTheDSNSays(t *testing.T) {
+	for _, test := range []struct {
+		query, environment string
+		want               time.Duration
+	}{
+		{"", "", 10 * time.Second},
+		{"connect_timeout=1", "", time.Second},
+		{"connect_timeout=90", "", 90 * time.Second},
+		{"", "30", 30 * time.Second},
+	} {
+		t.Setenv("PGCONNECT_TIMEOUT", test.environment)
+		got, err := postgres.ConnectTimeout(postgres.Config{DSN: at(t, func(u *url.URL) { u.RawQuery = test.query })})
+		require.NoError(t, err)
+		require.Equal(t, test.want, got, "%+v", test)
+	}
+}
+
 // Of errors of many lines, health and lists show the first.
 func TestNoConnectionIsExplainedInOneLine(t *testing.T) {
 	p, x := openThrough(t)

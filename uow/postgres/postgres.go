@@ -43,8 +43,8 @@ type Config struct {
 	// Name of the provider, shown to operators. Defaults to "default".
 	Name string
 	// DSN is a URL such as postgres://user@host:5432/database, or key=value
-	// pairs. What it leaves out comes from the PG… environment variables.
-	// Required.
+	// pairs. What it leaves out comes from the PG… environment variables;
+	// connect_timeout is 10 s otherwise. Required.
 	DSN string
 	// Schema holds the tables: it is the search_path of every connection. Open
 	// creates it if it does not exist. Defaults to the role's own search_path,
@@ -90,8 +90,8 @@ func ConfigFrom(name string, s broker.Settings) (Config, error) {
 	return Config{Name: name, DSN: keys.DSN, Schema: keys.Schema, MaxConns: keys.MaxConns, ListenDSN: keys.Listen}, err
 }
 
-// Open connects, within ten seconds, so that a wrong DSN shows at the start and
-// not at the first unit of work. Times are read in UTC, and the connections'
+// Open connects, within ten seconds or the DSN's connect_timeout if that is longer, so
+// that a wrong DSN shows at the start and not at the first unit of work. Times are read in UTC, and the connections'
 // time zone is UTC unless the DSN sets another.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	cfg.Name = cmp.Or(cfg.Name, defaultName)
@@ -115,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool), p})
 	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
 	p.db = bun.NewDB(db, pgdialect.New(), bun.WithDiscardUnknownColumns())
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(connectTimeout, pc.ConnConfig.ConnectTimeout))
 	defer cancel()
 	if err := p.prepare(ctx, cfg.Schema, !cfg.NoCreate); err != nil {
 		_ = p.Close()
@@ -161,9 +161,7 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 		pc.MaxConns = int32(cmp.Or(cfg.MaxConns, defaultMaxConns))
 	}
 	c := pc.ConnConfig
-	if t := c.ConnectTimeout; t == 0 || t > connectTimeout {
-		c.ConnectTimeout = connectTimeout
-	}
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	// A server whose machine is gone says nothing more: half a minute will tell.
 	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	c.DialFunc = dialer.DialContext
