@@ -229,6 +229,28 @@ func TestObjects_Missing(t *testing.T) {
 	})
 }
 
+// A trigger of somebody's that swallows inserts or deletes, or a rule. One that comes after them can't.
+func TestObjects_ThatDropRows(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		if p.Reader().Dialect().Name().String() == "sqlite" {
+			p.exec(t, "CREATE TRIGGER audit AFTER INSERT ON outbox_messages BEGIN SELECT 1; END")
+			require.Empty(t, p.examine(t))
+			p.exec(t, "CREATE TRIGGER less BEFORE INSERT ON outbox_messages WHEN NEW.priority < 0 BEGIN SELECT RAISE(IGNORE); END")
+			p.has(t, "objects", Warning, "trigger less", "on table outbox_messages, and can drop a row without an error", "DROP TRIGGER less, unless")
+			return
+		}
+		p.exec(t, "CREATE FUNCTION less() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+			"CREATE TRIGGER audit AFTER INSERT ON outbox_messages FOR EACH ROW EXECUTE FUNCTION less()",
+			"CREATE TRIGGER off BEFORE INSERT ON outbox_messages FOR EACH ROW EXECUTE FUNCTION less()",
+			"ALTER TABLE outbox_messages DISABLE TRIGGER off")
+		require.Empty(t, p.examine(t))
+		p.exec(t, "CREATE TRIGGER less BEFORE DELETE ON outbox_queue FOR EACH ROW EXECUTE FUNCTION less()")
+		p.has(t, "objects", Warning, "trigger less", "on table outbox_queue, and can drop a row without an error", "DROP TRIGGER less ON outbox_queue, unless")
+		p.exec(t, "DROP TRIGGER less ON outbox_queue", "CREATE RULE less AS ON INSERT TO outbox_messages DO INSTEAD NOTHING")
+		p.has(t, "objects", Warning, "rule less", "on table outbox_messages, and can drop a row without an error", "DROP RULE less ON outbox_messages, unless")
+	})
+}
+
 func TestLanes(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 2)

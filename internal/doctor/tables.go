@@ -143,7 +143,8 @@ func rename(all []object, kind, from, to string) {
 
 // existing is an object as the database has it.
 type existing struct {
-	invalid bool // index
+	invalid bool   // index
+	drops   string // of a trigger or rule that may drop rows, the table
 }
 
 // wanted is what the migrations of all features make that are current, each once.
@@ -166,8 +167,8 @@ func (e *exam) wanted(d schema.Dialect, features []migrate.Set) (want []object, 
 	return want, nil
 }
 
-// objects looks for what the migrations made and somebody removed since, and for what
-// PostgreSQL could not complete.
+// objects looks for what the migrations made and somebody removed since, for what
+// PostgreSQL could not complete, and for what somebody put between.
 func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	want, err := e.wanted(db.Dialect(), rights.Features())
 	if err != nil {
@@ -200,6 +201,14 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 			index := strings.TrimPrefix(name, "index ")
 			e.add(Critical, name, "it is invalid: PostgreSQL could not complete it, and doesn't use it", "REINDEX INDEX CONCURRENTLY "+index+"; if it is none of Waybill's, DROP INDEX CONCURRENTLY "+index)
 		}
+		if o.drops != "" && !slices.ContainsFunc(want, func(w object) bool { return w.kind+" "+w.name == name }) {
+			kind, rest, _ := strings.Cut(name, " ")
+			drop := strings.Join([]string{"DROP", strings.ToUpper(kind), rest}, " ")
+			if e.postgres() {
+				drop += " ON " + o.drops
+			}
+			e.add(Warning, name, "it isn't Waybill's, is on table "+o.drops+", and can drop a row without an error: an event that is saved and not there, or one that is published and stays", drop+", unless you know that it lets every row pass; one that only looks is better an AFTER trigger")
+		}
 	}
 	return fmt.Sprintf("%s, %s, %s and %s are there", count(n["table"], "table"), count(n["view"], "view"),
 		cmp.Or(map[bool]string{true: "1 index"}[n["index"] == 1], fmt.Sprintf("%d indexes", n["index"])), count(n["trigger"], "trigger")), nil
@@ -209,7 +218,7 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 // each table has beside those that are wanted by their own names.
 func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[string]existing, map[string]int, error) {
 	have, unique := map[string]existing{}, map[string]int{}
-	query := "SELECT type, name, tbl_name, TRUE, FALSE FROM sqlite_master WHERE type IN ('table', 'view', 'index', 'trigger')"
+	query := "SELECT type, name, tbl_name, TRUE, FALSE, type = 'trigger' AND sql LIKE '%RAISE%IGNORE%' FROM sqlite_master WHERE type IN ('table', 'view', 'index', 'trigger')"
 	if e.postgres() {
 		var tables []string
 		for _, o := range want {
@@ -221,15 +230,21 @@ func (e *exam) catalog(ctx context.Context, db bun.IDB, want []object) (map[stri
 			return have, unique, nil
 		}
 		query = "WITH t AS (SELECT oid, relname, relkind FROM pg_class WHERE oid IN (" + strings.Join(tables, ", ") + "))" +
-			" SELECT CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END, relname, relname, TRUE, FALSE FROM t" +
-			" UNION ALL SELECT 'index', c.relname, t.relname, i.indisvalid AND i.indisready, i.indisunique FROM t JOIN pg_index AS i ON i.indrelid = t.oid JOIN pg_class AS c ON c.oid = i.indexrelid" +
-			" UNION ALL SELECT 'trigger', g.tgname, t.relname, TRUE, FALSE FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid WHERE NOT g.tgisinternal"
+			" SELECT CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END, relname, relname, TRUE, FALSE, FALSE FROM t" +
+			" UNION ALL SELECT 'index', c.relname, t.relname, i.indisvalid AND i.indisready, i.indisunique, FALSE FROM t JOIN pg_index AS i ON i.indrelid = t.oid JOIN pg_class AS c ON c.oid = i.indexrelid" +
+			// 66: BEFORE or INSTEAD OF. What comes AFTER has the row.
+			" UNION ALL SELECT 'trigger', g.tgname, t.relname, TRUE, FALSE, g.tgtype & 66 <> 0 AND g.tgenabled <> 'D' FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid WHERE NOT g.tgisinternal" +
+			" UNION ALL SELECT 'rule', r.rulename, t.relname, TRUE, FALSE, r.ev_enabled <> 'D' FROM t JOIN pg_rewrite AS r ON r.ev_class = t.oid WHERE t.relkind <> 'v'"
 	}
 	err := dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 		var kind, name, table string
-		var good, isUnique bool
-		err := scan(&kind, &name, &table, &good, &isUnique)
-		have[kind+" "+name] = existing{invalid: kind == "index" && !good}
+		var good, isUnique, drops bool
+		err := scan(&kind, &name, &table, &good, &isUnique, &drops)
+		o := existing{invalid: kind == "index" && !good}
+		if drops {
+			o.drops = table
+		}
+		have[kind+" "+name] = o
 		named := slices.ContainsFunc(want, func(o object) bool { return o.kind == "index" && o.name == name })
 		if isUnique && good && !named {
 			unique[table]++
