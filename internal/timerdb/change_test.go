@@ -75,6 +75,17 @@ func TestFind_ChoosesByAllThatATimerHas(t *testing.T) {
 	})
 }
 
+// A time that was counted from none at all is in the year 1: it is due, and a page may end
+// there.
+func TestFind_APageEndsAtWhateverTimeATimerMayHave(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		first, second := timer("a", "x", time.Time{}.Add(time.Hour)), timer("a", "y", time.Time{}.Add(2*time.Hour))
+		last, never := timer("a", "z", time.Date(9998, 12, 31, 0, 0, 0, 0, time.UTC)), timer("b", "z", time.Date(9998, 12, 31, 0, 0, 0, 1, time.UTC))
+		w.commit(timerdb.Set(never), timerdb.Set(last), timerdb.Set(second), timerdb.Set(first))
+		require.Equal(t, idsOf(first, second, last, never), w.found(outbox.TimerFilter{Limit: 1}))
+	})
+}
+
 func TestShow_HasTheMessage(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		a := timer("a", "x", noon)

@@ -159,7 +159,7 @@ func place(after string) (at, id any, err error) {
 	from, last, _ := strings.Cut(after, ",")
 	due, wrong := time.Parse(time.RFC3339Nano, from)
 	parsed, noID := uuid.Parse(last)
-	if wrong != nil || due.Year() < 1000 || noID != nil {
+	if wrong != nil || due.Year() < 1 || noID != nil {
 		return nil, nil, fmt.Errorf("timers: %q is not the end of a page: take it from the page before", after)
 	}
 	return from, parsed.String(), nil
