@@ -50,7 +50,8 @@ func TestProcessor_F_22_APokeLooksAtItsPartition(t *testing.T) {
 		m := memory.New(memory.Config{})
 		p := start(t, relay.Config{Store: store, Lanes: []relay.Lane{to(m)}, Outbox: patient()})
 		eventually(t, func() bool { return owned(p) == outboxdbtest.Partitions }, "it has all")
-		waittest.Until(t, func() bool { _, n := store.take(); return n == 0 }, "it has looked, and sleeps")
+		eventually(t, func() bool { return store.looked() == outboxdbtest.Partitions }, "it has looked at all")
+		waittest.Until(t, func() bool { _, n := store.take(); return n == 0 }, "it sleeps")
 
 		row := b.Insert("a")[0]
 		require.Empty(t, m.Messages(orders))

@@ -231,6 +231,17 @@ func (c *counting) take() (steps map[string]int, all int) {
 	return steps, all
 }
 
+// looked is how many partitions were looked at since the last take.
+func (c *counting) looked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parts := map[int]bool{}
+	for _, at := range c.looks {
+		parts[at.Part] = true
+	}
+	return len(parts)
+}
+
 func (c *counting) Join(ctx context.Context, name string, lanes []relay.Joining, lease time.Duration) ([]relay.MemberID, error) {
 	c.step("join")
 	return c.Store.Join(ctx, name, lanes, lease)
