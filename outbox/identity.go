@@ -19,6 +19,9 @@ type Identity struct {
 	Database string `json:"database,omitempty"`
 	// File is the number of SQLite's file: a copy has another.
 	File string `json:"file,omitempty"`
+	// Made is when SQLite's file was made, where the file system tells: the number of a file
+	// that was removed may be given to the next one, which is the copy that takes its place.
+	Made string `json:"made,omitempty"`
 }
 
 // String is such as "system 7412…, timeline 00000001, database 16384".
@@ -58,8 +61,8 @@ func (i Identity) PromotedFrom(recorded Identity) bool {
 
 type identityPart struct{ name, value string }
 
-func (i Identity) parts() [4]identityPart {
-	return [...]identityPart{{"system", i.System}, {"timeline", i.Timeline}, {"database", i.Database}, {"file", i.File}}
+func (i Identity) parts() [5]identityPart {
+	return [...]identityPart{{"system", i.System}, {"timeline", i.Timeline}, {"database", i.Database}, {"file", i.File}, {"made", i.Made}}
 }
 
 // MovedError says that a database is not the one that its outbox was written in, but a

@@ -38,6 +38,9 @@ func (s *Store) CheckIdentity(ctx context.Context, on outbox.OnFailover) (is str
 	case recorded == (outbox.Identity{}):
 		_, err = s.db.ExecContext(ctx, s.text("setting_init"), identitySetting, asText(present))
 	case present.Moved(recorded) == "":
+		if recorded.Made == "" && present.Made != "" { // an earlier build didn't record it
+			_, err = s.db.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present))
+		}
 	case on == outbox.Continue && present.PromotedFrom(recorded):
 		promoted = true
 		_, err = s.db.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present))
@@ -68,7 +71,10 @@ func (s *Store) Identity(ctx context.Context) (recorded, present outbox.Identity
 			recorded = outbox.Identity{System: unreadable, File: unreadable}
 		}
 		if s.sqlite() || !r.null(2) { // otherwise a standby, on which nobody publishes
-			present = outbox.Identity{System: r.text(1), Timeline: r.text(2), Database: r.text(3), File: dbfile.Number(r.text(4))}
+			present = outbox.Identity{System: r.text(1), Timeline: r.text(2), Database: r.text(3)}
+			if s.sqlite() {
+				present.File, present.Made = dbfile.Number(r.text(4)), dbfile.Made(r.text(4))
+			}
 		}
 		return nil
 	}})

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package dbfile
+
+// Made isn't known here.
+func Made(string) string { return "" }
