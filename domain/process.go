@@ -133,6 +133,20 @@ func (t *ProcessType) OnTimer(name string) func(p any) error { return t.timers[n
 // Timers are the names of the process's timers.
 func (t *ProcessType) Timers() []string { return slices.Sorted(maps.Keys(t.timers)) }
 
+// hearsOf says whether the process has a function for a message of its own, as
+// processmsg.UnheardError names it.
+func (t *ProcessType) hearsOf(name string) bool {
+	of := t.Context + "." + t.Name
+	for timer := range t.timers {
+		if name == (&processmsg.UnheardError{Process: of, Timer: timer}).Needs() {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.heard, func(h *HeardType) bool {
+		return h.Refused != nil && name == (&processmsg.UnheardError{Process: of, Command: h.Refused.Name}).Needs()
+	})
+}
+
 // Posted says whether the process gets messages of its own: of timers and refusals.
 func (t *ProcessType) Posted() bool {
 	return len(t.timers) > 0 || slices.ContainsFunc(t.heard, func(h *HeardType) bool { return h.Refused != nil })

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/internal/jsonfields"
+	"github.com/waybill-go/waybill/internal/processmsg"
 )
 
 // StateType describes how the state of an aggregate or a process is kept as a document.
@@ -184,8 +186,12 @@ func elem(t reflect.Type) reflect.Type {
 }
 
 // Readable says whether this build reads what is called so: an event or a command by its
-// name, a document by [NewerStateError.Needs].
+// name, a document by [NewerStateError.Needs], a timer or a refusal by the process that
+// hears it.
 func (d *Domain) Readable(name string) bool {
+	if processmsg.IsNeed(name) {
+		return slices.ContainsFunc(d.Processes(), func(t *ProcessType) bool { return t.hearsOf(name) })
+	}
 	base, version, err := splitWireName(name)
 	if err != nil {
 		return false

@@ -293,8 +293,8 @@ func (p *process) due(ctx context.Context, t processmsg.TimerDue) error {
 		return subscription.Park(fmt.Errorf("process: the message says that a timer of %s %q is due and comes from context %.100q: only %s may send it; discard it", t.Process, t.ID, meta.Context, p.typ.Context))
 	}
 	ring := p.typ.OnTimer(t.Timer)
-	if ring == nil {
-		return subscription.Park(fmt.Errorf("process: %s has no timer %q any more: declare domain.OnTimer(%q, …) again and replay, or discard the message", p.typ.Name, t.Timer, t.Timer))
+	if ring == nil { // If it still matters to the process, it is for a build that has it.
+		ring = func(any) error { return &processmsg.UnheardError{Process: p.name, Timer: t.Timer} }
 	}
 	return p.hear(ctx, message{id: t.ID, optional: true, timer: true, call: func(s domain.ProcessState) error { return ring(s) }})
 }
@@ -318,7 +318,8 @@ func (p *process) waits(ctx context.Context, db bun.IDB) (bool, error) {
 	return true, u.TimerHandled(uow.Statement{Query: timerdb.Handled(meta.ID), Rows: 1, Else: subscription.RetryAfter(errMet, time.Millisecond)})
 }
 
-// refused hears that a command was refused.
+// refused hears that a command was refused. The process has asked for that, so if this
+// build doesn't hear it another one does.
 func (p *process) refused(ctx context.Context, r processmsg.Refused) error {
 	for _, h := range p.typ.Heard() {
 		if h.Refused == nil || h.Refused.Name != baseName(r.Command) {
@@ -329,8 +330,13 @@ func (p *process) refused(ctx context.Context, r processmsg.Refused) error {
 		}
 		return p.hear(ctx, message{id: r.ID, optional: true, call: func(s domain.ProcessState) error { return h.CallRefused(s, r.Data, r.Reason) }})
 	}
-	p.log.Warn("a command was refused, and the process doesn't hear of it any more", "command", r.Command, "id", r.ID, "reason", r.Reason)
-	return counted(ctx, &p.ignored)
+	unheard := &processmsg.UnheardError{Process: p.name, Command: clipped(baseName(r.Command))}
+	return p.hear(ctx, message{id: r.ID, optional: true, call: func(domain.ProcessState) error { return unheard }})
+}
+
+// clipped is a name that another context has sent, as an index can have it.
+func clipped(name string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(name[:min(len(name), maxID)], ""), "\x00", "")
 }
 
 // counted counts once the unit of ctx is committed: until then it may be done again.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/processmsg"
 )
 
 // What a newer build has written, this one may not be able to read: an event's version,
@@ -50,6 +51,9 @@ func needOf(err error) string {
 	if e, ok := errors.AsType[*domain.UnknownEventError](err); ok && e.Newer() {
 		return storedNeed + e.Name
 	}
+	if e, ok := errors.AsType[*processmsg.UnheardError](err); ok {
+		return e.Needs()
+	}
 	if e, ok := errors.AsType[*unhandledError](err); ok {
 		return storedNeed + e.name // which m.need finds to be the message's own
 	}
@@ -68,10 +72,10 @@ func (m *message) need(why reason, cause error) any {
 }
 
 // reads says whether this build reads what a row needs: in a message, if there is a
-// handler for it.
+// handler for it, or a process that hears it.
 func (r *Runner) reads(need string) bool {
 	name, stored := strings.CutPrefix(need, storedNeed)
-	return (stored || r.handles(name)) && r.stream.Units.Domain().Readable(name)
+	return (stored || processmsg.IsNeed(name) || r.handles(name)) && r.stream.Units.Domain().Readable(name)
 }
 
 // needs are those of the open dead letters of the subscription. It steps through them by

@@ -5,6 +5,7 @@ package processmsg
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -55,3 +56,32 @@ func ParseAddress(address string) (context, process, id string, ok bool) {
 	process, id, ok = strings.Cut(rest, "/")
 	return context, process, id, ok && context != "" && process != "" && id != ""
 }
+
+// UnheardError is a message of a process that this build of it has no function for.
+type UnheardError struct {
+	Process string // "library.lending"
+	Timer   string // that is due; "": a refusal
+	Command string // that was refused, without its version
+}
+
+func (e *UnheardError) Error() string {
+	what := fmt.Sprintf("the refusal of %s: deploy a build with domain.Hears for its domain.Refusal", e.Command)
+	after := "discard the message"
+	if e.Timer != "" {
+		what = fmt.Sprintf("timer %q: deploy a build with domain.OnTimer(%q, …)", e.Timer, e.Timer)
+		after += " and stop the timer"
+	}
+	return fmt.Sprintf("process: this build of %s has no function for %s, which then handles it by itself, or %s", e.Process, what, after)
+}
+
+// Needs names what a build has to have, for domain.Domain.Readable. No name in a message
+// has a space.
+func (e *UnheardError) Needs() string {
+	if e.Timer != "" {
+		return "timer " + e.Timer + " of " + e.Process
+	}
+	return "refusal of " + e.Command + " by " + e.Process
+}
+
+// IsNeed says whether a name is one of [UnheardError.Needs].
+func IsNeed(name string) bool { return strings.Contains(name, " ") }

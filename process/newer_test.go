@@ -1,0 +1,88 @@
+package process_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/command"
+	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/uow"
+)
+
+// lender is the Lending of a build of before it heard refusals and had a timer to pay by.
+type lender struct {
+	domain.ProcessRoot
+	Steps []int
+	Notes int
+}
+
+func (*lender) placed(LoanPlaced) error { return nil }
+func (p *lender) step(e FeeStep) error  { p.Steps = append(p.Steps, e.N); return nil }
+func (*lender) remind() error           { return nil }
+
+var before = domain.MustNew("library",
+	domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced]()),
+	domain.ForeignCommand[ChargeFee]("billing", "Billing.BillFee.v1", domain.KeyedBy("loan_id")),
+	domain.Foreign[FeeStep]("Billing.Step.v1", domain.From("billing::charge")),
+	domain.Process[*lender]("lending", domain.CorrelatedBy("loan_id"), domain.Starts((*lender).placed), domain.Hears((*lender).step), domain.OnTimer("remind", (*lender).remind)),
+)
+
+// runs has an engine run contexts until it is stopped.
+func (w *world) runs(contexts ...engine.Context) (stop func()) {
+	w.t.Helper()
+	e, err := engine.New(engine.Config{
+		Contexts: contexts, Brokers: map[string]broker.Broker{"default": broker.Prefixed(w.broker, prefix)},
+		Outbox: outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
+	})
+	require.NoError(w.t, err)
+	require.NoError(w.t, e.Start(w.t.Context()))
+	return func() { require.NoError(w.t, e.Stop(context.Background())) }
+}
+
+// N3: a refusal, or a timer, comes for a process of which this build hears neither, as in a
+// deployment in which both came: the first build that does handles it by itself, in its
+// place, and the process's other messages wait behind it.
+func TestProcess_N3_WhatThisBuildDoesNotHearWaitsForOneThatDoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		refuse      bool
+		needs, loan string
+	}{
+		"refusal": {true, "refusal of Billing.BillFee by library.lending", "cancelled: no credit for l1"},
+		"timer":   {false, "timer pay-by of library.lending", "cancelled: not paid in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			databases(t, func(t *testing.T, w *world) {
+				after := engine.Context{Units: w.units, Commands: w.lib}
+				stop := w.runs(after)
+				w.place("l1")
+				w.until(func() bool { return w.status("l1") == "running" }, "it begins")
+				stop()
+				if w.refuse.Store(c.refuse); !c.refuse {
+					_, err := w.db.DB().ExecContext(t.Context(), "UPDATE timers SET available_at = set_at")
+					require.NoError(t, err)
+				}
+				older, err := uow.New(uow.Config{Domain: before, Providers: []uow.Provider{w.db}})
+				require.NoError(t, err)
+				stop = w.runs(engine.Context{Units: older, Commands: command.Must(command.Config{Units: older})}, engine.Context{Commands: w.bil})
+				w.until(func() bool {
+					return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND reason = 'newer_version' AND needs = ?", c.needs) == 1
+				}, "it is kept")
+				w.billingSays("l1", Step{"l1", 1})
+				w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == 1 }, "and holds its process")
+				stop()
+				stop = w.runs(after)
+				defer stop()
+				w.until(func() bool { return w.loan("l1") == c.loan }, "a build that hears it handles it")
+				require.Equal(t, "ended", w.status("l1"))
+				w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status <> 'replayed'") == 0 }, "and nothing is left")
+				require.Zero(t, w.count("SELECT count(*) FROM timers"))
+			})
+		})
+	}
+}
