@@ -29,7 +29,11 @@ func (e *exam) server(ctx context.Context, db bun.IDB) (string, error) {
 	if number < e.limits.version {
 		e.add(Critical, "", "PostgreSQL "+version+" is older than what Waybill is made for", fmt.Sprintf("upgrade to %d or a newer one", e.limits.version/10000))
 	}
-	return "PostgreSQL " + version, nil
+	version = "PostgreSQL " + version
+	if schema, there, err := migrate.Schema(ctx, db); err == nil && there && schema != "public" {
+		return version + ", schema " + schema + ": before a remedy, SET search_path TO " + schema, nil
+	}
+	return version, nil
 }
 
 func (e *exam) clock(ctx context.Context, db bun.IDB) (string, error) {

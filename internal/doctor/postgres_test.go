@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -65,6 +66,26 @@ func TestVersion(t *testing.T) {
 	p := healthyPostgres(t)
 	p.limits.version = 990000
 	p.has(t, "connection", Critical, "", "is older than", "upgrade to 99")
+}
+
+// Remedies name tables as a session of the programs does.
+func TestVersion_SaysInWhichSchemaRemediesWork(t *testing.T) {
+	p := healthyPostgres(t)
+	says := func(p uow.Provider) string {
+		for _, f := range Examine(t.Context(), p, nil) {
+			if f.Check == "connection" {
+				return f.What
+			}
+		}
+		return ""
+	}
+	require.NotContains(t, says(p.Provider), "schema")
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	books, err := postgres.Open(t.Context(), postgres.Config{DSN: dsn(name), Schema: "books"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, books.Close()) })
+	require.Contains(t, says(books), ", schema books: before a remedy, SET search_path TO books")
 }
 
 func TestClock(t *testing.T) {
