@@ -202,7 +202,7 @@ func (h *Handlers) do(ctx context.Context, command any, options []Option) (resul
 	}
 	ctx = h.clock.Context(ctx)
 	now := domain.Now(ctx)
-	if o.expired(now) {
+	if o.expired(now) && o.key == "" { // With a key it may have been done in time.
 		b.expired.Add(1)
 		return result{}, &ExpiredError{Type: b.WireName(), Deadline: o.deadline}
 	}
@@ -222,7 +222,7 @@ func (h *Handlers) do(ctx context.Context, command any, options []Option) (resul
 		r, err = h.once(ctx, w)
 		return err
 	}, uow.Retries(b.retries))
-	b.count(err)
+	w.count(err)
 	return r, err
 }
 

@@ -199,6 +199,30 @@ func TestOnce_OneOfManyTakesEffectAndAllGetItsResult(t *testing.T) {
 	})
 }
 
+// Who asks again with the key, as after an unknown commit, hears what became of the command,
+// also when its deadline is over by then. The handler isn't called for one that wasn't done.
+func TestOnce_WhatWasDoneInTimeIsKnownAfterTheDeadline(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		deadline := time.Now().Add(time.Hour)
+		before := func(at time.Time, key string) (int, error) {
+			return command.Call[int](domain.WithClock(t.Context(), func() time.Time { return at }), w.lib, AskFee{"l1"}, command.Once(key), command.Before(deadline))
+		}
+		_, err := before(deadline, "k")
+		require.NoError(t, err)
+		fee, err := before(deadline.Add(time.Second), "k")
+		require.NoError(t, err)
+		require.Equal(t, 7, fee)
+
+		expired := new(command.ExpiredError)
+		_, err = before(deadline.Add(time.Second), "other")
+		require.ErrorAs(t, err, &expired)
+		require.EqualValues(t, 1, w.handled.Load())
+		require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys"), "and has used up nothing")
+		require.EqualValues(t, 1, counted(w.lib, "AskFee").Expired)
+		require.Zero(t, counted(w.lib, "AskFee").Failed)
+	})
+}
+
 func TestOnce_KeysAreForgottenWhenTheirTimeIsOver(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		short, err := command.New(command.Config{Units: w.billed, KeyRetention: time.Nanosecond, Handlers: []command.Handler{

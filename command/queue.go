@@ -41,9 +41,10 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 		return subscription.Park(fmt.Errorf("command: %s came from context %.100q, and others may not send it: declare it with domain.FromOthers(), or discard the message", meta.Type, sender))
 	}
 	o := options{deadline: meta.Command.Deadline, key: meta.Command.Key}
-	if o.expired(domain.Now(ctx)) {
+	const late = "command came too late"
+	if o.expired(domain.Now(ctx)) && o.key == "" { // With a key it may have been done in time.
 		b.expired.Add(1)
-		return h.drop(dropped{&ExpiredError{Type: meta.Type, Deadline: o.deadline}, "command came too late"}, meta, command)
+		return h.drop(dropped{&ExpiredError{Type: meta.Type, Deadline: o.deadline}, late}, meta, command)
 	}
 	if err := o.checkKey(); err != nil { // the sender's own check is no promise
 		return subscription.Park(err)
@@ -61,7 +62,10 @@ func (h *Handlers) receive(ctx context.Context, b *bound, command any) error {
 		}
 	}
 	_, err = h.once(ctx, w)
-	b.count(err)
+	w.count(err)
+	if w.late {
+		return h.drop(dropped{err, late}, meta, command)
+	}
 	if _, reused := errors.AsType[*KeyReusedError](err); reused {
 		return subscription.Park(err)
 	}

@@ -197,3 +197,24 @@ func TestSend_WithAKeyOneOfTwoMessagesTakesEffect(t *testing.T) {
 		require.Equal(t, 2, l.Count)
 	})
 }
+
+// A command that is sent twice with a key, the second time too late, was done: nobody is told
+// that it wasn't.
+func TestSend_WhatWasDoneInTimeDidNotComeTooLate(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		w.run()
+		require.NoError(t, w.send(CountLoan{"l1"}, command.Once("once")))
+		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 1 }, "it is done")
+		late := command.Before(time.Now().Add(-time.Second))
+		require.NoError(t, w.send(CountLoan{"l1"}, command.Once("once"), late))
+		require.NoError(t, w.send(CountLoan{"l1"}, command.Once("another"), late))
+		w.until(func() bool { return w.count("SELECT count(*) FROM inbox") == 3 }, "all are done with")
+		require.EqualValues(t, 2, counted(w.lib, "CountLoan").Done)
+		require.EqualValues(t, 1, counted(w.lib, "CountLoan").Expired)
+		require.Equal(t, 1, w.count("SELECT count(*) FROM command_keys"))
+		l, err := w.loans.Get(t.Context(), "l1")
+		require.NoError(t, err)
+		require.Equal(t, 1, l.Count)
+	})
+}

@@ -29,7 +29,10 @@ type work struct {
 	key     string // its own, as KeyedBy says
 	version int64  // that IfVersion demands
 	once    string // its idempotency key
-	digest  string
+	// deadline is its own, and late says that it was over before the key was used.
+	deadline time.Time
+	late     bool
+	digest   string
 	// asWritten is the digest that builds of before have stored: of all fields, in the
 	// order of the Go type.
 	asWritten string
@@ -38,7 +41,7 @@ type work struct {
 type workKey struct{}
 
 func (h *Handlers) prepare(b *bound, command any, o options) (*work, error) {
-	w := &work{bound: b, command: command, key: b.Key(command), version: o.version, once: o.key}
+	w := &work{bound: b, command: command, key: b.Key(command), version: o.version, once: o.key, deadline: o.deadline}
 	if b.byKey && w.key == "" {
 		return nil, fmt.Errorf("command: %s has no key, so its aggregate is unknown: set the field that domain.KeyedBy names", b.WireName())
 	}
@@ -137,6 +140,10 @@ func (h *Handlers) once(ctx context.Context, w *work) (result, error) {
 		}
 		// PurgeKeys has removed it between the two statements.
 	}
+	if o := (options{deadline: w.deadline}); o.expired(domain.Now(ctx)) {
+		w.late = true
+		return result{}, &ExpiredError{Type: w.WireName(), Deadline: w.deadline}
+	}
 	r, err := w.run(ctx)
 	if err != nil || !w.returns {
 		return r, err
@@ -210,6 +217,15 @@ type counters struct {
 
 	failure atomic.Pointer[Failure]
 	took    durations.Counter
+}
+
+// count notes how an attempt at the command ended.
+func (w *work) count(err error) {
+	if w.late {
+		w.expired.Add(1)
+		return
+	}
+	w.counters.count(err)
 }
 
 func (c *counters) count(err error) {
