@@ -182,7 +182,7 @@ func (h *Handlers) Answer(ctx context.Context, command any, options ...Option) (
 		return nil, err
 	case r.stored != nil:
 		return r.stored, nil
-	case !h.byType[reflect.TypeOf(command)].returns:
+	case r.known, !h.byType[reflect.TypeOf(command)].returns:
 		return nil, nil
 	}
 	return json.Marshal(r.value)

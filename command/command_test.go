@@ -223,6 +223,24 @@ func TestOnce_WhatWasDoneInTimeIsKnownAfterTheDeadline(t *testing.T) {
 	})
 }
 
+// A request is repeated across a deployment in which its handler came to return something:
+// what was done returned nothing, and isn't done again.
+func TestOnce_N3_ABuildWhoseHandlerReturnedNothing(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.bil.Do(t.Context(), Close{"l1"}, command.Once("k")))
+		after := command.Must(command.Config{Units: w.billed, Handlers: []command.Handler{
+			command.On(func(context.Context, BillFee) error { return nil }),
+			command.Returns(func(context.Context, Close) (int, error) { return 7, nil }),
+		}})
+		require.NoError(t, after.Do(t.Context(), Close{"l1"}, command.Once("k")))
+		answer, err := after.Answer(t.Context(), Close{"l1"}, command.Once("k"))
+		require.NoError(t, err)
+		require.Nil(t, answer)
+		_, err = command.Call[int](t.Context(), after, Close{"l1"}, command.Once("k"))
+		require.ErrorContains(t, err, "it is done, under its idempotency key, and the handler of that build returned nothing")
+	})
+}
+
 func TestOnce_KeysAreForgottenWhenTheirTimeIsOver(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		short, err := command.New(command.Config{Units: w.billed, KeyRetention: time.Nanosecond, Handlers: []command.Handler{

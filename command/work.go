@@ -166,7 +166,7 @@ func (h *Handlers) known(ctx context.Context, db bun.IDB, tenant string, w *work
 	case digest != w.digest && digest != w.asWritten:
 		return result{}, &KeyReusedError{Key: w.once, Type: w.WireName()}
 	}
-	return result{stored: stored}, nil
+	return result{known: true, stored: stored}, nil
 }
 
 // run calls the handler, for as long as it may take.
@@ -190,17 +190,21 @@ func (w *work) run(ctx context.Context) (result, error) {
 type result struct {
 	value    any
 	returned bool // value, which may be nil
+	known    bool // the command was done before, and stored is of that
 	stored   []byte
 }
 
 func as[R any](r result) (R, error) {
 	var out R
+	if r.known && r.stored == nil {
+		return out, fmt.Errorf("command: it is done, under its idempotency key, and the handler of that build returned nothing: there is no %v to return; don't ask again with another key", reflect.TypeFor[R]())
+	}
 	if r.value == nil && r.stored == nil && !r.returned {
 		return out, fmt.Errorf("command: the handler returns nothing, but %v was requested: create it with command.Returns, or call Do", reflect.TypeFor[R]())
 	}
 	if r.stored != nil {
 		if err := json.Unmarshal(r.stored, &out); err != nil {
-			return out, fmt.Errorf("command: what is stored with the idempotency key is no %v: %w", reflect.TypeFor[R](), err)
+			return out, fmt.Errorf("command: it is done, and what is stored with its idempotency key is no %v: don't ask again with another key: %w", reflect.TypeFor[R](), err)
 		}
 		return out, nil
 	}
