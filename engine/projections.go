@@ -134,7 +134,7 @@ func (s projectionsSight) reasons() (all []reason) {
 				Code: "projection_stopped",
 				what: fmt.Sprintf("%s at position %d since %s: %s can't be handled, tried %s%s", shown, p.Failure.Position, p.Failure.Since.UTC().Format(time.RFC3339), p.Failure.Event,
 					number(int64(p.Failure.Tries), "time"), because(&p.Failure.Error)),
-				remedy: fmt.Sprintf("It is retried, and continues once the event can be handled: fix the handler or, if a newer build has written the event, deploy one that reads it. `waybill projections skip %s --build %d --position %d` continues without the event.", p.Name, p.Build, p.Failure.Position),
+				remedy: fmt.Sprintf("It is retried, and continues once the event can be handled: fix the handler or, if a newer build has written the event, deploy one that reads it, which takes over. `waybill projections skip %s --build %d --position %d` continues without the event.", p.Name, p.Build, p.Failure.Position),
 			})
 		case live && !p.Fed:
 			add(reason{

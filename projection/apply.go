@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/uow"
@@ -145,6 +146,12 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	return 0, nil
 }
 
+// newer says that a newer build has written the event.
+func (e *HandlerError) newer() bool {
+	unknown, ok := errors.AsType[*domain.UnknownEventError](e.Err)
+	return ok && unknown.Newer()
+}
+
 // failed notes an error, waits, and finds out where it stands: the answer to a commit may
 // have been lost.
 func (w *worker) failed(ctx context.Context, err error) error {
@@ -162,8 +169,16 @@ func (w *worker) failed(ctx context.Context, err error) error {
 			w.log.Error("projection has stopped: an event can't be handled; it is retried until it can, or an operator skips it (waybill projections skip)",
 				"position", e.Position, "event", e.Type, "id", e.ID, "error", e.Err)
 		}
-		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, w.shard.position, e); err != nil {
+		length := w.r.wait.lease
+		if e.newer() {
+			length = 0
+			w.r.rest(w.place(), w.shard.position, wait)
+		}
+		if err := w.lease.fail(ctx, w.r.provider, length, wait, w.shard.position, e); err != nil {
 			w.r.outage.Note(ctx, feedWrites, err)
+		}
+		if e.newer() {
+			return errNewer
 		}
 	} else if w.single == 0 {
 		wait = w.r.wait.retry

@@ -85,6 +85,10 @@ func (w *worker) run(ctx context.Context) {
 	_ = w.lease.renew(release, w.r.provider, 0, w.now())
 }
 
+func (w *worker) place() place {
+	return place{w.lease.projection, w.lease.build, w.lease.shard}
+}
+
 func (w *worker) open() {
 	w.reader = historydb.NewReader(w.r.provider.Reader(), historydb.Filter{Names: w.program.names})
 }

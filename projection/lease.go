@@ -25,6 +25,9 @@ var (
 	// it was restored, or a standby took over that had not got it. What is known of the history
 	// is then of another one: numbers of events may be given again.
 	errUndone = fmt.Errorf("%w, or the database was restored: its position is behind what was committed", errFenced)
+	// errNewer is an event that a newer build has written. The lease is given back, for a process
+	// that reads it; without one, this process takes it again when the event is to be retried.
+	errNewer = errors.New("projection: a newer build has written the event")
 	// errMoved is a position that has moved under the lease that this process still has.
 	errMoved = errors.New("projection: an earlier commit, whose answer was lost, has taken effect after all; it continues from there")
 )

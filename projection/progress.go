@@ -159,11 +159,11 @@ func progress(b *build, head int64) Progress {
 	closing := 0.0
 	for i, s := range b.shards {
 		g.Events += s.events
-		g.Fed = g.Fed && s.leased
+		g.Fed = g.Fed && s.fed
 		if s.owner != "" {
 			g.Owners = append(g.Owners, s.owner)
 		}
-		if s.leased {
+		if s.fed {
 			g.PerSecond += s.perSecond
 			if i == 0 || s.closing < closing {
 				closing = s.closing

@@ -62,6 +62,13 @@ type Runner struct {
 	mu      sync.Mutex
 	workers map[place]*worker
 	refused map[string]string // Why a build isn't live yet, by projection.
+	given   map[place]given
+}
+
+// given is a lease that was given back because of an event that a newer build has written.
+type given struct {
+	position int64
+	until    time.Time
 }
 
 // place is a shard of a build.
@@ -75,7 +82,7 @@ type place struct {
 func (ps *Projections) Runner(provider string, told func() bool) *Runner {
 	r := &Runner{
 		ps: ps, log: ps.log, wait: ps.wait, stop: make(chan struct{}), changed: make(chan struct{}, 1),
-		workers: map[place]*worker{}, refused: map[string]string{}, outage: &dberr.Outage{Log: ps.log, Told: told},
+		workers: map[place]*worker{}, refused: map[string]string{}, given: map[place]given{}, outage: &dberr.Outage{Log: ps.log, Told: told},
 	}
 	for _, p := range ps.all {
 		if p.current().Provider == provider {

@@ -52,6 +52,7 @@ type shard struct {
 	atHead   bool
 	owner    string
 	leased   bool // The lease hasn't passed.
+	fed      bool // The same, or who gave it back will take it again: see [errNewer].
 	failedAt dbtime.Time
 	Failure
 	events             int64
@@ -88,7 +89,7 @@ func (b *build) atHead() bool {
 
 // fed says that somebody feeds a part of it.
 func (b *build) fed() bool {
-	return slices.ContainsFunc(b.shards, func(s shard) bool { return s.leased })
+	return slices.ContainsFunc(b.shards, func(s shard) bool { return s.fed })
 }
 
 // load reads the builds of projections, all for nil, in their order.
@@ -100,7 +101,7 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		where, args = "b.projection IN (?)", []any{bun.List(append([]string{""}, names...))}
 	}
 	err = dbrows.Each(ctx, db, "SELECT b.projection, b.build, b.version, b.context, b.status, b.tables, b.began_at, b.ready_at, coalesce("+dbtime.Seconds(d, "b.old_at", now)+", 0),"+
-		" p.shard, p.position, p.at_head, p.owner, "+leased(d)+", p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
+		" p.shard, p.position, p.at_head, p.owner, "+leased(d)+", coalesce(p.next_at > "+dbtime.In(d, -usual().lease)+", FALSE), p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
 		" p.events, p.per_second, p.closing, p.held_since, coalesce(p.held_by, '') FROM projections AS b LEFT JOIN projection_positions AS p ON p.projection = b.projection AND p.build = b.build"+
 		" WHERE "+where+" ORDER BY b.projection, b.build, p.shard", func(scan func(...any) error) error {
 		var b build
@@ -111,12 +112,13 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		var number, tries *int
 		var position, events *int64
 		var atHead, leased *bool
+		var again bool
 		var owner *string
 		var perSecond, closing *float64
 		var held dbtime.Time
 		var heldBy string
 		err := scan(&b.projection, &b.build, &b.version, &b.context, &b.status, &tables, &began, &b.ready, &old,
-			&number, &position, &atHead, &owner, &leased, &tries, &s.failedAt, &s.Failure.Position, &s.Event, &next, &s.Error, &events, &perSecond, &closing, &held, &heldBy)
+			&number, &position, &atHead, &owner, &leased, &again, &tries, &s.failedAt, &s.Failure.Position, &s.Event, &next, &s.Error, &events, &perSecond, &closing, &held, &heldBy)
 		if err != nil {
 			return err
 		}
@@ -130,7 +132,7 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 			builds = append(builds, &b)
 		}
 		if number != nil {
-			s.shard, s.position, s.atHead, s.owner, s.leased = *number, *position, *atHead, *owner, *leased
+			s.shard, s.position, s.atHead, s.owner, s.leased, s.fed = *number, *position, *atHead, *owner, *leased, *leased || again
 			s.Tries, s.Since, s.NextAt, s.events, s.perSecond, s.closing = *tries, s.failedAt.Time, next.Time, *events, *perSecond, *closing
 			if heldBy != "" {
 				s.heldSince, s.heldBy = held.Time, strings.Split(heldBy, ",")

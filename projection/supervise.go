@@ -88,8 +88,9 @@ func (r *Runner) feed(ctx context.Context, g *program, b *build) error {
 		at := place{b.projection, b.build, s.shard}
 		r.mu.Lock()
 		_, mine := r.workers[at]
+		rests := time.Now().Before(r.given[at].until)
 		r.mu.Unlock()
-		if mine || s.leased {
+		if mine || rests || s.leased {
 			continue
 		}
 		l, position, failure, ok, err := take(ctx, r.provider, b.projection, b.build, s.shard, r.owner, r.wait.lease)
@@ -235,6 +236,13 @@ func (r *Runner) clean(ctx context.Context, p *projection, mine []*build) error 
 	return errors.Join(errs...)
 }
 
+// rest has this process leave a lease to others for a while.
+func (r *Runner) rest(at place, position int64, length time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.given[at] = given{position, time.Now().Add(length)}
+}
+
 // begin starts a worker.
 func (r *Runner) begin(g *program, b *build, at place, l lease, position int64, failure Failure) {
 	w := &worker{
@@ -246,6 +254,7 @@ func (r *Runner) begin(g *program, b *build, at place, l lease, position int64, 
 		w.log = w.log.With("shard", at.shard)
 	}
 	r.mu.Lock()
+	w.told = failure.Tries > 0 && r.given[at].position == position
 	r.workers[at] = w
 	r.mu.Unlock()
 	r.feeders.Go(func() {
