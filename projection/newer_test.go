@@ -13,13 +13,13 @@ import (
 
 type LoanMovedV1 struct {
 	LoanID string `json:"loan_id"`
-	Status string `json:"state"`
+	State  string `json:"state"`
 }
 
 // newer is the library with another version of LoanMoved.
 var newer = domain.MustNew("library",
 	domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](), domain.Event[LoanReturned](), domain.Event[LoanNoted](),
-		domain.Event[LoanMoved](domain.Version(2), domain.Upcast(1, func(e LoanMovedV1) LoanMoved { return LoanMoved{e.LoanID, e.Status} }))),
+		domain.Event[LoanMoved](domain.Version(2), domain.Upcast(1, func(e LoanMovedV1) LoanMoved { return LoanMoved{e.LoanID, e.State} }))),
 )
 
 // In a rolling deploy the older process, which has the lease, comes to an event that it can't
