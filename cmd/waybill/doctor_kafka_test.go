@@ -144,8 +144,54 @@ func TestDoctor_NamesCommandsThatNobodyHandles(t *testing.T) {
 	require.Equal(t, topics[0], found[0].Where)
 	require.Contains(t, found[0].What, "messages for context ghost (2), and no group has read it")
 	require.Contains(t, found[0].Remedy, "start an engine of ghost")
-	var read kadm.Offsets
-	read.AddOffset(topics[0], 0, 0, -1)
-	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"mine", read))
-	require.Empty(t, unheard())
+	end, err := admin.ListEndOffsets(t.Context(), topics[0])
+	require.NoError(t, err)
+	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"mine", end.Offsets()))
+	require.Empty(t, unheard(), "a group has read all")
+}
+
+// So are those that wait for a group which has read such messages and runs no more, as where
+// the last handler was taken out; and what processes are told.
+func TestDoctor_NamesCommandsWhoseGroupRunsNoMore(t *testing.T) {
+	client, err := kafka.Config{Addresses: []string{os.Getenv("WAYBILL_KAFKA")}}.Client()
+	require.NoError(t, err)
+	defer client.Close()
+	prefix := "doctor-" + uuid.NewString() + "."
+	topics := []string{prefix + "gone.commands", prefix + "gone.processes"}
+	admin := kadm.NewClient(client)
+	created, err := admin.CreateTopics(t.Context(), 1, 1, nil, topics...)
+	require.NoError(t, err)
+	require.NoError(t, created.Error())
+	defer func() {
+		_, err := admin.DeleteTopics(context.Background(), topics...)
+		require.NoError(t, err)
+	}()
+	produce := func() {
+		for _, topic := range topics {
+			require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr())
+		}
+	}
+	produce()
+	end, err := admin.ListEndOffsets(t.Context(), topics...)
+	require.NoError(t, err)
+	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"gone.commands", end.Offsets()))
+	look := func() (found []doctor.Finding) {
+		client.ForceMetadataRefresh()
+		all := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: prefix})
+		return slices.DeleteFunc(all, func(f doctor.Finding) bool { return f.Check != "commands" })
+	}
+	require.Empty(t, look(), "nothing waits")
+	produce()
+	found := look()
+	require.Len(t, found, 2, "%+v", found)
+	require.Equal(t, "messages for context gone wait (1), and no member runs of "+prefix+"gone.commands, which has read it: nobody handles these commands", found[0].What)
+	require.Contains(t, found[0].Remedy, "start an engine of gone with the handlers of its commands")
+	require.Equal(t, topics[1], found[1].Where)
+	require.Contains(t, found[1].What, "nobody handles these timers and refusals of processes")
+
+	member, err := kgo.NewClient(kgo.SeedBrokers(os.Getenv("WAYBILL_KAFKA")), kgo.ConsumerGroup(prefix+"gone.commands"), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit())
+	require.NoError(t, err)
+	defer member.Close()
+	require.NoError(t, member.PollRecords(t.Context(), 1).Err())
+	require.Empty(t, look(), "a member may be about to handle it")
 }

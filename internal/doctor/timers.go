@@ -68,7 +68,7 @@ func (e *exam) strayTimers(ctx context.Context, db bun.IDB) error {
 			err := scan(&n, &id)
 			if n > 0 && id != nil {
 				e.add(Warning, "table timers", fmt.Sprintf("%s sent more than %v ago, such as %s, and neither in the outbox nor a dead letter, and not handled", were(n), e.limits.sent, *id),
-					"see that the subscription of its context's commands runs and is not behind; if its message was given up (waybill outbox show, waybill dead-letters list --status discarded), waybill timers stop --id "+*id+" forgets it")
+					"see that the subscription of its context's commands, or of the process whose it is, runs and is not behind, in a build that has it; if its message was given up (waybill outbox show, waybill dead-letters list --status discarded), waybill timers stop --id "+*id+" forgets it")
 			}
 			return err
 		})
