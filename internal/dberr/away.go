@@ -14,7 +14,7 @@ import (
 var unfit = []string{
 	"08", "57P", "53300", // connection lost, shutting down or starting up, no connection left
 	"53100", "58000", "58030", "25006", // disk full, the server's files, read-only as a standby is
-	sqlite + "8", sqlite + "10", sqlite + "13", // read-only, the file, disk full
+	sqlite + "5", sqlite + "8", sqlite + "10", sqlite + "13", // locked by another process, read-only, the file, disk full
 	Misfit,
 }
 

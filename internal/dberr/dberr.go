@@ -81,6 +81,8 @@ func Remedy(code string) string {
 		return "`waybill doctor` says which right the role lacks, and the GRANT that helps."
 	case "25006", sqlite + "8":
 		return "The database can't be written to: lead the connection to the primary, or see who made the database, the role or the file read-only."
+	case sqlite + "5":
+		return "Another process has the file locked for writing: `waybill doctor` says which. End its transaction."
 	case "53100", sqlite + "13":
 		return "The disk is full: make room."
 	}

@@ -75,6 +75,42 @@ func (e *exam) wal(ctx context.Context, db bun.IDB) (string, error) {
 	return fmt.Sprintf("the log has %d KB", info.Size()>>10), nil
 }
 
+// lock looks for a process that has the file locked for writing for long. Who asks for the
+// lock and lets go of it has written nothing.
+func (e *exam) lock(ctx context.Context, db bun.IDB) (string, error) {
+	path, err := e.path(ctx, db)
+	if err != nil {
+		return "", err
+	}
+	var patience int // of the connection that writes, in milliseconds: SQLite's wait isn't ended by a context
+	if err := e.provider.DB().QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&patience); err != nil {
+		return "", err
+	}
+	wait := func(ms int64) error {
+		_, err := e.provider.DB().ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", ms))
+		return err
+	}
+	if err := wait(e.limits.lock.Milliseconds()); err != nil {
+		return "", err
+	}
+	tx, err := e.provider.DB().BeginTx(ctx, nil)
+	if err == nil {
+		err = tx.Rollback()
+	}
+	if back := wait(int64(patience)); back != nil {
+		return "", back
+	}
+	if err == nil || !e.provider.Retryable(err) {
+		return "nobody has the file locked for writing for long", err
+	}
+	who, end := "another process", "find it among those that have the file open, as `lsof` lists them, and end it or its transaction"
+	if by := dbfile.Writer(path); by != "" {
+		who, end = by, "end it or its transaction"
+	}
+	e.add(Critical, path, fmt.Sprintf("%s has had it locked for writing for %v or longer: nobody else can write, and nothing is published or handled", who, e.limits.lock), end)
+	return "", nil
+}
+
 // integrity reads the whole file, as far as the time lets it.
 func (e *exam) integrity(ctx context.Context, db bun.IDB) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, e.limits.integrity)

@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"database/sql"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -108,4 +110,22 @@ func TestIntegrity_TakesItsTimeOnly(t *testing.T) {
 		told = told || f.Check == "integrity" && strings.Contains(f.What, "run it by hand")
 	}
 	require.True(t, told)
+}
+
+// A process that has the file locked for writing is found, and named where the system tells.
+func TestLock(t *testing.T) {
+	p := healthySQLite(t)
+	p.limits.lock = 50 * time.Millisecond
+	other, err := sqlite.Open(t.Context(), sqlite.Config{Path: p.path(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	tx, err := other.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	who := "another process"
+	if runtime.GOOS == "linux" {
+		who = fmt.Sprintf("process %d (", os.Getpid())
+	}
+	p.has(t, "lock", Critical, p.path(t), who, "end it or its transaction")
+	require.NoError(t, tx.Rollback())
+	require.Empty(t, p.examine(t))
 }

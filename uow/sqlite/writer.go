@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,8 @@ type oneWriter struct {
 	nested           time.Duration // the same, inside the function of another unit
 	holder           atomic.Pointer[uow.Unit]
 
-	conn   driver.Conn // of whoever is inside; nil: not open
+	locked atomic.Pointer[lockedError] // what the last one inside met; nil: nothing
+	conn   driver.Conn                 // of whoever is inside; nil: not open
 	closed atomic.Bool
 }
 
@@ -67,7 +67,7 @@ func (w *oneWriter) enter(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", w.name, w.timeout)
+		return w.late(w.timeout)
 	}
 	if err := w.open(ctx); err != nil {
 		w.leave()
@@ -129,7 +129,7 @@ func (p *place) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, 
 		return nil, err
 	}
 	tx, err := p.w.conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
-	if err != nil {
+	if err = p.w.noted(err); err != nil {
 		leave()
 		return nil, err
 	}
@@ -161,7 +161,8 @@ func (p *place) ExecContext(ctx context.Context, query string, args []driver.Nam
 		return nil, err
 	}
 	defer leave()
-	return p.w.conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+	result, err := p.w.conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+	return result, p.w.noted(err)
 }
 
 func (p *place) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
@@ -170,7 +171,7 @@ func (p *place) QueryContext(ctx context.Context, query string, args []driver.Na
 		return nil, err
 	}
 	rows, err := p.w.conn.(driver.QueryerContext).QueryContext(ctx, query, args)
-	if err != nil {
+	if err = p.w.noted(err); err != nil {
 		leave()
 		return nil, err
 	}
