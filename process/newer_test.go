@@ -12,6 +12,8 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -85,4 +87,55 @@ func TestProcess_N3_WhatThisBuildDoesNotHearWaitsForOneThatDoes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// shelved is the Lending of a build that hears nothing of billing any more.
+type shelved struct {
+	domain.ProcessRoot
+	Steps []int
+	Notes int
+}
+
+func (*shelved) placed(LoanPlaced) error     { return nil }
+func (p *shelved) checked(LoanChecked) error { p.Notes++; return nil }
+
+// N3: what was set aside of a stream that this build doesn't read any more is nobody's: it waits
+// for a build that does, or to be discarded, and says so; it held its process, and an operator's
+// replay did nothing.
+func TestProcess_N3_WhatIsSetAsideOfAStreamThatThisBuildDoesNotRead(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.tuned.Patience = time.Hour
+		stop := w.start()
+		w.billingSays("l1", Step{"l1", 1})
+		w.billingSays("l2", Step{"l2", 1})
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'early'") == 2 }, "it comes early")
+		stop()
+		units, err := uow.New(uow.Config{Providers: []uow.Provider{w.db}, Domain: domain.MustNew("library",
+			domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](), domain.Event[LoanChecked]()),
+			domain.Process[*shelved]("lending", domain.CorrelatedBy("loan_id"), domain.Starts((*shelved).placed), domain.Hears((*shelved).checked)))})
+		require.NoError(t, err)
+		stop = w.runs(engine.Context{Units: units, Commands: command.Must(command.Config{Units: units})})
+		w.place("l1")
+		w.place("l2")
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked' AND holds AND reason = 'newer_version' AND needs = 'Billing.Step.v1'") == 2
+		}, "it waits for a build that reads it")
+		for _, id := range []string{"l1", "l2"} {
+			require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+				return w.loans.Update(ctx, id, func(l *Loan) error { l.Raise(LoanChecked{id}); return nil })
+			}))
+		}
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == 2 }, "and holds its process")
+		_, err = subscription.NewDeadLetters(w.db).Discard(t.Context(), subscription.DeadLetterFilter{Subscription: "library.lending", Key: "l2", Reason: "newer_version"}, subscription.DiscardOptions{Actor: "ada"})
+		require.NoError(t, err)
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == 1 }, "unless it is discarded")
+		stop()
+		defer w.start()()
+		w.until(func() bool {
+			return w.count("SELECT count(*) FROM dead_letters WHERE status NOT IN ('replayed', 'discarded')") == 0
+		}, "nothing is left")
+		p, _, err := process.Get[*Lending](t.Context(), w.units, "l1")
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 0}, p.Steps, "what came early, and what was behind it")
+	})
 }

@@ -107,6 +107,13 @@ func New(units *uow.Manager, tuned []Config, log *slog.Logger) (*Processes, erro
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	for _, p := range all.all {
+		var topics []string
+		for _, s := range p.streams() {
+			topics = append(topics, s.Topic())
+		}
+		p.instances.From(topics...)
+	}
 	return all, nil
 }
 

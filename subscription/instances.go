@@ -27,6 +27,7 @@ type Instances struct {
 	letters string
 	of      func(event any) (id string, ok bool)
 	field   string
+	topics  []string // by which messages come in this build; nil: nothing is said
 
 	mu      sync.Mutex
 	runners map[*Runner]bool
@@ -38,6 +39,12 @@ type Instances struct {
 func NewInstances(letters, field string, of func(event any) (id string, ok bool)) *Instances {
 	return &Instances{letters: letters, field: field, of: of, runners: map[*Runner]bool{}}
 }
+
+// From says by which topics messages of the instances come in this build. What is set aside of
+// another topic, as of a stream that only another build reads, is parked for such a build:
+// nobody else would take it, and what is behind it would wait without an end. Call it before
+// streams run.
+func (in *Instances) From(topics ...string) { in.topics = topics }
 
 // Letters is the name under which a stream's dead letters are kept: its own, unless it
 // has Instances.

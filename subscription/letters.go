@@ -57,12 +57,21 @@ func (h letters) resting() []any {
 }
 
 // mine restricts a search to what came by the stream of this runner: others that share
-// its letters believe other things of theirs. Older builds have kept the broker's prefix.
+// its letters believe other things of theirs. What no stream of this build has is anybody's, to be
+// parked. Older builds have kept the broker's prefix.
 func (h letters) mine() (condition string, args []any) {
 	if h.stream.Instances == nil {
 		return "", nil
 	}
-	return " AND topic IN (?, ?)", []any{h.stream.Topic(), h.stream.prefix + h.stream.Topic()}
+	both := func(topic string) []string { return []string{topic, h.stream.prefix + topic} }
+	own, all := both(h.stream.Topic()), []string(nil)
+	for _, topic := range h.stream.Instances.topics {
+		all = append(all, both(topic)...)
+	}
+	if len(all) == 0 {
+		return " AND topic IN (?)", []any{bun.List(own)}
+	}
+	return " AND (topic IN (?) OR topic NOT IN (?))", []any{bun.List(own), bun.List(all)}
 }
 
 // in is the database's time, so much later.
