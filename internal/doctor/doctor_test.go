@@ -157,7 +157,7 @@ func TestSchema(t *testing.T) {
 		p.exec(t, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', 1000, '2026-01-01')")
 		p.has(t, "schema", Critical, "feature subscription", "at version 1000, and this build knows only", "newer build")
 		p.exec(t, "DELETE FROM waybill_migrations WHERE feature = 'subscription'")
-		p.has(t, "schema", Critical, "feature subscription", "its tables are missing", "waybill migrate")
+		p.has(t, "schema", Critical, "table waybill_migrations", "it doesn't say that a migration made what is there: inbox, ", "a restore has left out waybill_migrations")
 		p.exec(t, "INSERT INTO waybill_migrations (feature, version, applied_at) VALUES ('subscription', -1, '2026-01-01')")
 		p.has(t, "schema", Critical, "feature subscription", "at version -1, and this build needs", "waybill migrate")
 	})
@@ -173,6 +173,14 @@ func TestSchema_NoTables(t *testing.T) {
 			require.Contains(t, wrong[0].Remedy, "waybill migrate")
 		})
 	}
+}
+
+// Tables that were restored without waybill_migrations are not said to be missing.
+func TestSchema_RestoredWithoutTheVersions(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.exec(t, "DROP TABLE waybill_migrations")
+		p.has(t, "schema", Critical, "table waybill_migrations", "it doesn't say that a migration made what is there: outbox_settings, ", "restore the whole backup, or that table as well")
+	})
 }
 
 func TestSchema_Partitions(t *testing.T) {

@@ -44,6 +44,10 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 			fine = append(fine, fmt.Sprintf("%s %d", s.Feature, len(steps)))
 		}
 	}
+	missing, err := e.unknown(ctx, db, missing)
+	if err != nil {
+		return "", err
+	}
 	if len(missing) == len(rights.Features()) {
 		e.add(Critical, "tables", "none of Waybill's is there, unless the services use another database or schema", toMigrate)
 		missing = nil
@@ -57,6 +61,43 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 		}
 	}
 	return "versions: " + strings.Join(fine, ", "), nil
+}
+
+// unknown tells of tables that waybill_migrations doesn't know, and returns which of the
+// missing features have none.
+func (e *exam) unknown(ctx context.Context, db bun.IDB, missing []string) (none []string, err error) {
+	known, err := e.wanted(db.Dialect(), rights.Features())
+	if err != nil {
+		return nil, err
+	}
+	var there []string
+	for _, s := range rights.Features() {
+		if !slices.Contains(missing, s.Feature) {
+			continue
+		}
+		want, err := expected(s, db.Dialect())
+		if err != nil {
+			return nil, err
+		}
+		have, _, err := e.catalog(ctx, db, want)
+		if err != nil {
+			return nil, err
+		}
+		before := len(there)
+		for _, o := range want {
+			shared := slices.ContainsFunc(known, func(k object) bool { return k.kind == o.kind && k.name == o.name })
+			if _, ok := have["table "+o.name]; ok && o.kind == "table" && !shared && !slices.Contains(there, o.name) {
+				there = append(there, o.name)
+			}
+		}
+		if len(there) == before {
+			none = append(none, s.Feature)
+		}
+	}
+	if len(there) > 0 {
+		e.add(Critical, "table waybill_migrations", "it doesn't say that a migration made what is there: "+strings.Join(there, ", ")+". Programs are refused, and so is `waybill migrate`", migrate.ToRestoreBooks)
+	}
+	return none, nil
 }
 
 // object is a table, view, index or trigger that a migration makes.

@@ -17,6 +17,7 @@ import (
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/dbtx"
 )
@@ -113,7 +114,7 @@ func (s Set) catchUp(ctx context.Context, tx bun.Tx, files []Step) error {
 		}
 		// Past bun, which would take a question mark in the SQL for an argument.
 		if _, err := tx.Tx.ExecContext(ctx, f.SQL); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
+			return fmt.Errorf("%s: %w", f.Name, taken(err))
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO waybill_migrations (feature, version, tolerates, applied_at) VALUES (?, ?, ?, ?)",
 			s.Feature, f.Version, f.Tolerates, dbtime.Value(tx.Dialect(), time.Now())); err != nil {
@@ -122,6 +123,18 @@ func (s Set) catchUp(ctx context.Context, tx bun.Tx, files []Step) error {
 	}
 	return nil
 }
+
+// taken adds what helps to the error of a file that makes what is there already.
+func taken(err error) error {
+	switch code := dberr.CodeOf(err); {
+	case code == "42P07", code == "42710", code == "42723", strings.HasPrefix(code, "sqlite") && strings.Contains(err.Error(), "already exists"):
+		return fmt.Errorf("something of that name is there, and waybill_migrations doesn't say that a migration made it: %s: %w", ToRestoreBooks, err)
+	}
+	return err
+}
+
+// ToRestoreBooks is what helps where there are tables that waybill_migrations doesn't know.
+const ToRestoreBooks = "if Waybill made it, a restore has left out waybill_migrations: restore the whole backup, or that table as well; if it is yours, give Waybill a schema or a database of its own, or your table another name"
 
 // Check returns a [*SchemaError] unless the tables are at this build's version, or at a
 // newer one that tolerates it. It may run inside a transaction, and leaves that usable.

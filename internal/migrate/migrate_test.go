@@ -203,6 +203,19 @@ func TestUpIsAllOrNothing(t *testing.T) {
 	})
 }
 
+// A table that a restore brought without waybill_migrations, or that is somebody else's.
+func TestUp_WhatIsThereAlready(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id text)")
+		require.NoError(t, err)
+		err = set(first).Up(t.Context(), db)
+		require.ErrorContains(t, err, "migrate: tables of things: 0001_step.sql: something of that name is there, and waybill_migrations doesn't say that a migration made it: ")
+		require.ErrorContains(t, err, migrate.ToRestoreBooks)
+		require.ErrorContains(t, err, "already exists")
+	})
+}
+
 // F-59: a process that ends in the middle leaves nothing, and no lock: the next
 // one applies everything.
 func TestUpEndedInTheMiddle(t *testing.T) {
