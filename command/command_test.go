@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -341,6 +342,31 @@ func TestTimeout_EndsAHandler(t *testing.T) {
 }
 
 // An idempotency key is known within the tenant that the unit's Enrich says.
+// A handler that doesn't return has failed: metrics and the page Commands say so, whether it was
+// called or had a message.
+func TestDo_APanicIsAFailedAttempt(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		var ends func()
+		units := w.billed
+		h := command.Must(command.Config{Units: units, Queue: subscription.Stream{MaxAttempts: 2, Backoff: time.Millisecond}, Handlers: []command.Handler{
+			command.On(func(context.Context, BillFee) error { ends(); return nil }),
+			command.On(func(context.Context, Close) error { return nil }),
+		}})
+		ends = func() { panic("no") }
+		require.PanicsWithValue(t, "no", func() { _ = h.Do(t.Context(), BillFee{"l1"}, command.Once("k")) })
+		require.Zero(t, w.count("SELECT count(*) FROM command_keys"), "it has used up nothing")
+		c := counted(h, "BillFee")
+		require.EqualValues(t, 1, c.Failed)
+		require.Contains(t, c.LastFailure.Error, "panicked")
+
+		ends = runtime.Goexit
+		defer w.runs(engine.Context{Commands: h}, engine.Context{Units: w.units, Commands: w.lib})()
+		require.NoError(t, w.send(ChargeFee{"l1"}))
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == 1 }, "it is parked")
+		require.EqualValues(t, 3, counted(h, "BillFee").Failed)
+	})
+}
+
 func TestOnce_OfTheTenantThatEnrichSays(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		type who struct{}

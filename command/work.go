@@ -169,17 +169,25 @@ func (h *Handlers) known(ctx context.Context, db bun.IDB, tenant string, w *work
 	return result{known: true, stored: stored}, nil
 }
 
+// errEnded is how a handler failed that didn't return. What it panicked with is the caller's, or
+// in the message's dead letter.
+var errEnded = errors.New("command: the handler panicked, or ended its goroutine (runtime.Goexit)")
+
 // run calls the handler, for as long as it may take.
 func (w *work) run(ctx context.Context) (result, error) {
 	limit := fmt.Errorf("command: the handler of %s took longer than %v (command.Timeout)", w.WireName(), w.timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, limit)
 	defer cancel()
-	began := time.Now()
+	began, returned := time.Now(), false
 	defer func() { // also on a panic
 		now := time.Now()
 		w.took.Add(now, now.Sub(began))
+		if !returned { // and nobody who called it can count
+			w.counters.count(errEnded)
+		}
 	}()
 	value, err := w.call(ctx, w.command)
+	returned = true
 	if err != nil && errors.Is(context.Cause(ctx), limit) {
 		err = errors.Join(limit, err)
 	}
