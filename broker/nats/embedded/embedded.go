@@ -112,7 +112,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded: data directory: %w", err)
+		return nil, fmt.Errorf("embedded: data directory %s can't be made; correct embedded, or Config.Dir, or give the process the right to write the directory above it: %w", cfg.Dir, err)
 	}
 	held, err := acquire(filepath.Join(cfg.Dir, "lock"))
 	if err != nil {

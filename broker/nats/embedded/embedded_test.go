@@ -206,7 +206,7 @@ func TestUnusableDirectoryIsAnError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := embedded.Open(t.Context(), embedded.Config{Dir: file})
-	require.ErrorContains(t, err, "data directory")
+	require.ErrorContains(t, err, "data directory "+file+" can't be made; correct embedded")
 }
 
 func TestConfigErrorsComeAtOnce(t *testing.T) {
