@@ -37,7 +37,10 @@ func TestFull_F_63_NothingIsHalfStored(t *testing.T) {
 	}
 	room("10")
 	require.NoError(t, save("a", "small"))
-	require.ErrorContains(t, save("b", strings.Repeat("x", 1<<20)), "full")
+	err = save("b", strings.Repeat("x", 1<<20))
+	require.ErrorContains(t, err, "full (13)")
+	require.ErrorContains(t, err, `provider "default": `)
+	require.ErrorContains(t, err, "test.db can't grow, as its disk is full, or a quota is used up: make room")
 	require.Equal(t, []string{"a", "a and more"}, ids())
 	require.NoError(t, save("c", "small"))
 	room("100000")

@@ -30,11 +30,25 @@ func (e *lockedError) Unwrap() error { return e.err }
 func (w *oneWriter) noted(err error) error {
 	if !is(err, codeBusy) {
 		w.locked.Store(nil)
-		return err
+		return w.unwritable(err)
 	}
 	locked := &lockedError{provider: w.name, path: w.file.path, by: dbfile.Writer(w.file.path), err: err}
 	w.locked.Store(locked)
 	return locked
+}
+
+// unwritable adds to an error which file takes no writes, and what helps.
+func (w *oneWriter) unwritable(err error) error {
+	var why string
+	switch {
+	case is(err, codeFull):
+		why = "can't grow, as its disk is full, or a quota is used up: make room"
+	case is(err, codeReadOnly):
+		why = "can't be written: mount its file system for writing, and give the process the right to write the file and its directory"
+	default:
+		return err
+	}
+	return fmt.Errorf("sqlite: provider %q: %s %s: %w", w.name, w.file.path, why, err)
 }
 
 // late is why somebody has not been let in for so long.

@@ -256,6 +256,7 @@ const (
 	codeReadOnly = 8
 	codeIOErr    = 10
 	codeCorrupt  = 11
+	codeFull     = 13
 	codeCantOpen = 14
 	codeNotADB   = 26
 )

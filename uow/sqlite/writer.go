@@ -152,7 +152,7 @@ func (t *placeTx) end(how func() error) error {
 	}
 	t.p.inside = false
 	t.p.w.leave()
-	return err
+	return t.p.w.unwritable(err)
 }
 
 func (p *place) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
