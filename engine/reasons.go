@@ -126,7 +126,7 @@ func (s sight) reasons() []reason {
 		all = append(all, reason{
 			Code: "dead_letters_early", State: degraded, Provider: at.provider, Subscription: at.name,
 			what:   number(e.Count, "message") + " of it arrived before the message that starts their process, which is overdue" + because(&e.Error),
-			remedy: "They are handled when it arrives: `waybill dead-letters list {only} --status early` shows what is missing. `waybill dead-letters discard {only} --status early` discards them; if such messages can arrive for processes that never start, declare them domain.Optional().",
+			remedy: "They are handled when it arrives: `waybill dead-letters list {only} --status early` shows what is missing. Those that start the process themselves, since a later build, `waybill dead-letters replay {only} --reason early` has heard. `waybill dead-letters discard {only} --status early` discards them; if such messages can arrive for processes that never start, declare them domain.Optional().",
 		})
 	}
 	for at, n := range s.newer {

@@ -139,3 +139,27 @@ func TestProcess_N3_WhatIsSetAsideOfAStreamThatThisBuildDoesNotRead(t *testing.T
 		require.Equal(t, []int{1, 0}, p.Steps, "what came early, and what was behind it")
 	})
 }
+
+// Where a build of before heard an event that begins the process now, it was set aside as early,
+// and nothing comes that would let it be handled: a replay does.
+func TestProcess_WhatCameEarlyAndBeginsTheProcessNowIsReplayed(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		units, err := uow.New(uow.Config{Providers: []uow.Provider{w.db}, Domain: domain.MustNew("library",
+			domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](), domain.Event[LoanChecked]()),
+			domain.Process[*shelved]("lending", domain.CorrelatedBy("loan_id"), domain.Starts((*shelved).placed), domain.Hears((*shelved).checked)))})
+		require.NoError(t, err)
+		stop := w.runs(engine.Context{Units: units, Commands: command.Must(command.Config{Units: units})})
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			l := &Loan{Root: domain.RootWithID("l1")}
+			l.Raise(LoanChecked{"l1"})
+			return w.loans.Save(ctx, l)
+		}))
+		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'early'") == 1 }, "it comes early")
+		stop()
+		defer w.start()()
+		_, err = subscription.NewDeadLetters(w.db).Replay(t.Context(), subscription.DeadLetterFilter{Subscription: "library.lending", Reason: "early"}, subscription.ReplayOptions{Actor: "ada"})
+		require.NoError(t, err)
+		w.until(func() bool { return w.status("l1") == "running" }, "it begins")
+		require.Zero(t, w.count("SELECT count(*) FROM dead_letters WHERE status <> 'replayed'"))
+	})
+}
