@@ -101,6 +101,9 @@ func (d *database) start(ctx context.Context) error {
 	if err := d.tellOfTargets(ctx); err != nil {
 		return err
 	}
+	if err := d.tellOfBrokers(ctx); err != nil {
+		return err
+	}
 	if _, err := d.here(ctx); err != nil {
 		return err
 	}
@@ -162,6 +165,23 @@ func (d *database) tellOfTargets(ctx context.Context) error {
 		if len(t.Joining) > 0 {
 			d.log.Warn("external brokers are joining: they get no event, and nothing new is removed from the outbox, before `waybill outbox backfill` or engine.Backfill has ended",
 				"provider", d.provider.Name(), "context", context, "brokers", strings.Join(t.Joining, ", "))
+		}
+	}
+	return nil
+}
+
+// tellOfBrokers says which brokers are others than those that were last published to by the
+// same names: nothing else tells of what is left there and nobody reads any more.
+func (d *database) tellOfBrokers(ctx context.Context) error {
+	for _, l := range d.lanes {
+		is := relay.IdentityOf(l.Broker)
+		was, err := d.store.NoteBroker(ctx, l.Target, is)
+		if err != nil {
+			return err
+		}
+		if was != nil {
+			d.log.Warn("the broker of this name is another one than before: what was published to the former one, and its subscriptions have not handled, stays there, and nobody reads it; unless they had handled all, start with the former one again until they have, or publish from the history (`waybill history republish`)",
+				"provider", d.provider.Name(), "broker", l.Target, "was", was.String(), "is", is.String())
 		}
 	}
 	return nil

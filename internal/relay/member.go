@@ -277,7 +277,7 @@ func (k *keeper) renew(ctx context.Context) error {
 			continue
 		}
 		healthy, trouble := l.health.state()
-		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble, Broker: identity(l.Broker)})
+		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble, Broker: IdentityOf(l.Broker)})
 		asked[a.life.id], lanes[a.life.id] = a, l
 	}
 	if len(renewals) > 0 {
@@ -300,7 +300,8 @@ func (k *keeper) renew(ctx context.Context) error {
 	return nil
 }
 
-func identity(b broker.Broker) outbox.BrokerIdentity {
+// IdentityOf is which broker that is, as far as it tells.
+func IdentityOf(b broker.Broker) outbox.BrokerIdentity {
 	c := b.Capabilities()
 	i := outbox.BrokerIdentity{System: c.System, TopicPrefix: c.TopicPrefix}
 	if b, ok := b.(broker.Clustered); ok {
