@@ -235,6 +235,10 @@ func TestObjects_Missing(t *testing.T) {
 		p.exec(t, "DROP TABLE inbox_marks")
 		p.has(t, "objects", Critical, "table inbox_marks", "missing", "waybill migrate --print")
 	})
+	each(t, func(t *testing.T, p *patient) { // its indexes go with it, and come with it
+		p.exec(t, "DROP TABLE inbox")
+		p.has(t, "objects", Critical, "table inbox", "missing", "waybill migrate --print")
+	})
 }
 
 // A trigger of somebody's that swallows inserts or deletes, or a rule. One that comes after them can't.

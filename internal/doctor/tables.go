@@ -224,6 +224,8 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 		n[o.kind]++
 		_, ok := have[o.kind+" "+o.name]
 		switch {
+		case !ok && o.on != "" && !has(have, o.on):
+			// It goes with its table, which is said to be missing, and comes with it.
 		case !ok && o.kind == "index":
 			create := o.sql
 			if e.postgres() {
@@ -253,6 +255,13 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	}
 	return fmt.Sprintf("%s, %s, %s and %s are there", count(n["table"], "table"), count(n["view"], "view"),
 		cmp.Or(map[bool]string{true: "1 index"}[n["index"] == 1], fmt.Sprintf("%d indexes", n["index"])), count(n["trigger"], "trigger")), nil
+}
+
+// has says whether there is a table or a view of that name.
+func has(have map[string]existing, name string) bool {
+	_, table := have["table "+name]
+	_, view := have["view "+name]
+	return table || view
 }
 
 // catalog is what there is, by kind and name, and how many valid unique indexes
