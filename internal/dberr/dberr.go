@@ -83,6 +83,8 @@ func Remedy(code string) string {
 		return "The database can't be written to: lead the connection to the primary, or see who made the database, the role or the file read-only."
 	case sqlite + "5":
 		return "Another process has the file locked for writing: `waybill doctor` says which. End its transaction."
+	case sqlite + "10":
+		return "The file can't be read or written: see what the system's log says of its disk, and whether a quota or a limit on the size of files (ulimit -f) is reached."
 	case "53100", sqlite + "13":
 		return "The disk is full: make room."
 	}
