@@ -42,6 +42,9 @@ func (m *coming) UnmarshalText(text []byte) error {
 	if err != nil {
 		return fmt.Errorf("%q is neither a time as in 2026-01-02T15:04:05Z nor how long until then, as in 90m", text)
 	}
+	if at.IsZero() { // which outbox.TimerChange takes for a stop
+		return fmt.Errorf("%q is no time: `waybill timers fire` has timers due at once, `stop` forgets them", text)
+	}
 	m.Time = at
 	return nil
 }

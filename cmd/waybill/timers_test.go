@@ -74,6 +74,18 @@ func TestTimers_ListAndShow(t *testing.T) {
 }
 
 // One whose message isn't what was stored is shown all the same, with what is wrong.
+// The time that programs write for none at all stops no timers.
+func TestTimers_ToNoTimeIsNoMove(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		id := setTimer(t, p, "loan-1", "due", time.Now().Add(time.Hour))
+		r := waybill(t, "--config", file, "timers", "move", "--id", id, "--to", "0001-01-01T00:00:00Z", "--yes", "--actor", "ada")
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.stderr, "is no time")
+		require.Contains(t, waybill(t, "--config", file, "timers", "list").stdout, id)
+	})
+}
+
 func TestTimers_ShowABrokenOne(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		file := configured(t, "default: "+provider)
