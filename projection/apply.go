@@ -169,15 +169,11 @@ func (w *worker) failed(ctx context.Context, err error) error {
 			w.log.Error("projection has stopped: an event can't be handled; it is retried until it can, or an operator skips it (waybill projections skip)",
 				"position", e.Position, "event", e.Type, "id", e.ID, "error", e.Err)
 		}
-		length := w.r.wait.lease
-		if e.newer() {
-			length = 0
-			w.r.rest(w.place(), w.shard.position, wait)
-		}
-		if err := w.lease.fail(ctx, w.r.provider, length, wait, w.shard.position, e); err != nil {
+		if err := w.lease.fail(ctx, w.r.provider, w.r.wait.lease, wait, w.shard.position, e); err != nil {
 			w.r.outage.Note(ctx, feedWrites, err)
 		}
 		if e.newer() {
+			w.r.rest(w.place(), w.shard.position, wait)
 			return errNewer
 		}
 	} else if w.single == 0 {

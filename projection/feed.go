@@ -82,7 +82,7 @@ func (w *worker) run(ctx context.Context) {
 	release, stop := context.WithTimeout(writer.Urgent(hard), w.r.wait.renew)
 	defer stop()
 	// What can't be given back runs out.
-	_ = w.lease.renew(release, w.r.provider, 0, w.now())
+	_ = w.lease.giveBack(release, w.r.provider, w.now(), errors.Is(lost, errNewer))
 }
 
 func (w *worker) place() place {

@@ -68,14 +68,27 @@ func take(ctx context.Context, p uow.Provider, name string, build, shard int, ow
 	return l, position, failure, ok, nil
 }
 
-// renew lengthens a lease, and says how fast it goes, and whom it waits for. 0 gives it up.
+// renew lengthens a lease, and says how fast it goes, and whom it waits for.
 func (l lease) renew(ctx context.Context, p uow.Provider, length time.Duration, s shard) error {
+	return l.lasts(ctx, p, length, s, "")
+}
+
+// giveBack lets others have the lease at once. again says whether this process comes back to the
+// event that has failed.
+func (l lease) giveBack(ctx context.Context, p uow.Provider, s shard, again bool) error {
+	if again {
+		return l.lasts(ctx, p, 0, s, "")
+	}
+	return l.lasts(ctx, p, 0, s, ", next_at = NULL")
+}
+
+func (l lease) lasts(ctx context.Context, p uow.Provider, length time.Duration, s shard, more string) error {
 	d, since := p.DB().Dialect(), "NULL"
 	if len(s.heldBy) > 0 {
 		since = dbtime.In(d, -time.Since(s.heldSince))
 	}
 	position, err := int64(0), sql.ErrNoRows
-	wrong := dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET per_second = ?, closing = ?, held_by = ?, held_since = "+since+", locked_until = "+dbtime.In(d, length)+" WHERE ? RETURNING position",
+	wrong := dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET per_second = ?, closing = ?, held_by = ?, held_since = "+since+", locked_until = "+dbtime.In(d, length)+more+" WHERE ? RETURNING position",
 		func(scan func(...any) error) error {
 			err = nil
 			return scan(&position)
