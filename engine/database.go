@@ -101,12 +101,10 @@ func (d *database) start(ctx context.Context) error {
 	if err := d.tellOfTargets(ctx); err != nil {
 		return err
 	}
-	if err := d.tellOfBrokers(ctx); err != nil {
-		return err
-	}
 	if _, err := d.here(ctx); err != nil {
 		return err
 	}
+	d.tellOfBrokers(ctx)
 	if err := d.processor.Start(ctx); err != nil {
 		return err
 	}
@@ -171,20 +169,21 @@ func (d *database) tellOfTargets(ctx context.Context) error {
 }
 
 // tellOfBrokers says which brokers are others than those that were last published to by the
-// same names: nothing else tells of what is left there and nobody reads any more.
-func (d *database) tellOfBrokers(ctx context.Context) error {
+// same names: nothing else tells of what is left there and nobody reads any more. Where that
+// can't be noted, as on a standby, the engine starts all the same.
+func (d *database) tellOfBrokers(ctx context.Context) {
+	are := map[string]outbox.BrokerIdentity{}
 	for _, l := range d.lanes {
-		is := relay.IdentityOf(l.Broker)
-		was, err := d.store.NoteBroker(ctx, l.Target, is)
-		if err != nil {
-			return err
-		}
-		if was != nil {
-			d.log.Warn("the broker of this name is another one than before: what was published to the former one, and its subscriptions have not handled, stays there, and nobody reads it; unless they had handled all, start with the former one again until they have, or publish from the history (`waybill history republish`)",
-				"provider", d.provider.Name(), "broker", l.Target, "was", was.String(), "is", is.String())
-		}
+		are[l.Target] = relay.IdentityOf(l.Broker)
 	}
-	return nil
+	were, err := d.store.NoteBrokers(ctx, are)
+	for target, was := range were {
+		d.log.Warn("the broker of this name is another one than before: what was published to the former one, and its subscriptions have not handled, stays there, and nobody reads it; unless they had handled all, start with the former one again until they have, or publish from the history (`waybill history republish`)",
+			"provider", d.provider.Name(), "broker", target, "was", was.String(), "is", are[target].String())
+	}
+	if err != nil {
+		d.log.Warn("which brokers this database publishes to can't be noted: if a name gets another one, nobody will say so", "provider", d.provider.Name(), "error", err)
+	}
 }
 
 func (d *database) stop(ctx context.Context) error {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
+	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -13,25 +15,38 @@ import (
 // last published to by that name.
 const brokerPrefix = "broker:"
 
-// NoteBroker records which broker an engine publishes to as target, and returns the one that
-// it was before, if that is another one; nil: it is the same as far as both are known.
-func (s *Store) NoteBroker(ctx context.Context, target string, is outbox.BrokerIdentity) (was *outbox.BrokerIdentity, err error) {
-	value, found, err := readSetting(ctx, s.reader, brokerPrefix+target)
+// NoteBrokers records to which broker an engine publishes as each target, and returns those
+// that they were before, of targets for which that was another one, as far as both are known.
+func (s *Store) NoteBrokers(ctx context.Context, are map[string]outbox.BrokerIdentity) (were map[string]outbox.BrokerIdentity, err error) {
+	recorded := map[string]outbox.BrokerIdentity{}
+	err = dbrows.Each(ctx, s.reader, s.text("settings_like"), func(scan func(...any) error) error {
+		var name, value string
+		if err := scan(&name, &value); err != nil {
+			return err
+		}
+		var was outbox.BrokerIdentity
+		if json.Unmarshal([]byte(value), &was) == nil { // what somebody wrote over it is written anew
+			recorded[strings.TrimPrefix(name, brokerPrefix)] = was
+		}
+		return nil
+	}, len(brokerPrefix), brokerPrefix)
 	if err != nil {
-		return nil, explain(ctx, s.reader, fmt.Errorf("outbox: read which broker %s was: %w", target, err))
+		return nil, explain(ctx, s.reader, fmt.Errorf("outbox: read which brokers there were: %w", err))
 	}
-	var recorded outbox.BrokerIdentity
-	known := found && json.Unmarshal([]byte(value), &recorded) == nil // what somebody wrote over it is written anew
-	if known && is.Differs(recorded) {
-		was = &recorded
-	} else { // one that is away doesn't tell its cluster
-		is.System, is.Cluster = cmp.Or(is.System, recorded.System), cmp.Or(is.Cluster, recorded.Cluster)
+	were = map[string]outbox.BrokerIdentity{}
+	for target, is := range are {
+		was, known := recorded[target]
+		if known && is.Differs(was) {
+			were[target] = was
+		} else { // one that is away doesn't tell its cluster
+			is.System, is.Cluster = cmp.Or(is.System, was.System), cmp.Or(is.Cluster, was.Cluster)
+		}
+		if known && is == was {
+			continue
+		}
+		if _, err := s.db.ExecContext(ctx, s.text("setting_write"), brokerPrefix+target, asText(is)); err != nil {
+			return were, fmt.Errorf("outbox: note which broker %s is: %w", target, err)
+		}
 	}
-	if known && is == recorded {
-		return nil, nil
-	}
-	if _, err := s.db.ExecContext(ctx, s.text("setting_write"), brokerPrefix+target, asText(is)); err != nil {
-		return nil, fmt.Errorf("outbox: note which broker %s is: %w", target, err)
-	}
-	return was, nil
+	return were, nil
 }
