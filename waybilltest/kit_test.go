@@ -267,7 +267,9 @@ func TestSettle_S2_50_SaysWhatIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			said := failing(t, func(tb testing.TB) {
-				w := start(waybilltest.New(tb).Patience(3 * time.Second))
+				w := start(waybilltest.New(tb).Patience(time.Minute))
+				w.Settle() // Its subscriptions are there: they need the writer for that.
+				w.Patience(3 * time.Second)
 				c.with(t, w)
 				if name != "a timer" {
 					require.NoError(t, w.lib.commands.Do(t.Context(), PlaceLoan{"l1"}))
