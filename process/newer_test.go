@@ -7,11 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/command"
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
-	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/subscription"
 	"github.com/waybill-go/waybill/uow"
@@ -34,18 +32,6 @@ var before = domain.MustNew("library",
 	domain.Foreign[FeeStep]("Billing.Step.v1", domain.From("billing::charge")),
 	domain.Process[*lender]("lending", domain.CorrelatedBy("loan_id"), domain.Starts((*lender).placed), domain.Hears((*lender).step), domain.OnTimer("remind", (*lender).remind)),
 )
-
-// runs has an engine run contexts until it is stopped.
-func (w *world) runs(contexts ...engine.Context) (stop func()) {
-	w.t.Helper()
-	e, err := engine.New(engine.Config{
-		Contexts: contexts, Brokers: map[string]broker.Broker{"default": broker.Prefixed(w.broker, prefix)},
-		Outbox: outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
-	})
-	require.NoError(w.t, err)
-	require.NoError(w.t, e.Start(w.t.Context()))
-	return func() { require.NoError(w.t, e.Stop(context.Background())) }
-}
 
 // N3: a refusal, or a timer, comes for a process of which this build hears neither, as in a
 // deployment in which both came: the first build that does handles it by itself, in its

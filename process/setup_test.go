@@ -256,8 +256,14 @@ func (l *Loan) close(status string) error {
 // start runs both contexts until the test ends, or stop is called.
 func (w *world) start() (stop func()) {
 	w.t.Helper()
+	return w.runs(engine.Context{Units: w.units, Commands: w.lib, Processes: []process.Config{w.tuned}}, engine.Context{Commands: w.bil})
+}
+
+// runs has an engine run contexts until the test ends, or stop is called.
+func (w *world) runs(contexts ...engine.Context) (stop func()) {
+	w.t.Helper()
 	e, err := engine.New(engine.Config{
-		Contexts: []engine.Context{{Units: w.units, Commands: w.lib, Processes: []process.Config{w.tuned}}, {Commands: w.bil}},
+		Contexts: contexts,
 		Brokers:  map[string]broker.Broker{"default": broker.Prefixed(w.broker, prefix)},
 		Outbox:   outbox.Config{PollInterval: 20 * time.Millisecond, MaxPollInterval: 20 * time.Millisecond},
 	})

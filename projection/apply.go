@@ -173,7 +173,7 @@ func (w *worker) failed(ctx context.Context, err error) error {
 			w.r.outage.Note(ctx, feedWrites, err)
 		}
 		if e.newer() {
-			w.r.rest(w.place(), w.shard.position, wait)
+			w.r.rest(place{w.lease.projection, w.lease.build, w.lease.shard}, w.shard.position, wait)
 			return errNewer
 		}
 	} else if w.single == 0 {

@@ -85,10 +85,6 @@ func (w *worker) run(ctx context.Context) {
 	_ = w.lease.giveBack(release, w.r.provider, w.now(), errors.Is(lost, errNewer))
 }
 
-func (w *worker) place() place {
-	return place{w.lease.projection, w.lease.build, w.lease.shard}
-}
-
 func (w *worker) open() {
 	w.reader = historydb.NewReader(w.r.provider.Reader(), historydb.Filter{Names: w.program.names})
 }

@@ -1,6 +1,7 @@
 package projection_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,5 +52,19 @@ func TestProjection_N3_AProcessThatReadsTheEventTakesOver(t *testing.T) {
 		w.do(t, "l2", LoanPlaced{"l2", "m2"})
 		w.wait(t, p.Name)
 		require.Len(t, find(t, w, loans, "loan_id"), 2)
+	})
+}
+
+// A process that ends while an event can't be handled doesn't come back to it.
+func TestProjection_WhoHasEndedFeedsNothing(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.place(t, "l1")
+		_, stop := w.run(t, counted(func(string) error { return errors.New("no idea") }))
+		w.stops(t)
+		stop()
+		list, err := projection.List(t.Context(), w.p)
+		require.NoError(t, err)
+		require.NotNil(t, list[0].Failure)
+		require.False(t, list[0].Fed)
 	})
 }

@@ -34,7 +34,8 @@ type Progress struct {
 	PerSecond     float64       `json:"events_per_second"`
 	ETA           time.Duration `json:"-"`           // -1: not known.
 	ETASeconds    float64       `json:"eta_seconds"` // The same.
-	// Fed says that a process feeds all of it; Owners are those that feed it, or did last.
+	// Fed says that a process feeds all of it, or comes back to the event that it has failed at;
+	// Owners are those that feed it, or did last.
 	Fed     bool      `json:"fed"`
 	Owners  []string  `json:"owners"`
 	Failure *Failure  `json:"failure,omitempty"` // Why it is stuck.

@@ -113,30 +113,48 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 	require.Equal(t, exitFailed, r.code)
 }
 
-// Commands that were sent to a context which no engine handles are named, until a group reads them.
-func TestDoctor_NamesCommandsThatNobodyHandles(t *testing.T) {
+// addressees are topics under a prefix of the test's own, and unheard is what the doctor says
+// of those whose messages nobody handles.
+func addressees(t *testing.T, partitions int32, names ...string) (client *kgo.Client, prefix string, topics []string, unheard func() []doctor.Finding) {
+	t.Helper()
 	address := os.Getenv("WAYBILL_KAFKA")
 	require.NotEmpty(t, address, `WAYBILL_KAFKA is not set: run scripts/test, or eval "$(scripts/services up)"`)
 	client, err := kafka.Config{Addresses: []string{address}}.Client()
 	require.NoError(t, err)
-	defer client.Close()
-	prefix := "doctor-" + uuid.NewString() + "."
-	topics := []string{prefix + "ghost.commands", prefix + "idle.commands", prefix + "ghost.order"}
+	t.Cleanup(client.Close)
+	prefix = "doctor-" + uuid.NewString() + "."
+	for _, name := range names {
+		topics = append(topics, prefix+name)
+	}
 	admin := kadm.NewClient(client)
-	created, err := admin.CreateTopics(t.Context(), 2, 1, nil, topics...)
+	created, err := admin.CreateTopics(t.Context(), partitions, 1, nil, topics...)
 	require.NoError(t, err)
 	require.NoError(t, created.Error())
-	defer func() {
+	t.Cleanup(func() {
 		_, err := admin.DeleteTopics(context.Background(), topics...)
 		require.NoError(t, err)
-	}()
-	for _, topic := range []string{topics[0], topics[0], topics[2]} {
-		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr())
-	}
-	unheard := func() (found []doctor.Finding) {
+	})
+	return client, prefix, topics, func() []doctor.Finding {
 		client.ForceMetadataRefresh()
 		all := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: prefix})
 		return slices.DeleteFunc(all, func(f doctor.Finding) bool { return f.Check != "commands" })
+	}
+}
+
+// readToTheEnd has a group without members have read all of a topic.
+func readToTheEnd(t *testing.T, client *kgo.Client, group string, topics ...string) {
+	t.Helper()
+	admin := kadm.NewClient(client)
+	end, err := admin.ListEndOffsets(t.Context(), topics...)
+	require.NoError(t, err)
+	require.NoError(t, admin.CommitAllOffsets(t.Context(), group, end.Offsets()))
+}
+
+// Commands that were sent to a context which no engine handles are named, until a group reads them.
+func TestDoctor_NamesCommandsThatNobodyHandles(t *testing.T) {
+	client, prefix, topics, unheard := addressees(t, 2, "ghost.commands", "idle.commands", "ghost.order")
+	for _, topic := range []string{topics[0], topics[0], topics[2]} {
+		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr())
 	}
 	found := unheard()
 	require.Len(t, found, 1, "%+v", found)
@@ -144,45 +162,24 @@ func TestDoctor_NamesCommandsThatNobodyHandles(t *testing.T) {
 	require.Equal(t, topics[0], found[0].Where)
 	require.Contains(t, found[0].What, "messages for context ghost (2), and no group has read it")
 	require.Contains(t, found[0].Remedy, "start an engine of ghost")
-	end, err := admin.ListEndOffsets(t.Context(), topics[0])
-	require.NoError(t, err)
-	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"mine", end.Offsets()))
+	readToTheEnd(t, client, prefix+"mine", topics[0])
 	require.Empty(t, unheard(), "a group has read all")
 }
 
 // So are those that wait for a group which has read such messages and runs no more, as where
 // the last handler was taken out; and what processes are told.
 func TestDoctor_NamesCommandsWhoseGroupRunsNoMore(t *testing.T) {
-	client, err := kafka.Config{Addresses: []string{os.Getenv("WAYBILL_KAFKA")}}.Client()
-	require.NoError(t, err)
-	defer client.Close()
-	prefix := "doctor-" + uuid.NewString() + "."
-	topics := []string{prefix + "gone.commands", prefix + "gone.processes"}
-	admin := kadm.NewClient(client)
-	created, err := admin.CreateTopics(t.Context(), 1, 1, nil, topics...)
-	require.NoError(t, err)
-	require.NoError(t, created.Error())
-	defer func() {
-		_, err := admin.DeleteTopics(context.Background(), topics...)
-		require.NoError(t, err)
-	}()
+	client, prefix, topics, unheard := addressees(t, 1, "gone.commands", "gone.processes")
 	produce := func() {
 		for _, topic := range topics {
 			require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr())
 		}
 	}
 	produce()
-	end, err := admin.ListEndOffsets(t.Context(), topics...)
-	require.NoError(t, err)
-	require.NoError(t, admin.CommitAllOffsets(t.Context(), prefix+"gone.commands", end.Offsets()))
-	look := func() (found []doctor.Finding) {
-		client.ForceMetadataRefresh()
-		all := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: prefix})
-		return slices.DeleteFunc(all, func(f doctor.Finding) bool { return f.Check != "commands" })
-	}
-	require.Empty(t, look(), "nothing waits")
+	readToTheEnd(t, client, prefix+"gone.commands", topics...)
+	require.Empty(t, unheard(), "nothing waits")
 	produce()
-	found := look()
+	found := unheard()
 	require.Len(t, found, 2, "%+v", found)
 	require.Equal(t, "messages for context gone wait (1), and no member runs of "+prefix+"gone.commands, which has read it: nobody handles these commands", found[0].What)
 	require.Contains(t, found[0].Remedy, "start an engine of gone with the handlers of its commands")
@@ -193,5 +190,5 @@ func TestDoctor_NamesCommandsWhoseGroupRunsNoMore(t *testing.T) {
 	require.NoError(t, err)
 	defer member.Close()
 	require.NoError(t, member.PollRecords(t.Context(), 1).Err())
-	require.Empty(t, look(), "a member may be about to handle it")
+	require.Empty(t, unheard(), "a member may be about to handle it")
 }

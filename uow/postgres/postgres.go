@@ -91,8 +91,8 @@ func ConfigFrom(name string, s broker.Settings) (Config, error) {
 }
 
 // Open connects, within ten seconds or the DSN's connect_timeout if that is longer, so
-// that a wrong DSN shows at the start and not at the first unit of work. Times are read in UTC, and the connections'
-// time zone is UTC unless the DSN sets another.
+// that a wrong DSN shows at the start and not at the first unit of work. Times are read
+// in UTC, and the connections' time zone is UTC unless the DSN sets another.
 func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	cfg.Name = cmp.Or(cfg.Name, defaultName)
 	pc, listen, err := cfg.parse()
