@@ -268,26 +268,11 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 		return domain.Metadata{}, nil, fmt.Errorf("outbox: the body is not a message: %w", err)
 	}
 	head, dom := &m.Metadata.Headers, &m.Metadata.Domain
-	var missing []string
-	if len(m.Data) == 0 || bytes.Equal(m.Data, []byte("null")) {
-		missing = append(missing, "data")
+	if err := complete(m.Data, head.Type, head.ID); err != nil {
+		return domain.Metadata{}, nil, err
 	}
-	if head.Type == "" {
-		missing = append(missing, "metadata.headers.type")
-	}
-	if head.ID == "" {
-		missing = append(missing, "metadata.headers.id")
-	}
-	if len(missing) > 0 {
-		return domain.Metadata{}, nil, errors.New("outbox: the message has no " + strings.Join(missing, ", no "))
-	}
-	if want := m.Metadata.Envelope.Checksum; want != "" {
-		if !strings.HasPrefix(want, checksumPrefix) {
-			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %.100s has a checksum of an unknown kind: %.100q", head.ID, want)
-		}
-		if have := appendChecksum(nil, m.Data); string(have) != want {
-			return domain.Metadata{}, nil, fmt.Errorf("outbox: message %.100s was changed on its way: its data has checksum %s, it says %.100s", head.ID, have, want)
-		}
+	if err := verify(m.Metadata.Envelope.Checksum, m.Data, head.ID); err != nil {
+		return domain.Metadata{}, nil, err
 	}
 	origin := domain.Origin{
 		CorrelationID: dom.CorrelationID,
@@ -314,6 +299,39 @@ func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
 		Priority:    dom.Priority,
 		Command:     command,
 	}, m.Data, nil
+}
+
+// complete says what every message has, and this one hasn't.
+func complete(data json.RawMessage, typeName, id string) error {
+	var missing []string
+	if len(data) == 0 || bytes.Equal(data, []byte("null")) {
+		missing = append(missing, "data")
+	}
+	if typeName == "" {
+		missing = append(missing, "metadata.headers.type")
+	}
+	if id == "" {
+		missing = append(missing, "metadata.headers.id")
+	}
+	if len(missing) > 0 {
+		return errors.New("outbox: the message has no " + strings.Join(missing, ", no "))
+	}
+	return nil
+}
+
+// verify says that data isn't what its checksum was made over. Not every message has
+// a checksum.
+func verify(want string, data json.RawMessage, id string) error {
+	if want == "" {
+		return nil
+	}
+	if !strings.HasPrefix(want, checksumPrefix) {
+		return fmt.Errorf("outbox: message %.100s has a checksum of an unknown kind: %.100q", id, want)
+	}
+	if have := appendChecksum(nil, data); string(have) != want {
+		return fmt.Errorf("outbox: message %.100s was changed on its way: its data has checksum %s, it says %.100s", id, have, want)
+	}
+	return nil
 }
 
 func parseExtensions(raw map[string]json.RawMessage) (tenant string, extensions map[string]string) {

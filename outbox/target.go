@@ -63,6 +63,20 @@ func (t Target) Check(d *domain.Domain) error {
 	}
 
 	published, private := publishedNames(d)
+	t.checkEvents(d, published, private, fail)
+	for _, name := range slices.Sorted(maps.Keys(t.Versions)) {
+		t.checkVersion(d, name, published, fail)
+	}
+
+	if !slices.Contains(Envelopes(), t.envelope()) {
+		fail("envelope %q is not known: use one of %q, or leave it out for %q", t.Envelope, Envelopes(), Stripped)
+	}
+	t.checkExtensions(fail)
+	t.checkTopics(d, fail)
+	return errors.Join(errs...)
+}
+
+func (t Target) checkEvents(d *domain.Domain, published, private []string, fail func(string, ...any)) {
 	if t.Events != nil && len(t.Events) == 0 {
 		fail("events is empty, so nothing would go there: leave it out for all published events, or leave out the broker")
 	}
@@ -76,14 +90,9 @@ func (t Target) Check(d *domain.Domain) error {
 			fail("context %s declares no event %q: name one of its published events %q", d.Name(), name, published)
 		}
 	}
+}
 
-	for _, name := range slices.Sorted(maps.Keys(t.Versions)) {
-		t.checkVersion(d, name, published, fail)
-	}
-
-	if !slices.Contains(Envelopes(), t.envelope()) {
-		fail("envelope %q is not known: use one of %q, or leave it out for %q", t.Envelope, Envelopes(), Stripped)
-	}
+func (t Target) checkExtensions(fail func(string, ...any)) {
 	attributes := map[string]string{} // extension by attribute
 	for _, name := range t.Extensions {
 		if !headerName.MatchString(name) {
@@ -103,7 +112,9 @@ func (t Target) Check(d *domain.Domain) error {
 		}
 		attributes[attribute] = name
 	}
+}
 
+func (t Target) checkTopics(d *domain.Domain, fail func(string, ...any)) {
 	var categories []string
 	for _, a := range d.Aggregates() {
 		categories = append(categories, a.Category)
@@ -116,7 +127,6 @@ func (t Target) Check(d *domain.Domain) error {
 			fail("topics has no topic for %q: name one, or take the category out for the broker's rule", category)
 		}
 	}
-	return errors.Join(errs...)
 }
 
 func (t Target) checkVersion(d *domain.Domain, name string, published []string, fail func(string, ...any)) {
