@@ -101,6 +101,34 @@ func (e *Engine) start(ctx context.Context) error {
 	e.lookouts.start(e.watch)
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	e.giveUp = cancel
+	e.listen()
+	unreached, err := e.startParts(ctx)
+	if err != nil {
+		return err
+	}
+	for i, d := range e.databases {
+		err := unreached[i]
+		if err == nil {
+			err = e.consume(ctx, d)
+		}
+		switch {
+		case err == nil:
+		case d.unreachable(err):
+			e.log.Warn("the database can't be used yet; what needs it starts when it can", "provider", d.provider.Name(), "error", err)
+			d.reason.Store(&err)
+			e.pending.Go(func() { e.await(waiting, d, unreached[i] == nil) })
+		default:
+			return d.wrap(err)
+		}
+	}
+	if e.app != nil {
+		return e.app.start(ctx, e.fail)
+	}
+	return nil
+}
+
+// listen has units of work say what they commit.
+func (e *Engine) listen() {
 	byName := map[string]*database{}
 	for _, d := range e.databases {
 		byName[d.provider.Name()] = d
@@ -110,8 +138,12 @@ func (e *Engine) start(ctx context.Context) error {
 			return byName[provider].wake(pokes)
 		}), m.OnTimer(func(provider string, at time.Time) { byName[provider].timerSet(at) }))
 	}
+}
 
-	// Side by side, so that a few that don't answer cost their time once.
+// startParts starts databases and makes topics, side by side, so that a few that don't
+// answer cost their time once. It returns for each database why it can't be reached, if
+// so; anything else that is wrong is an error.
+func (e *Engine) startParts(ctx context.Context) (unreached []error, err error) {
 	errs := make([]error, len(e.databases))
 	topics := make(chan error, len(e.links))
 	var all sync.WaitGroup
@@ -140,29 +172,7 @@ func (e *Engine) start(ctx context.Context) error {
 			wrong = append(wrong, d.wrap(errs[i]))
 		}
 	}
-	if err := errors.Join(append(wrong, ctx.Err())...); err != nil {
-		return err
-	}
-
-	for i, d := range e.databases {
-		err := errs[i]
-		if err == nil {
-			err = e.consume(ctx, d)
-		}
-		switch {
-		case err == nil:
-		case d.unreachable(err):
-			e.log.Warn("the database can't be used yet; what needs it starts when it can", "provider", d.provider.Name(), "error", err)
-			d.reason.Store(&err)
-			e.pending.Go(func() { e.await(waiting, d, errs[i] == nil) })
-		default:
-			return d.wrap(err)
-		}
-	}
-	if e.app != nil {
-		return e.app.start(ctx, e.fail)
-	}
-	return nil
+	return errs, errors.Join(append(wrong, ctx.Err())...)
 }
 
 // inTurn runs a step that starts a database, with a deadline of its own, when it is its turn.

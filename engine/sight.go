@@ -60,69 +60,36 @@ type subscriptionSight struct {
 // lane is a target broker of a provider, or a subscription of one.
 type lane struct{ provider, name string }
 
+// looking is a sight that comes together: parts of it are asked for at once.
+type looking struct {
+	sync.WaitGroup
+	mu sync.Mutex
+	s  sight
+}
+
+// add has the sight to itself.
+func (l *looking) add(to func(*sight)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to(&l.s)
+}
+
 // look asks what the caches have, for a second at most.
 func (e *Engine) look(ctx context.Context) sight {
-	s := sight{outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{}, projections: map[string]projectionsSight{}, moved: map[string]*outbox.MovedError{}}
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	all.Go(func() {
+	l := &looking{s: sight{
+		outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, projections: map[string]projectionsSight{},
+		letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{},
+		moved: map[string]*outbox.MovedError{},
+	}}
+	l.Go(func() {
 		h := e.health(ctx)
-		s.status, s.parts = h.Status, h.Components
+		l.add(func(s *sight) { s.status, s.parts = h.Status, h.Components })
 	})
 	for _, d := range e.databases {
-		name := d.provider.Name()
-		if moved := d.moved.Load(); moved != nil {
-			s.moved[name] = moved
-		}
-		all.Go(func() {
-			if !d.hasOutbox() {
-				return
-			}
-			o := d.look(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			s.outboxes[name] = o
-		})
-		all.Go(func() {
-			if !e.hasProcesses(d) {
-				return
-			}
-			processes, _ := d.running.recent(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			for process, n := range processes.value {
-				s.idle[lane{name, process}] = n.Idle
-			}
-		})
-		all.Go(func() {
-			if !e.hasProjections(d) {
-				return
-			}
-			seen := d.lookAtProjections(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			s.projections[name] = seen
-		})
-		all.Go(func() {
-			if !e.consumes(name) && !d.observed {
-				return // there may be no table
-			}
-			letters, _ := d.dead.recent(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			for subscription, n := range letters.value.open {
-				s.letters[lane{name, subscription}] = n
-			}
-			for process, e := range letters.value.early {
-				s.early[lane{name, process}] = e
-			}
-			for subscription, n := range letters.value.newer {
-				s.newer[lane{name, subscription}] = n
-			}
-		})
+		e.lookAtDatabase(ctx, d, l)
 	}
 	for _, stream := range e.streams {
-		all.Go(func() {
+		l.Go(func() {
 			o := subscriptionSight{provider: stream.provider, status: stream.runner.Status()}
 			if lag, known := stream.lag.recent(ctx); known && lag.err == nil {
 				o.lag = &lag.value
@@ -131,13 +98,56 @@ func (e *Engine) look(ctx context.Context) sight {
 				ago := time.Since(at)
 				o.sinceMissed = &ago
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			s.subscriptions[stream.name] = o
+			l.add(func(s *sight) { s.subscriptions[stream.name] = o })
 		})
 	}
-	all.Wait()
-	return s
+	l.Wait()
+	return l.s
+}
+
+func (e *Engine) lookAtDatabase(ctx context.Context, d *database, l *looking) {
+	name := d.provider.Name()
+	if moved := d.moved.Load(); moved != nil {
+		l.add(func(s *sight) { s.moved[name] = moved })
+	}
+	if d.hasOutbox() {
+		l.Go(func() {
+			o := d.look(ctx)
+			l.add(func(s *sight) { s.outboxes[name] = o })
+		})
+	}
+	if e.hasProcesses(d) {
+		l.Go(func() {
+			processes, _ := d.running.recent(ctx)
+			l.add(func(s *sight) {
+				for process, n := range processes.value {
+					s.idle[lane{name, process}] = n.Idle
+				}
+			})
+		})
+	}
+	if e.hasProjections(d) {
+		l.Go(func() {
+			seen := d.lookAtProjections(ctx)
+			l.add(func(s *sight) { s.projections[name] = seen })
+		})
+	}
+	if e.consumes(name) || d.observed { // otherwise there may be no table
+		l.Go(func() {
+			letters, _ := d.dead.recent(ctx)
+			l.add(func(s *sight) {
+				for subscription, n := range letters.value.open {
+					s.letters[lane{name, subscription}] = n
+				}
+				for process, n := range letters.value.early {
+					s.early[lane{name, process}] = n
+				}
+				for subscription, n := range letters.value.newer {
+					s.newer[lane{name, subscription}] = n
+				}
+			})
+		})
+	}
 }
 
 // consumes says whether a subscription of this engine has its inbox there.

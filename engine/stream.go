@@ -143,6 +143,59 @@ func (f *feed) end() {
 	f.looking = false
 }
 
+// eventWriter writes events to a client, each within [eventTimeout].
+type eventWriter struct {
+	w     http.ResponseWriter
+	c     *http.ResponseController
+	ended <-chan struct{}
+	mu    sync.Mutex // of the deadline
+	leave chan struct{}
+	cut   sync.WaitGroup
+}
+
+// newEventWriter returns one that writes nothing more once ended is closed: a client that
+// reads nothing doesn't keep the server from its end. [eventWriter.close] ends its goroutine.
+func newEventWriter(w http.ResponseWriter, ended <-chan struct{}) *eventWriter {
+	o := &eventWriter{w: w, c: http.NewResponseController(w), ended: ended, leave: make(chan struct{})}
+	// The server's limits are for requests that end. Not every writer has deadlines;
+	// its server then has to see to that.
+	_ = o.c.SetReadDeadline(time.Time{})
+	o.cut.Go(func() {
+		select {
+		case <-o.ended:
+			o.limit(0)
+		case <-o.leave:
+		}
+	})
+	return o
+}
+
+func (o *eventWriter) limit(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case <-o.ended:
+		d = 0
+	default:
+	}
+	_ = o.c.SetWriteDeadline(time.Now().Add(d))
+}
+
+func (o *eventWriter) send(text ...[]byte) bool {
+	o.limit(eventTimeout)
+	for _, t := range text {
+		if _, err := o.w.Write(t); err != nil {
+			return false
+		}
+	}
+	return o.c.Flush() == nil
+}
+
+func (o *eventWriter) close() {
+	close(o.leave)
+	o.cut.Wait()
+}
+
 // stream sends the state of the engine each second, as server-sent events, until
 // the client leaves, its token is no longer good, or the engine stops.
 func (e *Engine) stream(w http.ResponseWriter, r *http.Request) {
@@ -165,51 +218,17 @@ func (e *Engine) stream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	// The server's limits are for requests that end. Not every writer has deadlines;
-	// its server then has to see to that.
-	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Time{})
-	var deadline sync.Mutex
-	limit := func(d time.Duration) {
-		deadline.Lock()
-		defer deadline.Unlock()
-		select {
-		case <-l.ended:
-			d = 0
-		default:
-		}
-		_ = c.SetWriteDeadline(time.Now().Add(d))
-	}
-	send := func(text ...[]byte) bool {
-		limit(eventTimeout)
-		for _, t := range text {
-			if _, err := w.Write(t); err != nil {
-				return false
-			}
-		}
-		return c.Flush() == nil
-	}
-	// A client that reads nothing doesn't keep the server from its end.
-	leave := make(chan struct{})
-	var cut sync.WaitGroup
-	cut.Go(func() {
-		select {
-		case <-l.ended:
-			limit(0)
-		case <-leave:
-		}
-	})
-	defer cut.Wait()
-	defer close(leave)
+	out := newEventWriter(w, l.ended)
+	defer out.close()
 
 	beat := time.NewTimer(heartbeat)
 	defer beat.Stop()
-	for ok := send([]byte("retry: 2000\n\n")); ok; {
+	for ok := out.send([]byte("retry: 2000\n\n")); ok; {
 		select {
 		case event := <-l.events:
-			ok = e.stillIn(r) && send([]byte("event: state\ndata: "), event, []byte("\n\n"))
+			ok = e.stillIn(r) && out.send([]byte("event: state\ndata: "), event, []byte("\n\n"))
 		case <-beat.C:
-			ok = send([]byte(": still there\n\n"))
+			ok = out.send([]byte(": still there\n\n"))
 		case <-l.ended:
 			return
 		case <-r.Context().Done():

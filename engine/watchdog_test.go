@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -419,9 +420,14 @@ func TestWatchdog_TheGuideHasAll(t *testing.T) {
 		return slices.Compact(found)
 	}
 	const guide = "../docs/guides/alerts-and-health.md"
-	want := append(read("reasons.go", `(?:Code: +"|limit\(")(\w+)"`), read("projections.go", `Code: +"(\w+)"`)...)
-	for _, limited := range read("reasons.go", `limit\("(\w+)"`) {
-		want = append(want, limited+"_critical")
+	sources, err := filepath.Glob("reasons*.go")
+	require.NoError(t, err)
+	var want []string
+	for _, source := range append(sources, "projections.go") {
+		want = append(want, read(source, `(?:Code: +"|limit\(")(\w+)"`)...)
+		for _, limited := range read(source, `limit\("(\w+)"`) {
+			want = append(want, limited+"_critical")
+		}
 	}
 	slices.Sort(want)
 	got := read(guide, "(?m)^\\| `(\\w+)`")
