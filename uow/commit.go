@@ -52,60 +52,17 @@ func (u *Unit) flushPart(ctx context.Context, p *part) error {
 // position in the history, in one order and commit in the other. Aggregates are in the order of type and id, so
 // that two units that touch the same ones don't lock each other out.
 func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement, error) {
-	all := slices.Clone(p.guards)
-	var events, history []outbox.Event
-	var late []Statement
-	for _, e := range u.waiting(p) {
-		for _, s := range e.writes {
-			if s.Late {
-				late = append(late, s)
-			} else {
-				all = append(all, s)
-			}
-		}
-		events = append(events, e.events...)
-		if _, keeps := e.persister.(EventKeeper); !keeps {
-			history = append(history, e.events...)
-		}
+	waiting := u.waiting(p)
+	all, err := u.changes(ctx, p, waiting, last)
+	if err != nil {
+		return nil, err
 	}
-	all = append(all, late...)
-	// Late, as it is behind all state then; but before what sets the same timer anew, or
-	// stops it with its aggregate, and so takes its row away.
-	if last || len(p.timers) > 0 {
-		all = append(all, p.handled...)
-		p.handled = nil
-	}
-	if len(p.timers) > 0 {
-		known, err := u.outbox(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		timers, err := u.timerStatements(p, known.partitions)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, timers...)
-	}
-	all = append(all, p.executions...)
-	events = append(events, p.messages...)
-	// In the order in which they were raised: ids are UUIDv7, which grow.
-	raised := func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) }
-	slices.SortStableFunc(events, raised)
-	slices.SortStableFunc(history, raised)
-	keep := func() {
-		if len(history) > 0 {
-			all = append(all, Statement{Query: historydb.Insert(history), Rows: -1})
-		}
-		for _, e := range p.foreign {
-			all = append(all, Statement{Query: historydb.InsertMissing(e), Rows: -1})
-		}
-	}
+	events, history := raised(p, waiting)
 	if len(events) == 0 || u.m.cfg.NoOutbox {
 		if !u.m.cfg.History {
 			history = nil
 		}
-		keep()
-		return all, nil
+		return append(all, kept(p, history)...), nil
 	}
 	known, err := u.outbox(ctx, p)
 	if err != nil {
@@ -132,12 +89,74 @@ func (u *Unit) statements(ctx context.Context, p *part, last bool) ([]Statement,
 	if locks := outboxdb.LockKeys(events); locks != nil && p.provider.DB().Dialect().Name() == dialect.PG {
 		all = append(all, Statement{Query: locks, Rows: -1})
 	}
-	keep() // behind the locks of keys, too: aggregates that share one have one order here as well
+	all = append(all, kept(p, history)...) // behind the locks of keys, too: aggregates that share one have one order here as well
 	u.events, u.rows = u.events+len(events), u.rows+len(rows)
 	if len(rows) > 0 {
 		all = append(all, Statement{Query: outboxdb.Insert(rows), Rows: -1})
 	}
 	return all, nil
+}
+
+// changes is what waits for a provider up to the application's own statements.
+func (u *Unit) changes(ctx context.Context, p *part, waiting []*entry, last bool) ([]Statement, error) {
+	all := slices.Clone(p.guards)
+	var late []Statement
+	for _, e := range waiting {
+		for _, s := range e.writes {
+			if s.Late {
+				late = append(late, s)
+			} else {
+				all = append(all, s)
+			}
+		}
+	}
+	all = append(all, late...)
+	// Late, as it is behind all state then; but before what sets the same timer anew, or
+	// stops it with its aggregate, and so takes its row away.
+	if last || len(p.timers) > 0 {
+		all = append(all, p.handled...)
+		p.handled = nil
+	}
+	if len(p.timers) > 0 {
+		known, err := u.outbox(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		timers, err := u.timerStatements(p, known.partitions)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, timers...)
+	}
+	return append(all, p.executions...), nil
+}
+
+// raised is what is to be published, and what of it the history keeps: a persister may
+// keep events itself. Both are in the order in which they were raised: ids are UUIDv7,
+// which grow.
+func raised(p *part, waiting []*entry) (events, history []outbox.Event) {
+	for _, e := range waiting {
+		events = append(events, e.events...)
+		if _, keeps := e.persister.(EventKeeper); !keeps {
+			history = append(history, e.events...)
+		}
+	}
+	events = append(events, p.messages...)
+	byID := func(a, b outbox.Event) int { return strings.Compare(a.ID, b.ID) }
+	slices.SortStableFunc(events, byID)
+	slices.SortStableFunc(history, byID)
+	return events, history
+}
+
+// kept writes the history.
+func kept(p *part, history []outbox.Event) (all []Statement) {
+	if len(history) > 0 {
+		all = append(all, Statement{Query: historydb.Insert(history), Rows: -1})
+	}
+	for _, e := range p.foreign {
+		all = append(all, Statement{Query: historydb.InsertMissing(e), Rows: -1})
+	}
+	return all
 }
 
 // outbox is what has to be known before rows are written. If the transaction has

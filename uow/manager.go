@@ -126,6 +126,32 @@ type Manager struct {
 
 // New checks cfg and returns all its mistakes together. It opens nothing.
 func New(cfg Config) (*Manager, error) {
+	cfg.Broker = cmp.Or(cfg.Broker, "default")
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("uow: %w", err)
+	}
+	cfg.Lease = cmp.Or(cfg.Lease, outbox.DefaultLease)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
+	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
+	m := &Manager{
+		cfg: cfg, tracer: tracing.New(cfg.TracerProvider),
+		writer: outbox.Writer{
+			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
+		},
+		outboxes:  map[string]*outboxOf{},
+		listeners: map[int]func(string, []outbox.Poke) []outbox.Poke{},
+		onTimer:   map[int]func(string, time.Time){},
+	}
+	m.clock = testclock.Of(cfg.Providers[0])
+	for _, p := range cfg.Providers {
+		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets(), history: cfg.History}
+	}
+	return m, nil
+}
+
+// check returns all that is wrong with cfg, or nil.
+func (cfg Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if cfg.Domain == nil {
@@ -134,7 +160,6 @@ func New(cfg Config) (*Manager, error) {
 	if len(cfg.Providers) == 0 {
 		fail("uow.Config.Providers is empty: open one with postgres.Open or sqlite.Open")
 	}
-	cfg.Broker = cmp.Or(cfg.Broker, "default")
 	names := map[string]bool{}
 	for i, p := range cfg.Providers {
 		if p == nil {
@@ -168,27 +193,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.MaxRetries < -1 {
 		fail("uow.Config.MaxRetries is %d: give a positive number, 0 for %d, or -1 for never", cfg.MaxRetries, defaultMaxRetries)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("uow: %w", err)
-	}
-	cfg.Lease = cmp.Or(cfg.Lease, outbox.DefaultLease)
-	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
-	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
-	m := &Manager{
-		cfg: cfg, tracer: tracing.New(cfg.TracerProvider),
-		writer: outbox.Writer{
-			Domain: cfg.Domain, Internal: cfg.Broker, External: cfg.External, MaxMessageBytes: cfg.MaxMessageBytes,
-		},
-		outboxes:  map[string]*outboxOf{},
-		listeners: map[int]func(string, []outbox.Poke) []outbox.Poke{},
-		onTimer:   map[int]func(string, time.Time){},
-	}
-	m.clock = testclock.Of(cfg.Providers[0])
-	for _, p := range cfg.Providers {
-		m.outboxes[p.Name()] = &outboxOf{want: cfg.Partitions, context: cfg.Domain.Name(), targets: m.Targets(), history: cfg.History}
-	}
-	return m, nil
+	return errors.Join(errs...)
 }
 
 // Domain is the context whose events these units publish.

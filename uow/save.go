@@ -150,39 +150,16 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 		return u.doom(err)
 	}
 	root := rootstate.Of(a)
-	if root.ID == "" {
-		return u.doom(fmt.Errorf("uow: a %s has no identity and can't be saved: start it with domain.NewRoot(), or with domain.RootWithID(id) and an id that isn't empty", t.Name))
-	}
-	if problem := dbtext.KeyProblem(root.ID); problem != "" { // It may be what a user has typed.
-		return u.doom(&InvalidError{Type: t.Name, ID: root.ID, Err: fmt.Errorf("its identity %s", problem)})
-	}
-	if root.Past {
-		return u.doom(&PastError{Type: t.Name, ID: root.ID, Version: root.Version})
-	}
-	if before, ok := u.seen[a]; ok && len(root.Raised) > before {
-		return u.doom(&RerunError{Type: t.Name, ID: root.ID})
-	}
-	if v, ok := a.(domain.Validator); ok && !remove {
-		if err := v.Validate(); err != nil {
-			return u.doom(&InvalidError{Type: t.Name, ID: root.ID, Err: err})
-		}
+	if err := u.savable(a, t, root, remove); err != nil {
+		return u.doom(err)
 	}
 	part, err := u.part(p.Provider())
 	if err != nil {
 		return u.doom(err)
 	}
-	key := entryKey{t.Category, root.ID}
-	e := u.entries[key]
-	switch {
-	case e == nil:
-		e = &entry{aggregate: a, root: root, typ: t, base: root.Version}
-		if removedAt, ok := u.gone[key]; ok && root.Version == 0 {
-			e.base, e.recreated = removedAt, true
-		}
-		e.before = e.base
-		u.entries[key] = e
-	case e.aggregate != a:
-		return u.doom(fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned, or create it again in another unit than the one that removes it", t.Name, root.ID))
+	e, err := u.entry(a, t, root)
+	if err != nil {
+		return u.doom(err)
 	}
 	if len(root.Raised) > e.taken && !u.m.cfg.NoOutbox {
 		// Here rather than at the commit, which it would seldom but then lengthen.
@@ -215,6 +192,46 @@ func (u *Unit) save(ctx context.Context, a domain.AggregateRoot, p Persister, re
 	}
 	e.saved, e.removed = true, remove
 	return nil
+}
+
+// savable says why an aggregate can't be saved as it is, or again in this unit.
+func (u *Unit) savable(a domain.AggregateRoot, t *domain.AggregateType, root *rootstate.State, remove bool) error {
+	if root.ID == "" {
+		return fmt.Errorf("uow: a %s has no identity and can't be saved: start it with domain.NewRoot(), or with domain.RootWithID(id) and an id that isn't empty", t.Name)
+	}
+	if problem := dbtext.KeyProblem(root.ID); problem != "" { // It may be what a user has typed.
+		return &InvalidError{Type: t.Name, ID: root.ID, Err: fmt.Errorf("its identity %s", problem)}
+	}
+	if root.Past {
+		return &PastError{Type: t.Name, ID: root.ID, Version: root.Version}
+	}
+	if before, ok := u.seen[a]; ok && len(root.Raised) > before {
+		return &RerunError{Type: t.Name, ID: root.ID}
+	}
+	if v, ok := a.(domain.Validator); ok && !remove {
+		if err := v.Validate(); err != nil {
+			return &InvalidError{Type: t.Name, ID: root.ID, Err: err}
+		}
+	}
+	return nil
+}
+
+// entry is what the unit knows of an aggregate.
+func (u *Unit) entry(a domain.AggregateRoot, t *domain.AggregateType, root *rootstate.State) (*entry, error) {
+	key := entryKey{t.Category, root.ID}
+	e := u.entries[key]
+	switch {
+	case e == nil:
+		e = &entry{aggregate: a, root: root, typ: t, base: root.Version}
+		if removedAt, ok := u.gone[key]; ok && root.Version == 0 {
+			e.base, e.recreated = removedAt, true
+		}
+		e.before = e.base
+		u.entries[key] = e
+	case e.aggregate != a:
+		return nil, fmt.Errorf("uow: %s %s is in this unit twice, as two instances; change the one that Get returned, or create it again in another unit than the one that removes it", t.Name, root.ID)
+	}
+	return e, nil
 }
 
 // event gives a raised event its bytes and everything that is known about it.

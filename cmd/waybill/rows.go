@@ -227,68 +227,77 @@ func (s showRowCmd) writeJSON(stdout out, found map[string]*outbox.Message) erro
 // print is for people.
 func (s showRowCmd) print(w io.Writer, provider string, m *outbox.Message) {
 	field := fields(w, 16)
-	optional := func(name, value string) {
-		if value != "" {
-			field(name, "%s", value)
-		}
-	}
 	e := m.Rows[0].Entry
 	field("Message", "%s, provider %s", m.MessageID, provider)
 	field("Type", "%s", e.MessageType)
 	field("Stream", "%s, version %d", e.Stream, e.AggregateVersion)
 	field("Key", "%s, partition %d", e.PartitionKey, e.Partition)
-	optional("Correlation", e.CorrelationID)
-	optional("Causation", e.CausationID)
-	optional("Tenant", e.TenantID)
-	optional("Trace", e.Traceparent)
+	optional(field, "Correlation", e.CorrelationID)
+	optional(field, "Causation", e.CausationID)
+	optional(field, "Tenant", e.TenantID)
+	optional(field, "Trace", e.Traceparent)
 	field("Raised", "%s (%s ago)", when(e.OccurredAt), ago(m.Now, e.OccurredAt))
 	for _, r := range m.Rows {
-		status := r.Status
 		fmt.Fprintln(w)
-		field("To "+r.TargetBroker, "%s: %s", statusOf(r.Entry), rowWords[status])
-		field("  Row", "%d, stored %s (%s ago)", r.Seq, when(r.CreatedAt), ago(m.Now, r.CreatedAt))
-		optional("  Topic", r.Topic)
-		if r.Priority != 0 {
-			field("  Priority", "%d", r.Priority)
+		s.printRow(w, field, m.Now, r)
+	}
+}
+
+func (s showRowCmd) printRow(w io.Writer, field func(name, format string, args ...any), now time.Time, r outbox.MessageRow) {
+	field("To "+r.TargetBroker, "%s: %s", statusOf(r.Entry), rowWords[r.Status])
+	field("  Row", "%d, stored %s (%s ago)", r.Seq, when(r.CreatedAt), ago(now, r.CreatedAt))
+	optional(field, "  Topic", r.Topic)
+	if r.Priority != 0 {
+		field("  Priority", "%d", r.Priority)
+	}
+	if r.LastAttemptAt != nil {
+		field("  Attempts", "%d of %d, the last %s (%s ago)", r.Attempts, r.MaxAttempts, when(*r.LastAttemptAt), ago(now, *r.LastAttemptAt))
+	} else {
+		field("  Attempts", "none")
+	}
+	if r.Losses > 0 {
+		field("  Losses", "%d processes in a row died while publishing it", r.Losses)
+	}
+	fateOf(field, now, r)
+	if r.Head != nil {
+		field("  Waits for", "row %d of its key, message %s, which is %s%s", r.Head.Seq, r.Head.MessageID, statusOf(*r.Head), due(now, *r.Head))
+		if r.Before > 1 {
+			field("", "and %d more of its key", r.Before-1)
 		}
-		if r.LastAttemptAt != nil {
-			field("  Attempts", "%d of %d, the last %s (%s ago)", r.Attempts, r.MaxAttempts, when(*r.LastAttemptAt), ago(m.Now, *r.LastAttemptAt))
-		} else {
-			field("  Attempts", "none")
-		}
-		if r.Losses > 0 {
-			field("  Losses", "%d processes in a row died while publishing it", r.Losses)
-		}
-		switch {
-		case status == outbox.Pending || status == outbox.Failed:
-			field("  Next attempt", "%s", next(m.Now, r))
-			field("  Partition", "%s", holder(m.Now, r))
-		case status == outbox.Processing && r.Stale:
-			field("  In hand of", "%s, whose lease has run out: whoever takes its partition publishes it again", r.LockedBy)
-		case status == outbox.Processing:
-			field("  In hand of", "%s%s", r.LockedBy, until(m.Now, r.LockedUntil))
-		case status == outbox.Published && r.PublishedAt != nil:
-			field("  Published", "%s (%s after it was stored)", when(*r.PublishedAt), ago(*r.PublishedAt, r.CreatedAt))
-		}
-		if r.Head != nil {
-			field("  Waits for", "row %d of its key, message %s, which is %s%s", r.Head.Seq, r.Head.MessageID, statusOf(*r.Head), due(m.Now, *r.Head))
-			if r.Before > 1 {
-				field("", "and %d more of its key", r.Before-1)
-			}
-		}
-		optional("  Error", r.LastError)
-		if r.FailureClass != "" {
-			field("  Class", "%s: %s", r.FailureClass, classWords[r.FailureClass])
-		}
-		if r.ExpiresAt != nil && r.ExpiresAt.After(m.Now) {
-			field("  Kept until", "%s, for %s", when(*r.ExpiresAt), ago(*r.ExpiresAt, m.Now))
-		} else if r.ExpiresAt != nil {
-			field("  Kept until", "%s: it is removed soon", when(*r.ExpiresAt))
-		}
-		if s.Payload {
-			printBody(w, field, "  Payload", ", "+cmp.Or(r.ContentType, "of no known type"), r.Payload)
-		}
-		printRemedy(w, r)
+	}
+	optional(field, "  Error", r.LastError)
+	if r.FailureClass != "" {
+		field("  Class", "%s: %s", r.FailureClass, classWords[r.FailureClass])
+	}
+	if r.ExpiresAt != nil && r.ExpiresAt.After(now) {
+		field("  Kept until", "%s, for %s", when(*r.ExpiresAt), ago(*r.ExpiresAt, now))
+	} else if r.ExpiresAt != nil {
+		field("  Kept until", "%s: it is removed soon", when(*r.ExpiresAt))
+	}
+	if s.Payload {
+		printBody(w, field, "  Payload", ", "+cmp.Or(r.ContentType, "of no known type"), r.Payload)
+	}
+	printRemedy(w, r)
+}
+
+func optional(field func(name, format string, args ...any), name, value string) {
+	if value != "" {
+		field(name, "%s", value)
+	}
+}
+
+// fateOf is what becomes of a row, or has.
+func fateOf(field func(name, format string, args ...any), now time.Time, r outbox.MessageRow) {
+	switch {
+	case r.Status == outbox.Pending || r.Status == outbox.Failed:
+		field("  Next attempt", "%s", next(now, r))
+		field("  Partition", "%s", holder(now, r))
+	case r.Status == outbox.Processing && r.Stale:
+		field("  In hand of", "%s, whose lease has run out: whoever takes its partition publishes it again", r.LockedBy)
+	case r.Status == outbox.Processing:
+		field("  In hand of", "%s%s", r.LockedBy, until(now, r.LockedUntil))
+	case r.Status == outbox.Published && r.PublishedAt != nil:
+		field("  Published", "%s (%s after it was stored)", when(*r.PublishedAt), ago(*r.PublishedAt, r.CreatedAt))
 	}
 }
 
