@@ -146,6 +146,46 @@ func TestQueue_N3_WhatThisBuildHasNoHandlerForWaitsForOneThatHas(t *testing.T) {
 	})
 }
 
+// What was sent, set for a time, or done under a key by a build of before is known to one
+// whose Go type has another name.
+func TestQueue_N3_S4_18_ACommandWhoseGoTypeWasRenamed(t *testing.T) {
+	type Confirmation struct {
+		LoanID string `json:"loan_id"`
+	}
+	databases(t, func(t *testing.T, w *world) {
+		for _, id := range []string{"l1", "l2", "l3"} {
+			w.place(id)
+		}
+		require.NoError(t, w.lib.Do(t.Context(), ConfirmLoan{"l3"}, command.Once("k")))
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			return errors.Join(command.Send(ctx, ConfirmLoan{"l1"}), command.Schedule(ctx, "later", time.Now(), ConfirmLoan{"l2"}))
+		}))
+		renamed, err := uow.New(uow.Config{Providers: []uow.Provider{w.db}, Domain: domain.MustNew("library",
+			domain.Aggregate[*Loan]("loan", domain.Event[LoanPlaced](), domain.Event[LoanConfirmed]()),
+			domain.Command[Confirmation](domain.KeyedBy("loan_id"), domain.Named("ConfirmLoan")))})
+		require.NoError(t, err)
+		calls := 0
+		loans := repository.New[*Loan](renamed)
+		commands := command.Must(command.Config{Units: renamed, Handlers: []command.Handler{
+			command.Update(loans, func(l *Loan, c Confirmation) error {
+				calls++
+				return l.Confirm(ConfirmLoan(c))
+			}),
+		}})
+		require.NoError(t, commands.Do(t.Context(), Confirmation{"l3"}, command.Once("k")))
+		require.Zero(t, calls, "it was done")
+		stop := w.runs(engine.Context{Commands: commands})
+		for _, id := range []string{"l1", "l2"} {
+			w.until(func() bool {
+				l, err := loans.Get(t.Context(), id)
+				return err == nil && l.Status == "active"
+			}, "what was sent is handled")
+		}
+		stop()
+		require.Zero(t, w.count("SELECT count(*) FROM dead_letters"))
+	})
+}
+
 func TestFromOthers_WithoutItACommandOfAnotherContextIsParked(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {
 		w.run()

@@ -64,7 +64,7 @@ type commandOption func(*builder, *CommandType)
 func (f commandOption) applyToCommand(b *builder, t *CommandType) { f(b, t) }
 
 // Command declares a command that this context handles: it has one handler, whoever
-// sends it. It is version 1, and named after its Go type.
+// sends it. It is version 1, and named after its Go type, unless [Named] says otherwise.
 func Command[C any](options ...CommandOption) Element {
 	return elementFunc(func(b *builder) {
 		g := reflect.TypeFor[C]()
@@ -139,8 +139,10 @@ func (b *builder) addCommand(t *CommandType, options []CommandOption) {
 	if t.key == nil {
 		b.errorf("command %s has no key: add domain.KeyedBy(%q), with the JSON field that says which aggregate it is for, or domain.KeyedBy(\"\") if its messages need no order", t.Name, "loan_id")
 	}
-	if short := t.ShortName(); !t.Foreign && !eventName.MatchString(short) {
-		b.errorf("command %s: %q can't be its name: let its Go type have one of ASCII letters, digits and '_'", t.goType, short)
+	if !t.Foreign {
+		if short := t.Name[len(camel(b.name))+1:]; !eventName.MatchString(short) {
+			b.errorf("command %s: %q can't be its name: give it one of ASCII letters, digits and '_' with domain.Named(…)", t.goType, short)
+		}
 	}
 	lost := jsonfields.Lost(t.goType, reflect.TypeFor[Root](), "")
 	for _, problem := range lost {
@@ -154,7 +156,7 @@ func (b *builder) addCommand(t *CommandType, options []CommandOption) {
 		return
 	}
 	if other, dup := b.names[t.Name]; dup {
-		b.errorf("the name %s is used by %s and by command %s: rename one of them", t.Name, other.goType, t.goType)
+		b.errorf("the name %s is used by %s and by command %s: rename one of them with domain.Named", t.Name, other.goType, t.goType)
 		return
 	}
 	t.message = &EventType{Name: t.Name, Forms: newForms(t.goType), Category: t.Category(), Foreign: t.Foreign, command: t}

@@ -96,6 +96,32 @@ func TestCommand_AllMistakesTogether(t *testing.T) {
 	}
 }
 
+// S4-18, U-16.
+func TestCommand_S4_18_KeepsItsNameWhenItsGoTypeIsRenamed(t *testing.T) {
+	before := domain.MustNew("shop", domain.Command[Remind](domain.KeyedBy("")))
+	after := domain.MustNew("shop", domain.Command[Borrow](domain.Named("Remind"), domain.KeyedBy("book_id")))
+	was, err := before.CommandTypeOf(Remind{})
+	require.NoError(t, err)
+	is, err := after.CommandTypeOf(Borrow{})
+	require.NoError(t, err)
+	require.Equal(t, was.WireName(), is.WireName())
+	back, err := after.Decode(was.WireName(), []byte(`{"book_id":"b1"}`))
+	require.NoError(t, err)
+	require.Equal(t, Borrow{BookID: "b1"}, back)
+
+	_, err = domain.New("shop",
+		domain.Command[Borrow](domain.KeyedBy("book_id"), domain.Named("Shop.Borrow")),
+		domain.Command[Remind](domain.KeyedBy(""), domain.Named("")),
+		domain.ForeignCommand[Bill]("billing", "Billing.BillBook.v1", domain.KeyedBy("book_id"), domain.Named("Bill")),
+	)
+	for _, part := range []string{
+		`command domain_test.Borrow: "Shop.Borrow" can't be its name`, `command domain_test.Remind: "" can't be its name`, "domain.Named(…)",
+		"foreign command Billing.BillBook can't be Named: its name is the one that the other context reads",
+	} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
 func TestTimer_IsNotedUntilTheSave(t *testing.T) {
 	b := &Title{Root: domain.RootWithID("b1")}
 	at := time.Now().Add(time.Hour)
