@@ -146,7 +146,7 @@ func TestQueue_N3_WhatThisBuildHasNoHandlerForWaitsForOneThatHas(t *testing.T) {
 	})
 }
 
-// What was sent, set for a time, or done under a key by a build of before is known to one
+// U-16. What was sent, set for a time, or done under a key by a build of before is known to one
 // whose Go type has another name.
 func TestQueue_N3_S4_18_ACommandWhoseGoTypeWasRenamed(t *testing.T) {
 	type Confirmation struct {
