@@ -160,14 +160,29 @@ func (e *exam) transactions(ctx context.Context, db bun.IDB) (string, error) {
 	if err := db.QueryRowContext(ctx, "SELECT current_user, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')").Scan(&role, &sees); err != nil {
 		return "", err
 	}
-	const harm = ": no row that has died since then can be removed, and every claim passes them"
-	severity := func(age float64) Severity {
-		if age >= 12*e.limits.transaction.Seconds() {
-			return Critical
+	for _, look := range []func(context.Context, bun.IDB) error{e.openTransactions, e.preparedTransactions, e.slots, e.standbys} {
+		if err := look(ctx, db); err != nil {
+			return "", err
 		}
-		return Warning
 	}
-	err := dbrows.Each(ctx, db, "SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(host(client_addr), 'the server itself'), coalesce(state, ''), xact_start, extract(epoch FROM clock_timestamp() - xact_start)::float8"+
+	fine := "nothing keeps dead rows for long"
+	if !sees {
+		fine += ", as far as role " + role + " can see: GRANT pg_monitor TO " + role + " shows other roles' sessions, too"
+	}
+	return fine, nil
+}
+
+const keepsDeadRows = ": no row that has died since then can be removed, and every claim passes them"
+
+func (e *exam) severityOf(age float64) Severity {
+	if age >= 12*e.limits.transaction.Seconds() {
+		return Critical
+	}
+	return Warning
+}
+
+func (e *exam) openTransactions(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, "SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(host(client_addr), 'the server itself'), coalesce(state, ''), xact_start, extract(epoch FROM clock_timestamp() - xact_start)::float8"+
 		" FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"+
 		" AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR state LIKE 'idle in transaction%') AND xact_start < "+e.ago(e.limits.transaction)+" ORDER BY xact_start LIMIT 5",
 		func(scan func(...any) error) error {
@@ -175,59 +190,62 @@ func (e *exam) transactions(ctx context.Context, db bun.IDB) (string, error) {
 			var user, application, from, state string
 			var start time.Time
 			var age float64
-			err := scan(&pid, &user, &application, &from, &state, &start, &age)
-			e.add(severity(age), fmt.Sprintf("pid %d", pid), fmt.Sprintf("a transaction of application %q, user %s, from %s, has been open since %s (%v) and is %s", application, user, from, start.UTC().Format(time.RFC3339), seconds(age), state)+harm,
+			if err := scan(&pid, &user, &application, &from, &state, &start, &age); err != nil {
+				return err
+			}
+			e.add(e.severityOf(age), fmt.Sprintf("pid %d", pid), fmt.Sprintf("a transaction of application %q, user %s, from %s, has been open since %s (%v) and is %s", application, user, from, start.UTC().Format(time.RFC3339), seconds(age), state)+keepsDeadRows,
 				fmt.Sprintf("end it: SELECT pg_terminate_backend(%d); and bound such sessions with idle_in_transaction_session_timeout, reports with statement_timeout", pid))
-			return err
+			return nil
 		})
-	if err != nil {
-		return "", err
-	}
-	err = dbrows.Each(ctx, db, "SELECT gid, owner, prepared, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts WHERE database = current_database() AND prepared < "+e.ago(e.limits.transaction)+" ORDER BY prepared LIMIT 5",
+}
+
+func (e *exam) preparedTransactions(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, "SELECT gid, owner, prepared, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts WHERE database = current_database() AND prepared < "+e.ago(e.limits.transaction)+" ORDER BY prepared LIMIT 5",
 		func(scan func(...any) error) error {
 			var gid, owner string
 			var at time.Time
 			var age float64
-			err := scan(&gid, &owner, &at, &age)
-			e.add(severity(age), "prepared transaction "+gid, fmt.Sprintf("user %s prepared it at %s (%v ago) and did not end it", owner, at.UTC().Format(time.RFC3339), seconds(age))+harm,
+			if err := scan(&gid, &owner, &at, &age); err != nil {
+				return err
+			}
+			e.add(e.severityOf(age), "prepared transaction "+gid, fmt.Sprintf("user %s prepared it at %s (%v ago) and did not end it", owner, at.UTC().Format(time.RFC3339), seconds(age))+keepsDeadRows,
 				"as its transaction manager decides: COMMIT PREPARED "+migrate.Quote(gid)+" or ROLLBACK PREPARED "+migrate.Quote(gid))
-			return err
+			return nil
 		})
-	if err != nil {
-		return "", err
-	}
-	err = dbrows.Each(ctx, db, fmt.Sprintf("SELECT slot_name, active, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL AND (NOT active OR age(xmin) > %d) ORDER BY age(xmin) DESC LIMIT 5", e.limits.horizon),
+}
+
+func (e *exam) slots(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, fmt.Sprintf("SELECT slot_name, active, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL AND (NOT active OR age(xmin) > %d) ORDER BY age(xmin) DESC LIMIT 5", e.limits.horizon),
 		func(scan func(...any) error) error {
 			var name string
 			var active bool
 			var age int64
-			err := scan(&name, &active, &age)
+			if err := scan(&name, &active, &age); err != nil {
+				return err
+			}
 			state := "nothing is connected to it"
 			if active {
 				state = "its standby is connected"
 			}
-			e.add(Warning, "replication slot "+name, fmt.Sprintf("%s, and it keeps the state of %d transactions ago", state, age)+harm,
+			e.add(Warning, "replication slot "+name, fmt.Sprintf("%s, and it keeps the state of %d transactions ago", state, age)+keepsDeadRows,
 				"bring the standby back, or if it is gone: SELECT pg_drop_replication_slot("+migrate.Quote(name)+"); run long reports on standbys without hot_standby_feedback")
-			return err
+			return nil
 		})
-	if err != nil {
-		return "", err
-	}
-	err = dbrows.Each(ctx, db, fmt.Sprintf("SELECT pid, coalesce(application_name, ''), age(backend_xmin) FROM pg_stat_activity WHERE backend_type = 'walsender' AND age(backend_xmin) > %d ORDER BY 3 DESC LIMIT 5", e.limits.horizon),
+}
+
+func (e *exam) standbys(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, fmt.Sprintf("SELECT pid, coalesce(application_name, ''), age(backend_xmin) FROM pg_stat_activity WHERE backend_type = 'walsender' AND age(backend_xmin) > %d ORDER BY 3 DESC LIMIT 5", e.limits.horizon),
 		func(scan func(...any) error) error {
 			var pid int
 			var application string
 			var age int64
-			err := scan(&pid, &application, &age)
-			e.add(Warning, fmt.Sprintf("standby %s, pid %d", application, pid), fmt.Sprintf("by hot_standby_feedback it keeps the state of %d transactions ago", age)+harm,
+			if err := scan(&pid, &application, &age); err != nil {
+				return err
+			}
+			e.add(Warning, fmt.Sprintf("standby %s, pid %d", application, pid), fmt.Sprintf("by hot_standby_feedback it keeps the state of %d transactions ago", age)+keepsDeadRows,
 				"end the query that runs on it for long, or turn hot_standby_feedback off there")
-			return err
+			return nil
 		})
-	fine := "nothing keeps dead rows for long"
-	if !sees {
-		fine += ", as far as role " + role + " can see: GRANT pg_monitor TO " + role + " shows other roles' sessions, too"
-	}
-	return fine, err
 }
 
 func (e *exam) connections(ctx context.Context, db bun.IDB) (string, error) {
