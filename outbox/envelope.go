@@ -229,6 +229,36 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
+// received is what is read of a message's body.
+type received struct {
+	Data     json.RawMessage
+	Metadata struct {
+		Headers struct {
+			ID, Type, Stream, Traceparent string
+			Time                          time.Time
+		}
+		Envelope struct{ Checksum string }
+		Domain   struct {
+			Context, Aggregate string
+			Kind               string
+			AggregateID        string `json:"aggregate_id"`
+			Category           string `json:"stream_category"`
+			Sequence           string `json:"sequence_id"`
+			CorrelationID      string `json:"correlation_id"`
+			CausationID        string `json:"causation_id"`
+			Priority           int
+		}
+		EventStore struct{ Position int64 } `json:"event_store"`
+		Command    struct {
+			Deadline time.Time
+			Key      string `json:"idempotency_key"`
+			Timer    bool
+			Reply    string
+		}
+		Extensions map[string]json.RawMessage
+	}
+}
+
 // ParseEnvelope reads a message's body: the context's own or a partner's, in
 // which the internal fields are missing. It returns the data's bytes as they
 // stand in the body. Fields that it doesn't know are ignored.
@@ -236,34 +266,7 @@ func appendString(b []byte, s string) []byte {
 // An error says that the body isn't JSON of this form, that data, type or id is
 // missing, or that data isn't what its checksum was made over.
 func ParseEnvelope(body []byte) (domain.Metadata, json.RawMessage, error) {
-	var m struct {
-		Data     json.RawMessage
-		Metadata struct {
-			Headers struct {
-				ID, Type, Stream, Traceparent string
-				Time                          time.Time
-			}
-			Envelope struct{ Checksum string }
-			Domain   struct {
-				Context, Aggregate string
-				Kind               string
-				AggregateID        string `json:"aggregate_id"`
-				Category           string `json:"stream_category"`
-				Sequence           string `json:"sequence_id"`
-				CorrelationID      string `json:"correlation_id"`
-				CausationID        string `json:"causation_id"`
-				Priority           int
-			}
-			EventStore struct{ Position int64 } `json:"event_store"`
-			Command    struct {
-				Deadline time.Time
-				Key      string `json:"idempotency_key"`
-				Timer    bool
-				Reply    string
-			}
-			Extensions map[string]json.RawMessage
-		}
-	}
+	var m received
 	if err := json.Unmarshal(body, &m); err != nil {
 		return domain.Metadata{}, nil, fmt.Errorf("outbox: the body is not a message: %w", err)
 	}

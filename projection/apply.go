@@ -131,11 +131,17 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 		return 0, err
 	}
 	w.recent.keep(b)
+	w.advanced(len(events), upTo, atHead)
+	return 0, nil
+}
+
+// advanced notes how far it has come.
+func (w *worker) advanced(events int, upTo int64, atHead bool) {
 	w.mu.Lock()
 	first, again := w.shard.atHead != atHead, w.shard.Tries > 0
 	w.told = false
 	w.shard.position, w.shard.atHead, w.shard.Failure = upTo, atHead, Failure{}
-	w.rate.add(len(events))
+	w.rate.add(events)
 	w.mu.Unlock()
 	if again {
 		w.log.Info("projection continues", "position", upTo)
@@ -143,7 +149,6 @@ func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHea
 	if first && atHead {
 		poke(w.r.changed)
 	}
-	return 0, nil
 }
 
 // newer says that a newer build has written the event.

@@ -126,9 +126,7 @@ func (w *worker) feed(ctx context.Context) error {
 			continue
 		}
 		if p.more && p.fault == nil {
-			next := make(chan page, 1)
-			ahead = next
-			go func() { next <- w.read(ctx, p.upTo) }()
+			ahead = w.readAhead(ctx, p.upTo)
 		}
 		moved := p.upTo > w.shard.position
 		err := w.apply(ctx, p)
@@ -151,22 +149,34 @@ func (w *worker) feed(ctx context.Context) error {
 		if p.more {
 			continue
 		}
-		// It is up to date. Who commits in this process wakes it; what others commit, and
-		// what was held back by an open transaction, is found by looking.
-		idle = min(max(2*idle, 5*time.Millisecond), w.r.wait.poll)
 		if moved && len(p.events) > 0 {
-			idle = 5 * time.Millisecond
-		}
-		timer := time.NewTimer(idle)
-		select {
-		case <-timer.C:
-		case <-w.woken:
 			idle = 0
-		case <-w.stop:
-		case <-ctx.Done():
 		}
-		timer.Stop()
+		idle = w.rest(ctx, idle)
 	}
+}
+
+func (w *worker) readAhead(ctx context.Context, from int64) chan page {
+	ahead := make(chan page, 1)
+	go func() { ahead <- w.read(ctx, from) }()
+	return ahead
+}
+
+// rest is when it is up to date. Who commits in this process wakes it; what others commit,
+// and what was held back by an open transaction, is found by looking, less and less often.
+// It takes how long it has rested before, and returns it.
+func (w *worker) rest(ctx context.Context, before time.Duration) time.Duration {
+	idle := min(max(2*before, 5*time.Millisecond), w.r.wait.poll)
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.woken:
+		return 0
+	case <-w.stop:
+	case <-ctx.Done():
+	}
+	return idle
 }
 
 // held notes whom it waits for; the next renewal tells the database, and the log is told

@@ -214,26 +214,9 @@ func (g *program) make(ctx context.Context, number int) error {
 		if d := builds[i].context; d != g.domain.Name() {
 			return fmt.Errorf("context %s has a projection of this name in this database: give one another Name", d)
 		}
-		tables := map[string][]string{}
-		for _, t := range g.Tables {
-			for _, statement := range t.create(db, number) {
-				if _, err := tx.Tx.ExecContext(ctx, statement); err != nil {
-					return fmt.Errorf("%.200s: %w", statement, err)
-				}
-			}
-			if text := t.text(); text != "" {
-				tables[sqlText] = append(tables[sqlText], text)
-			}
-		}
-		for _, t := range g.tables {
-			columns, err := columnsOf(ctx, tx, physical(t.name, number))
-			if err != nil {
-				return err
-			}
-			if len(columns) == 0 {
-				return fmt.Errorf("nothing creates table {%s}, which its projection.SQL names", t.name)
-			}
-			tables[t.name] = columns
+		tables, err := g.create(ctx, tx, number)
+		if err != nil {
+			return err
 		}
 		text, err := json.Marshal(tables)
 		if err != nil {
@@ -261,6 +244,32 @@ func (g *program) make(ctx context.Context, number int) error {
 		return fmt.Errorf("projection %s: make the tables of version %d: %w", g.Name, g.Version, err)
 	}
 	return nil
+}
+
+// create makes the tables of a build, and returns the columns of each.
+func (g *program) create(ctx context.Context, tx bun.Tx, number int) (map[string][]string, error) {
+	tables := map[string][]string{}
+	for _, t := range g.Tables {
+		for _, statement := range t.create(g.provider.DB(), number) {
+			if _, err := tx.Tx.ExecContext(ctx, statement); err != nil {
+				return nil, fmt.Errorf("%.200s: %w", statement, err)
+			}
+		}
+		if text := t.text(); text != "" {
+			tables[sqlText] = append(tables[sqlText], text)
+		}
+	}
+	for _, t := range g.tables {
+		columns, err := columnsOf(ctx, tx, physical(t.name, number))
+		if err != nil {
+			return nil, err
+		}
+		if len(columns) == 0 {
+			return nil, fmt.Errorf("nothing creates table {%s}, which its projection.SQL names", t.name)
+		}
+		tables[t.name] = columns
+	}
+	return tables, nil
 }
 
 // sqlText is what definitions by projection.SQL are kept under, among the tables.

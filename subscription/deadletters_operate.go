@@ -271,9 +271,39 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 	if err := o.look(ctx, db, r.UpTo); err != nil {
 		return err
 	}
-	marked, heads := map[string]int64{}, map[int64]bool{}
+	marked, heads, err := s.mark(ctx, o, r)
+	if err != nil {
+		return err
+	}
+	err = dbrows.Each(ctx, db, "SELECT d.seq, d.key_id FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'held' AND (?) IS NOT TRUE",
+		func(scan func(...any) error) error {
+			p := place{holds: true}
+			err := scan(&p.seq, &p.key)
+			if first, has := marked[p.key]; has && first < p.seq && o.behind(p) == 0 {
+				r.Following++
+			}
+			return err
+		}, r.Subscription, o.chosen(r.UpTo))
+	if err != nil || len(heads) == 0 {
+		return err
+	}
+	first := slices.Sorted(maps.Keys(heads))
+	return dbrows.Each(ctx, db, "SELECT d.id FROM dead_letters AS d WHERE d.seq IN (?) ORDER BY d.seq",
+		func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			r.Heads = append(r.Heads, id)
+			return err
+		}, bun.List(first[:min(maxHeads, len(first))]))
+}
+
+// mark finds, up to the operation's limit, which dead letters are its own. It returns the
+// first of each key among them, and what others are behind.
+func (s *DeadLetters) mark(ctx context.Context, o *operation, r *DeadLetterResult) (marked map[string]int64, heads map[int64]bool, err error) {
+	db := s.provider.Reader()
+	marked, heads = map[string]int64{}, map[int64]bool{}
 	full := errors.New("the limit is reached")
-	err := dbrows.Each(ctx, db, "SELECT d.seq, d.key_id, d.holds, d.status, COALESCE(d.needs, ''), ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq",
+	err = dbrows.Each(ctx, db, "SELECT d.seq, d.key_id, d.holds, d.status, COALESCE(d.needs, ''), ?, "+s.isBusy()+" FROM dead_letters AS d WHERE ? AND "+isOpen+" AND d.seq <= ? ORDER BY d.seq",
 		func(scan func(...any) error) error {
 			var p place
 			var status DeadLetterStatus
@@ -313,29 +343,7 @@ func (s *DeadLetters) foresee(ctx context.Context, o *operation, r *DeadLetterRe
 	if errors.Is(err, full) {
 		err = o.look(ctx, db, r.UpTo) // what is beyond the limit is in the way, too
 	}
-	if err != nil {
-		return err
-	}
-	err = dbrows.Each(ctx, db, "SELECT d.seq, d.key_id FROM dead_letters AS d WHERE d.subscription = ? AND "+isOpen+" AND d.status = 'held' AND (?) IS NOT TRUE",
-		func(scan func(...any) error) error {
-			p := place{holds: true}
-			err := scan(&p.seq, &p.key)
-			if first, has := marked[p.key]; has && first < p.seq && o.behind(p) == 0 {
-				r.Following++
-			}
-			return err
-		}, r.Subscription, o.chosen(r.UpTo))
-	if err != nil || len(heads) == 0 {
-		return err
-	}
-	first := slices.Sorted(maps.Keys(heads))
-	return dbrows.Each(ctx, db, "SELECT d.id FROM dead_letters AS d WHERE d.seq IN (?) ORDER BY d.seq",
-		func(scan func(...any) error) error {
-			var id string
-			err := scan(&id)
-			r.Heads = append(r.Heads, id)
-			return err
-		}, bun.List(first[:min(maxHeads, len(first))]))
+	return marked, heads, err
 }
 
 // look finds what is in the way.

@@ -71,83 +71,40 @@ type Listed struct {
 // List returns the subscriptions that a database knows of, by name. It takes its
 // time where there are many dead letters.
 func List(ctx context.Context, db bun.IDB) ([]Listed, error) {
-	all := map[string]*Listed{}
-	of := func(name string) *Listed {
-		if all[name] == nil {
-			all[name] = &Listed{Name: name}
-		}
-		return all[name]
-	}
-	seen := func(name string, at dbtime.Time) *Listed {
-		l := of(name)
-		if at.Valid && (l.LastSeen == nil || l.LastSeen.Before(at.Time)) {
-			l.LastSeen = &at.Time
-		}
-		return l
-	}
-	var shared [][2]string // names of dead letters, and of the streams that they may be of
-	d := db.Dialect()
-	for _, step := range []func() error{
-		func() error { return inboxes(ctx, db, of, seen) },
-		func() error {
-			return dbrows.Each(ctx, db, "SELECT subscription, topic, count(*), count(CASE WHEN "+open+" THEN 1 END), max(last_at) FROM dead_letters GROUP BY subscription, topic", func(scan func(...any) error) error {
-				var name, topic string
-				var n, open int64
-				var at dbtime.Time
-				err := scan(&name, &topic, &n, &open, &at)
-				l := seen(name, at)
-				l.DeadLetters, l.Open = l.DeadLetters+n, l.Open+open
-				shared = append(shared, [2]string{name, name + "." + topic})
-				return err
-			})
-		},
-		func() error {
-			return dbrows.Each(ctx, db, "SELECT subscription, max(up_until), FALSE, max(CASE WHEN up_until > ?1 THEN 1 ELSE 0 END) = 1 FROM subscription_uptime WHERE up_from <= ?0 GROUP BY subscription"+
-				" UNION ALL SELECT subscription, max(seen_at), max(CASE WHEN seen_at > ?1 THEN 1 ELSE 0 END) = 1, FALSE FROM subscription_runs GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_attempts GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_marks GROUP BY subscription"+
-				" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM subscription_evictions", func(scan func(...any) error) error {
-				var name string
-				var at dbtime.Time
-				var running, joined bool
-				err := scan(&name, &at, &running, &joined)
-				l := seen(name, at)
-				l.Running, l.Joined = l.Running || running, l.Joined || joined
-				return err
-			}, bun.Safe(dbtime.Now(d)), bun.Safe(dbtime.In(d, -runsIn)))
-		},
-	} {
-		if err := step(); err != nil {
+	k := &known{all: map[string]*Listed{}}
+	for _, step := range []func(context.Context, bun.IDB) error{k.inboxes, k.letters, k.signs} {
+		if err := step(ctx, db); err != nil {
 			return nil, fmt.Errorf("subscription: list subscriptions: %w", err)
 		}
 	}
-	for _, s := range shared {
-		if of := all[s[1]]; of != nil {
-			l := all[s[0]]
-			l.Running, l.Joined = l.Running || of.Running, l.Joined || of.Joined
-			if of.LastSeen != nil && (l.LastSeen == nil || l.LastSeen.Before(*of.LastSeen)) {
-				l.LastSeen = of.LastSeen
-			}
-		}
-	}
+	k.share()
 	list := []Listed{}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		list = append(list, *all[name])
+	for _, name := range slices.Sorted(maps.Keys(k.all)) {
+		list = append(list, *k.all[name])
 	}
 	return list, nil
 }
 
-// runs says whether some process runs a subscription, or one of the streams that have
-// their dead letters under its name.
-func runs(ctx context.Context, db bun.IDB, name string) (running bool, err error) {
-	stream := name + "."
-	err = db.NewRaw("SELECT EXISTS (SELECT 1 FROM subscription_runs WHERE seen_at > ? AND (subscription = ? OR substr(subscription, 1, ?) = ?))",
-		bun.Safe(dbtime.In(db.Dialect(), -runsIn)), name, utf8.RuneCountInString(stream), stream).Scan(ctx, &running)
-	return running, err
+// known are the subscriptions that a database knows of.
+type known struct {
+	all    map[string]*Listed
+	shared [][2]string // names of dead letters, and of the streams that they may be of
+}
+
+func (k *known) seen(name string, at dbtime.Time) *Listed {
+	l := k.all[name]
+	if l == nil {
+		l = &Listed{Name: name}
+		k.all[name] = l
+	}
+	if at.Valid && (l.LastSeen == nil || l.LastSeen.Before(at.Time)) {
+		l.LastSeen = &at.Time
+	}
+	return l
 }
 
 // inboxes steps from name to name through an index, however many rows are between.
-func inboxes(ctx context.Context, db bun.IDB, of func(string) *Listed, seen func(string, dbtime.Time) *Listed) error {
+func (k *known) inboxes(ctx context.Context, db bun.IDB) error {
 	var names []string
 	err := dbrows.Each(ctx, db, "WITH RECURSIVE n(name) AS (SELECT min(subscription) FROM inbox"+
 		" UNION ALL SELECT (SELECT min(subscription) FROM inbox WHERE subscription > n.name) FROM n WHERE n.name IS NOT NULL) SELECT name FROM n WHERE name IS NOT NULL",
@@ -157,18 +114,73 @@ func inboxes(ctx context.Context, db bun.IDB, of func(string) *Listed, seen func
 			names = append(names, name)
 			return err
 		})
-	for _, name := range names {
-		if err != nil {
-			break
-		}
-		l := of(name)
-		var at dbtime.Time
-		err = db.QueryRowContext(ctx, "SELECT (SELECT max(processed_at) FROM inbox WHERE subscription = ?0), (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE subscription = ?0 LIMIT ?1) AS counted)", name, countMost+1).Scan(&at, &l.Inbox)
-		seen(name, at)
-		l.InboxMore = l.Inbox > countMost
-		l.Inbox = min(l.Inbox, countMost)
+	if err != nil {
+		return err
 	}
-	return err
+	for _, name := range names {
+		var at dbtime.Time
+		var rows int64
+		err := db.QueryRowContext(ctx, "SELECT (SELECT max(processed_at) FROM inbox WHERE subscription = ?0), (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE subscription = ?0 LIMIT ?1) AS counted)", name, countMost+1).Scan(&at, &rows)
+		if err != nil {
+			return err
+		}
+		l := k.seen(name, at)
+		l.Inbox, l.InboxMore = min(rows, countMost), rows > countMost
+	}
+	return nil
+}
+
+func (k *known) letters(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, "SELECT subscription, topic, count(*), count(CASE WHEN "+open+" THEN 1 END), max(last_at) FROM dead_letters GROUP BY subscription, topic", func(scan func(...any) error) error {
+		var name, topic string
+		var n, open int64
+		var at dbtime.Time
+		err := scan(&name, &topic, &n, &open, &at)
+		l := k.seen(name, at)
+		l.DeadLetters, l.Open = l.DeadLetters+n, l.Open+open
+		k.shared = append(k.shared, [2]string{name, name + "." + topic})
+		return err
+	})
+}
+
+// signs is what else its runs leave.
+func (k *known) signs(ctx context.Context, db bun.IDB) error {
+	d := db.Dialect()
+	return dbrows.Each(ctx, db, "SELECT subscription, max(up_until), FALSE, max(CASE WHEN up_until > ?1 THEN 1 ELSE 0 END) = 1 FROM subscription_uptime WHERE up_from <= ?0 GROUP BY subscription"+
+		" UNION ALL SELECT subscription, max(seen_at), max(CASE WHEN seen_at > ?1 THEN 1 ELSE 0 END) = 1, FALSE FROM subscription_runs GROUP BY subscription"+
+		" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_attempts GROUP BY subscription"+
+		" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM inbox_marks GROUP BY subscription"+
+		" UNION ALL SELECT subscription, NULL, FALSE, FALSE FROM subscription_evictions", func(scan func(...any) error) error {
+		var name string
+		var at dbtime.Time
+		var running, joined bool
+		err := scan(&name, &at, &running, &joined)
+		l := k.seen(name, at)
+		l.Running, l.Joined = l.Running || running, l.Joined || joined
+		return err
+	}, bun.Safe(dbtime.Now(d)), bun.Safe(dbtime.In(d, -runsIn)))
+}
+
+// share gives what is known of a process's streams to the name that has their dead letters.
+func (k *known) share() {
+	for _, s := range k.shared {
+		if of := k.all[s[1]]; of != nil {
+			l := k.all[s[0]]
+			l.Running, l.Joined = l.Running || of.Running, l.Joined || of.Joined
+			if of.LastSeen != nil && (l.LastSeen == nil || l.LastSeen.Before(*of.LastSeen)) {
+				l.LastSeen = of.LastSeen
+			}
+		}
+	}
+}
+
+// runs says whether some process runs a subscription, or one of the streams that have
+// their dead letters under its name.
+func runs(ctx context.Context, db bun.IDB, name string) (running bool, err error) {
+	stream := name + "."
+	err = db.NewRaw("SELECT EXISTS (SELECT 1 FROM subscription_runs WHERE seen_at > ? AND (subscription = ? OR substr(subscription, 1, ?) = ?))",
+		bun.Safe(dbtime.In(db.Dialect(), -runsIn)), name, utf8.RuneCountInString(stream), stream).Scan(ctx, &running)
+	return running, err
 }
 
 // RetireOptions say how to retire a subscription.

@@ -150,6 +150,24 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	if s.Category == "" {
 		fail("Category is missing: name the stream to read, as in \"ordering::order\"")
 	}
+	s.checkBounds(fail)
+	if err := s.Inbound.check(); err != nil {
+		fail("%w", err)
+	}
+	if len(s.Handlers) == 0 {
+		fail("Handlers is empty: add subscription.On(func(ctx context.Context, e YourEvent) error {…})")
+	}
+	if s.Units == nil {
+		fail("Units is missing: name the context that handles, as uow.New made it")
+	} else if _, err := s.Units.Provider(s.Provider); err != nil {
+		fail("Provider: %w", err)
+	}
+	handlers := s.byEvent(fail)
+	return handlers, errors.Join(errs...)
+}
+
+// checkBounds finds what is wrong with the stream's numbers and times.
+func (s Stream) checkBounds(fail func(string, ...any)) {
 	if s.Lanes < 1 {
 		fail("Lanes is %d: at least 1, or 0 for 16", s.Lanes)
 	}
@@ -183,17 +201,10 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 	if s.Instances != nil && s.Batch != 1 {
 		fail("Batch is %d: 1, as one transaction is to hold one of the stream's instances", s.Batch)
 	}
-	if err := s.Inbound.check(); err != nil {
-		fail("%w", err)
-	}
-	if len(s.Handlers) == 0 {
-		fail("Handlers is empty: add subscription.On(func(ctx context.Context, e YourEvent) error {…})")
-	}
-	if s.Units == nil {
-		fail("Units is missing: name the context that handles, as uow.New made it")
-	} else if _, err := s.Units.Provider(s.Provider); err != nil {
-		fail("Provider: %w", err)
-	}
+}
+
+// byEvent are the handlers, and finds what is wrong with them.
+func (s Stream) byEvent(fail func(string, ...any)) map[*domain.EventType]Handler {
 	handlers := map[*domain.EventType]Handler{}
 	seen := map[reflect.Type]bool{}
 	for i, h := range s.Handlers {
@@ -220,7 +231,7 @@ func (s Stream) check() (map[*domain.EventType]Handler, error) {
 		}
 		handlers[t] = h
 	}
-	return handlers, errors.Join(errs...)
+	return handlers
 }
 
 // stray says why an event doesn't come by the stream. Its handler would never be

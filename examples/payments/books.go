@@ -41,26 +41,7 @@ func closeBooks(ctx context.Context, js jetstream.JetStream) (*books, error) {
 	}
 	b.payments = len(paid)
 
-	type sent struct{ id, body string }
-	confirmed := map[string]sent{}
-	byCard := map[string][]Confirmation{}
-	err = each(ctx, js, "confirmations", func(m *jetstream.RawStreamMsg) error {
-		var c Confirmation
-		if err := json.Unmarshal(m.Data, &c); err != nil {
-			return err
-		}
-		b.confirmation++
-		now := sent{m.Header.Get(jetstream.MsgIDHeader), string(m.Data)}
-		first, again := confirmed[c.Payment]
-		switch {
-		case !again:
-			confirmed[c.Payment] = now
-			byCard[c.Card] = append(byCard[c.Card], c)
-		case first != now:
-			b.differ("%s was confirmed as %v and as %v", c.Payment, first, now)
-		}
-		return nil
-	})
+	confirmed, byCard, err := b.confirmations(ctx, js)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +54,7 @@ func closeBooks(ctx context.Context, js jetstream.JetStream) (*books, error) {
 		c.Payments++
 		want[p.Card] = c
 		b.cents += p.Cents
-		if confirmed[id].id == "" {
+		if !confirmed[id] {
 			b.differ("%s was never confirmed", id)
 		}
 	}
@@ -88,6 +69,32 @@ func closeBooks(ctx context.Context, js jetstream.JetStream) (*books, error) {
 		b.follow(card, byCard[card], paid)
 	}
 	return b, nil
+}
+
+// confirmations says which payments were confirmed, and what each card was told. Copies
+// of a confirmation have to be the same.
+func (b *books) confirmations(ctx context.Context, js jetstream.JetStream) (confirmed map[string]bool, byCard map[string][]Confirmation, err error) {
+	type sent struct{ id, body string }
+	first := map[string]sent{}
+	confirmed, byCard = map[string]bool{}, map[string][]Confirmation{}
+	err = each(ctx, js, "confirmations", func(m *jetstream.RawStreamMsg) error {
+		var c Confirmation
+		if err := json.Unmarshal(m.Data, &c); err != nil {
+			return err
+		}
+		b.confirmation++
+		now := sent{m.Header.Get(jetstream.MsgIDHeader), string(m.Data)}
+		switch was, again := first[c.Payment]; {
+		case !again:
+			first[c.Payment] = now
+			confirmed[c.Payment] = now.id != ""
+			byCard[c.Card] = append(byCard[c.Card], c)
+		case was != now:
+			b.differ("%s was confirmed as %v and as %v", c.Payment, was, now)
+		}
+		return nil
+	})
+	return confirmed, byCard, err
 }
 
 // compare looks at the document of a card.

@@ -109,97 +109,121 @@ const slack = time.Second
 
 // Judge is what it comes to.
 func (e Evidence) Judge() Report {
-	r := Report{
-		Events: len(e.Rows), Deliveries: len(e.Deliveries), Reasons: map[string]int{}, Incidents: map[string]int{},
-		Stale: e.Stale, TakenOver: e.TakenOver,
+	j := judging{
+		Evidence: e,
+		r: Report{
+			Events: len(e.Rows), Deliveries: len(e.Deliveries), Reasons: map[string]int{}, Incidents: map[string]int{},
+			Stale: e.Stale, TakenOver: e.TakenOver,
+		},
+		times: map[string]int{}, first: map[string][]Row{}, left: map[string]bool{},
 	}
-	violation := func(format string, args ...any) { r.Violations = append(r.Violations, fmt.Sprintf(format, args...)) }
 	for _, theft := range e.Thefts {
-		violation("stolen: %s", theft)
+		j.violation("stolen: %s", theft)
 	}
 	for _, g := range e.Endings {
 		if g.stolen(e.Incidents) && !e.gone(g) {
-			violation("stolen: the membership of %s was ended %s before its lease by %s", g.Name, g.Early, g.By)
+			j.violation("stolen: the membership of %s was ended %s before its lease by %s", g.Name, g.Early, g.By)
 		}
 	}
 	for _, i := range e.Incidents {
-		r.Incidents[i.Kind+"s"]++
+		j.r.Incidents[i.Kind+"s"]++
 	}
+	j.deliveries()
+	j.keys()
+	j.accounts()
+	e.explain(&j.r, j.times, e.sentBeforeCrashes(), j.violation)
+	return j.r
+}
+
+type judging struct {
+	Evidence
+	r     Report
+	times map[string]int   // how often each message was delivered, by id
+	first map[string][]Row // of each key, in the order in which they came first
+	left  map[string]bool  // keys that may have gone on without a row
+}
+
+func (j *judging) violation(format string, args ...any) {
+	j.r.Violations = append(j.r.Violations, fmt.Sprintf(format, args...))
+}
+
+// deliveries looks at what Kafka has: each partition's order is its own, and a key is in
+// one of them.
+func (j *judging) deliveries() {
 	byID := map[string]Row{}
-	for _, row := range e.Rows {
+	for _, row := range j.Rows {
 		byID[row.ID] = row
 	}
-
-	// Each partition's order is Kafka's, and a key is in one of them.
-	times := map[string]int{} // by id
-	first := map[string][]Row{}
 	home := map[string]string{}
-	for _, d := range e.Deliveries {
+	for _, d := range j.Deliveries {
 		row, known := byID[d.ID]
 		if !known {
-			violation("ghost: %s, partition %d, offset %d has message %s, which was never committed", d.Topic, d.Partition, d.Offset, d.ID)
+			j.violation("ghost: %s, partition %d, offset %d has message %s, which was never committed", d.Topic, d.Partition, d.Offset, d.ID)
 			continue
 		}
 		if d.Key != row.Key || !bytes.Equal(d.Body, row.Body) {
-			violation("changed: message %s of row %d is not what the row has", d.ID, row.Seq)
+			j.violation("changed: message %s of row %d is not what the row has", d.ID, row.Seq)
 		}
 		place, key := fmt.Sprintf("%s, partition %d", d.Topic, d.Partition), fmt.Sprintf("%s %d", d.Key, d.Life)
 		if at, ok := home[key]; ok && at != place {
-			violation("disorder: key %s is in %s and in %s", d.Key, at, place)
+			j.violation("disorder: key %s is in %s and in %s", d.Key, at, place)
 		}
 		home[key] = place
-		if times[d.ID]++; times[d.ID] == 1 && !e.passed(row) {
-			if before := first[d.Key]; len(before) > 0 && before[len(before)-1].Seq > row.Seq {
-				violation("disorder: key %s: row %d came first after row %d", d.Key, row.Seq, before[len(before)-1].Seq)
+		if j.times[d.ID]++; j.times[d.ID] == 1 && !j.passed(row) {
+			if before := j.first[d.Key]; len(before) > 0 && before[len(before)-1].Seq > row.Seq {
+				j.violation("disorder: key %s: row %d came first after row %d", d.Key, row.Seq, before[len(before)-1].Seq)
 			}
-			first[d.Key] = append(first[d.Key], row)
+			j.first[d.Key] = append(j.first[d.Key], row)
 		}
 	}
+}
 
-	// Keys. Of those that wait an operator has held a row, when others behind it had been tried.
-	abandoned, held, waits, heads := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]Row{}
-	for _, row := range e.Rows {
-		if e.passed(row) {
-			abandoned[row.Key] = true
+// keys looks at what the outbox says became of each row. Of keys that wait an operator has
+// held a row, when others behind it had been tried.
+func (j *judging) keys() {
+	held, waits, heads := map[string]bool{}, map[string]bool{}, map[string]Row{}
+	for _, row := range j.Rows {
+		if j.passed(row) {
+			j.left[row.Key] = true
 		}
 		switch {
-		case waits[row.Key], held[row.Key] && slices.Contains(e.Moved, row.ID):
+		case waits[row.Key], held[row.Key] && slices.Contains(j.Moved, row.ID):
 		case held[row.Key]:
-			if row.Status != "pending" || times[row.ID] > 0 && !e.waitsStored(row, heads[row.Key]) {
-				violation("disorder: row %d stands behind a held one, and is %s and %d times in Kafka", row.Seq, row.Status, times[row.ID])
+			if row.Status != "pending" || j.times[row.ID] > 0 && !j.waitsStored(row, heads[row.Key]) {
+				j.violation("disorder: row %d stands behind a held one, and is %s and %d times in Kafka", row.Seq, row.Status, j.times[row.ID])
 			}
 		case row.Status == "abandoned":
-			r.Abandoned++
-			moved := slices.Contains(e.Moved, row.ID)
+			j.r.Abandoned++
+			moved := slices.Contains(j.Moved, row.ID)
 			held[row.Key], waits[row.Key], heads[row.Key] = row.Held && !moved, row.Held && moved, row
-			if !slices.Contains(e.MayBeAbandoned, row.ID) {
-				violation("abandoned: row %d, class %q, attempts %d, losses %d", row.Seq, row.Class, row.Attempts, row.Losses)
+			if !slices.Contains(j.MayBeAbandoned, row.ID) {
+				j.violation("abandoned: row %d, class %q, attempts %d, losses %d", row.Seq, row.Class, row.Attempts, row.Losses)
 			}
 		case row.Status != "published":
-			violation("unfinished: row %d is %s", row.Seq, row.Status)
-		case times[row.ID] == 0:
-			violation("lost: row %d is published, and message %s is not in Kafka", row.Seq, row.ID)
+			j.violation("unfinished: row %d is %s", row.Seq, row.Status)
+		case j.times[row.ID] == 0:
+			j.violation("lost: row %d is published, and message %s is not in Kafka", row.Seq, row.ID)
 		}
 	}
+}
 
-	// The same without the outbox: an account that has seen n events has told of
-	// 1 to n.
+// accounts looks at the same without the outbox: an account that has seen n events has
+// told of 1 to n.
+func (j *judging) accounts() {
 	next := map[string]int64{}
-	for key, rows := range first {
+	for key, rows := range j.first {
 		for _, row := range rows {
 			next[key]++
-			if n := Number(row.Body); n != next[key] && !abandoned[key] {
-				violation("disorder: key %s: event %d came first where %d should", key, n, next[key])
+			if n := Number(row.Body); n != next[key] && !j.left[key] {
+				j.violation("disorder: key %s: event %d came first where %d should", key, n, next[key])
 			}
 		}
 	}
-	for id, n := range e.Moves {
-		if next[id] != n && !abandoned[id] {
-			violation("lost: account %s has seen %d events and %d were published", id, n, next[id])
+	for id, n := range j.Moves {
+		if next[id] != n && !j.left[id] {
+			j.violation("lost: account %s has seen %d events and %d were published", id, n, next[id])
 		}
 	}
-	e.explain(&r, times, e.sentBeforeCrashes(), violation)
-	return r
 }
 
 // passed says that the key of a row may have gone on without it: a copy of it may come late.
