@@ -51,6 +51,7 @@ type database struct {
 
 	ready  atomic.Bool           // its tables were checked, and its parts run
 	reason atomic.Pointer[error] // why it isn't
+	clock  clock
 	alive  *cached[error]
 	stats  *cached[found[map[string]outbox.Stats]]
 	held   *cached[found[map[string]outbox.Held]]
@@ -69,7 +70,7 @@ type database struct {
 func newDatabase(p uow.Provider, log *slog.Logger) *database {
 	return &database{
 		provider: p, store: outboxdb.New(p.DB(), p.Reader()), timers: timerdb.New(p.DB(), p.Reader()).By(testclock.Of(p)), instances: processdb.New(p),
-		schema: schema{provider: p}, log: log, turns: make(chan struct{}, maxTurns),
+		schema: schema{provider: p}, log: log, clock: clock{now: time.Now}, turns: make(chan struct{}, maxTurns),
 	}
 }
 
@@ -97,6 +98,9 @@ func (d *database) start(ctx context.Context) error {
 	}
 	if d.processor == nil {
 		return nil
+	}
+	if err := d.lookAtClock(ctx); err != nil {
+		return err
 	}
 	if err := d.tellOfTargets(ctx); err != nil {
 		return err
@@ -267,17 +271,6 @@ func (d *database) status() map[string]outbox.LaneStatus {
 		return d.processor.Status()
 	}
 	return nil
-}
-
-func (d *database) ping(ctx context.Context) error {
-	if !d.ready.Load() {
-		if reason := d.reason.Load(); reason != nil {
-			return *reason
-		}
-		return errors.New("its tables were not checked yet")
-	}
-	_, err := d.provider.Reader().ExecContext(ctx, "SELECT 1")
-	return err
 }
 
 // report counts the rows for every target. One without rows has no stats, and that

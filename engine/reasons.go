@@ -15,7 +15,7 @@ func (s sight) reasons() []reason {
 	if s.status == "starting" || s.status == "draining" || s.status == "stopped" {
 		return []reason{s.phase()}
 	}
-	return slices.Concat(s.databases(), s.published(), s.silence(), s.consumed(), s.derived(), s.parked())
+	return slices.Concat(s.databases(), s.clocksOff(), s.published(), s.silence(), s.consumed(), s.derived(), s.parked())
 }
 
 // databases are the reasons that providers have.
@@ -36,6 +36,20 @@ func (s sight) databases() (all []reason) {
 				Code: "database_down", State: stuck, Provider: name,
 				what:   "it doesn't answer properly" + because(p.Error) + "; nothing is written, published or handled there",
 				remedy: "`waybill outbox stats` shows what is wrong with it; work resumes by itself.",
+			})
+		}
+	}
+	return all
+}
+
+// clocksOff are the reasons of clocks that are wrong.
+func (s sight) clocksOff() (all []reason) {
+	for name, ahead := range s.clocks {
+		if ahead != 0 && !s.down(name) {
+			all = append(all, reason{
+				Code: "clock_off", State: degraded, Provider: name,
+				what:   "the clock of this process is " + apart(ahead) + ": " + harm(ahead),
+				remedy: clockRemedy,
 			})
 		}
 	}

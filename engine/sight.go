@@ -21,6 +21,7 @@ type sight struct {
 	projections   map[string]projectionsSight        // by provider
 	early         map[lane]subscription.EarlyLetters // of letters, those whose process has not begun
 	newer         map[lane]subscription.NewerLetters // of letters, those that need a newer build
+	clocks        map[string]time.Duration           // how far this process's is ahead of a provider's database; 0: it doesn't matter
 	moved         map[string]*outbox.MovedError      // databases that are others than their outboxes were written in
 }
 
@@ -79,7 +80,7 @@ func (e *Engine) look(ctx context.Context) sight {
 	l := &looking{s: sight{
 		outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, projections: map[string]projectionsSight{},
 		letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{},
-		moved: map[string]*outbox.MovedError{},
+		moved: map[string]*outbox.MovedError{}, clocks: map[string]time.Duration{},
 	}}
 	l.Go(func() {
 		h := e.health(ctx)
@@ -102,6 +103,11 @@ func (e *Engine) look(ctx context.Context) sight {
 		})
 	}
 	l.Wait()
+	for _, d := range e.databases {
+		if !d.observed { // nothing is set or handled here
+			l.s.clocks[d.provider.Name()] = d.clock.off()
+		}
+	}
 	return l.s
 }
 

@@ -45,7 +45,7 @@ func (e *exam) clock(ctx context.Context, db bun.IDB) (string, error) {
 	trip := e.limits.now().Sub(begin)
 	off := there.Sub(begin.Add(trip / 2))
 	if off.Abs()-trip/2 > e.limits.clock {
-		e.add(Warning, "", fmt.Sprintf("the database's clock is %v off this machine's: leases don't mind, but times of events, logs and traces can't be compared", off.Round(time.Millisecond)),
+		e.add(Warning, "", fmt.Sprintf("the database's clock is %v off this machine's: leases don't mind, but timers that are set here ring so much too early or late, deadlines of commands are off, and times of events, logs and traces can't be compared", off.Round(time.Millisecond)),
 			"keep both in step with NTP or chrony")
 	}
 	return fmt.Sprintf("the clocks are %v apart", off.Round(time.Millisecond)), nil
