@@ -94,6 +94,8 @@ func TestBatch_ACommitThatComesLateHasNoSecondEffect(t *testing.T) {
 	relay.Deliver()
 	refused := again()
 	require.ErrorIs(t, refused, projection.ErrMoved)
+	_, blamed := errors.AsType[*projection.HandlerError](refused)
+	require.False(t, blamed)
 	require.NoError(t, hand.Failed(t.Context(), refused))
 	require.Empty(t, w.view(t, "SELECT failed_event FROM projection_positions WHERE tries > 0"))
 	w.place(t, "l5")
