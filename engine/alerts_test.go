@@ -110,7 +110,7 @@ var provoked = map[string]provoke{
 		require.NoError(t, err)
 		members, err := store.Join(t.Context(), "elsewhere", []relay.Joining{{Lane: ids[0], Target: "partner"}}, time.Hour)
 		require.NoError(t, err)
-		_, err = store.Renew(t.Context(), []relay.Renewal{{Member: members[0], Trouble: "no route to host"}}, time.Hour)
+		_, err = store.Renew(t.Context(), []relay.Renewal{{Member: members[0], Target: "partner", Trouble: "no route to host"}}, time.Hour)
 		require.NoError(t, err)
 		e := b.start(b.config())
 		return []samples{scraped(t, e, map[string]float64{

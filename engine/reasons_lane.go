@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -50,7 +51,7 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 	if l.stats == nil {
 		return all
 	}
-	return slices.Concat(all, l.unmoved(open), l.owners(open), l.rows())
+	return slices.Concat(all, l.unmoved(open), l.owners(target, open), l.rows())
 }
 
 // oldest is for how long the oldest row has been waiting.
@@ -88,7 +89,7 @@ func (l laneSight) unmoved(open bool) (all []reason) {
 }
 
 // owners are the reasons of processes that publish, or should.
-func (l laneSight) owners(open bool) (all []reason) {
+func (l laneSight) owners(target string, open bool) (all []reason) {
 	count := l.stats.Counts
 	waiting := count[outbox.Pending] + count[outbox.Failed]
 	if l.status != nil && l.status.Silent != nil && waiting+count[outbox.Processing] > 0 {
@@ -113,10 +114,13 @@ func (l laneSight) owners(open bool) (all []reason) {
 		if l.status != nil {
 			remedy = "This engine has that broker and took no partition: its log says why."
 		}
+		remedy = "`waybill partitions {only}` shows who did. " + remedy
+		if outboxdb.Nameless(target) {
+			remedy = "`waybill doctor` says how they get the number that their broker has now."
+		}
 		all = append(all, reason{
 			Code: "no_owner", State: stuck, lasting: settling, quiet: true,
-			what:   wait(waiting) + ", and no process publishes them",
-			remedy: "`waybill partitions {only}` shows who did. " + remedy,
+			what: wait(waiting) + ", and no process publishes them", remedy: remedy,
 		})
 	}
 	return all

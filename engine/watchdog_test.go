@@ -181,6 +181,12 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(func(l *laneSight) { l.stats.Counts[outbox.Pending], l.stats.Bodiless = 2, true })
 			return s
 		}, []string{"not_moving stuck outbox default to partner"}, []string{"has no body in outbox_messages that this role can see", "what is behind it goes without it", "restart the engines"}},
+		"rows of a number without a name": {func(s sight) sight {
+			l := laneSight{stats: new(outbox.NoStats())}
+			l.stats.Counts[outbox.Pending] = 2
+			s.outboxes["default"].lanes["lane 3, not in outbox_lanes"] = l
+			return s
+		}, []string{"no_owner stuck outbox default to lane 3, not in outbox_lanes"}, []string{"2 rows wait, and no process publishes them", "`waybill doctor` says how they get the number that their broker has now"}},
 		"it moved a little while ago": {func(s sight) sight {
 			s.partner(waits(2, stillAfter))
 			s.partner(func(l *laneSight) { l.still = stillAfter - 1 })

@@ -289,12 +289,37 @@ func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {
 	})
 }
 
+// What has a number that outbox_lanes has no name for any more is said, and the remedy makes it
+// the broker's again.
+func TestLanes_RowsOfANumberWithoutAName(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 2)
+		p.exec(t, "DELETE FROM outbox_lanes")
+		p.has(t, "lanes", Critical, "lane 1", "2 rows wait, the first with seq 1, for a target broker whose name isn't in outbox_lanes any more", "UPDATE outbox_queue SET lane = N WHERE lane = 1")
+		stats, err := p.bench(t).Stats(t.Context())
+		require.NoError(t, err)
+		var nameless []string
+		for target, s := range stats {
+			if outboxdb.Nameless(target) && s.Counts[outbox.Pending] == 2 && *s.OldestPending >= 0 {
+				nameless = append(nameless, target)
+			}
+		}
+		require.Equal(t, []string{"lane 1, not in outbox_lanes"}, nameless, "who asks for numbers sees the rows, too")
+
+		p.exec(t, "INSERT INTO outbox_lanes (target) VALUES ('default')")
+		n := "(SELECT id FROM outbox_lanes WHERE target = 'default') WHERE lane = 1"
+		p.exec(t, "UPDATE outbox_messages SET lane = "+n, "UPDATE outbox_queue SET lane = "+n, "UPDATE outbox_abandoned SET lane = "+n, "UPDATE outbox_log SET lane = "+n)
+		p.processor(t)
+		require.Empty(t, p.examine(t))
+	})
+}
+
 // One name of a broker means the same one in all processes.
 func TestLanes_ProcessesThatPublishToDifferentBrokers(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		for _, prefix := range []string{"shop.", "shop-2."} {
 			m := p.bench(t).Join("of "+prefix, time.Hour, 32)
-			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "nats", TopicPrefix: prefix}}}, time.Hour)
+			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true, Broker: outbox.BrokerIdentity{System: "nats", TopicPrefix: prefix}}}, time.Hour)
 			require.NoError(t, err)
 		}
 		p.has(t, "lanes", Critical, "target broker default", "different brokers: nats, topic_prefix shop. (of shop.); nats, topic_prefix shop-2. (of shop-2.)", "same address and topic_prefix")

@@ -53,6 +53,9 @@ func (e *exam) lanes(ctx context.Context, db bun.IDB) (string, error) {
 			return "", err
 		}
 	}
+	if err := e.nameless(ctx, db); err != nil {
+		return "", err
+	}
 	return "every target broker with undelivered rows has a process that publishes them", e.differing(ctx, db)
 }
 

@@ -82,7 +82,7 @@ func TestBloat_F_46_NoRowIsUpdatedAndLeasesStaySmall(t *testing.T) {
 	grows := func() bool {
 		before := pages()
 		for range 200 {
-			renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+			renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 			require.NoError(t, err)
 			require.Len(t, renewed, 1)
 			publish(1)

@@ -73,7 +73,7 @@ func sideBySide(t *testing.T, b *outboxdbtest.Bench, old store) {
 		m.Parts, err = store.Take(t.Context(), m.ID, m.Lane, outboxdbtest.Partitions)
 		require.NoError(t, err)
 		require.Len(t, m.Parts, outboxdbtest.Partitions)
-		renewed, err := store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		renewed, err := store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 		require.NoError(t, err)
 		require.Equal(t, []relay.Renewed{{Member: m.ID, Parts: m.Parts}}, renewed)
 		insert()

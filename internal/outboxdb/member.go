@@ -90,15 +90,16 @@ func random() int64 {
 // server from then on. It doesn't wait until units of work give a connection back.
 func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
 	renewals = slices.SortedFunc(slices.Values(renewals), func(a, b relay.Renewal) int { return cmp.Compare(a.Member, b.Member) })
-	members, healthy, troubles, brokers := make([]int64, len(renewals)), make([]bool, len(renewals)), make([]string, len(renewals)), make([]string, len(renewals))
+	members, healthy := make([]int64, len(renewals)), make([]bool, len(renewals))
+	targets, troubles, brokers := make([]string, len(renewals)), make([]string, len(renewals)), make([]string, len(renewals))
 	for i, r := range renewals {
-		members[i], healthy[i], troubles[i] = int64(r.Member), r.Healthy, dberr.Clip(r.Trouble)
+		members[i], healthy[i], targets[i], troubles[i] = int64(r.Member), r.Healthy, r.Target, dberr.Clip(r.Trouble)
 		if r.Broker != (outbox.BrokerIdentity{}) {
 			brokers[i] = asText(r.Broker)
 		}
 	}
 	var renewed []relay.Renewed
-	err := s.do(ctx, keeps, renewStep, statement{values: []any{members, healthy, troubles, lease, brokers}, row: func(r result) error {
+	err := s.do(ctx, keeps, renewStep, statement{values: []any{members, healthy, troubles, lease, brokers, targets}, row: func(r result) error {
 		renewed = append(renewed, relay.Renewed{Member: relay.MemberID(r.number(0))})
 		return nil
 	}}, statement{values: []any{members}, row: func(r result) error {

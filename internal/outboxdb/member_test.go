@@ -66,8 +66,8 @@ func TestMembers_TakeRenewReleaseLeave(t *testing.T) {
 
 		require.NoError(t, b.Release(t.Context(), one.ID, one.Lane, append(one.Parts[:2:2], two.Parts...)))
 		renewed, err := b.Renew(t.Context(), []relay.Renewal{
-			{Member: two.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", Cluster: "c", TopicPrefix: "p."}},
-			{Member: one.ID, Trouble: "the broker's away: \"x\"\x00"},
+			{Member: two.ID, Target: "default", Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", Cluster: "c", TopicPrefix: "p."}},
+			{Member: one.ID, Target: "default", Trouble: "the broker's away: \"x\"\x00"},
 			{Member: 99},
 		}, time.Minute)
 		require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestClaim_F_54_NotByWhoJoinedBeforeTheServersCrash(t *testing.T) {
 	// Of what it has settled and would release it may have rows in hand again.
 	require.NoError(t, b.Release(t.Context(), m.ID, m.Lane, m.Parts))
 	require.EqualValues(t, outboxdbtest.Partitions-1, b.Count("SELECT count(*) FROM outbox_partitions WHERE owner IS NOT NULL"))
-	renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+	renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, renewed)
 
@@ -151,7 +151,7 @@ func TestReap_OnlyWhoseLeaseHasPassed(t *testing.T) {
 		p, err := b.Poll(t.Context(), []relay.LaneID{m.Lane})
 		require.NoError(t, err)
 		require.True(t, p.Lanes[0].Members[0].Expired)
-		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, renewed, 1)
 
@@ -166,7 +166,7 @@ func TestReap_OnlyWhoseLeaseHasPassed(t *testing.T) {
 		c, err := b.Claim(t.Context(), m.Next())
 		require.NoError(t, err)
 		require.False(t, c.Alive)
-		renewed, err = b.Renew(t.Context(), []relay.Renewal{{Member: m.ID}}, time.Minute)
+		renewed, err = b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default"}}, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, renewed, "it is dead")
 		r, err = b.Reap(t.Context(), m.ID, true)
@@ -200,7 +200,7 @@ func TestReap_WhoseHasBegunClaimsRenewsAndTakesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, c.Alive)
 		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_claims"))
-		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, renewed)
 		require.NoError(t, b.Release(t.Context(), m.ID, m.Lane, m.Parts[:1]))

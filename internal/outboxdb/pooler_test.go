@@ -70,7 +70,7 @@ func publishAll(t *testing.T, b *outboxdbtest.Bench, m *outboxdbtest.Member) err
 		if _, err := b.Settle(t.Context(), w); err != nil {
 			return err
 		}
-		if _, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute); err != nil {
+		if _, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute); err != nil {
 			return err
 		}
 	}

@@ -237,7 +237,7 @@ func TestRace_ARenewalSeesTheTakeThatItWaitedFor(t *testing.T) {
 	s.exec(take[0], m.ID)
 	s.exec(take[1], m.ID, m.Lane, 3)
 	s.during(func() {
-		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, time.Minute)
+		renewed, err := b.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, renewed, 1)
 		require.Len(t, renewed[0].Parts, 3)

@@ -43,7 +43,7 @@ func (b *bench) poll(m *member) relay.PolledLane {
 // renew prolongs a member's lease and returns what is its own; ok is false if it is dead.
 func (b *bench) renew(m *member, lease time.Duration) (parts []int, ok bool) {
 	b.T.Helper()
-	renewed, err := b.Renew(b.T.Context(), []relay.Renewal{{Member: m.ID, Healthy: true}}, lease)
+	renewed, err := b.Renew(b.T.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true}}, lease)
 	require.NoError(b.T, err)
 	if len(renewed) == 0 {
 		return nil, false

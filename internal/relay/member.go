@@ -277,7 +277,7 @@ func (k *keeper) renew(ctx context.Context) error {
 			continue
 		}
 		healthy, trouble := l.health.state()
-		renewals = append(renewals, Renewal{Member: a.life.id, Healthy: healthy, Trouble: trouble, Broker: IdentityOf(l.Broker)})
+		renewals = append(renewals, Renewal{Member: a.life.id, Target: l.Target, Healthy: healthy, Trouble: trouble, Broker: IdentityOf(l.Broker)})
 		asked[a.life.id], lanes[a.life.id] = a, l
 	}
 	if len(renewals) > 0 {
@@ -355,7 +355,7 @@ func (k *keeper) join(ctx, hard context.Context) (refused map[*lane]error, err e
 	refused = map[*lane]error{}
 	for i, l := range lanes {
 		if members[i] == 0 {
-			refused[l] = fmt.Errorf("outbox: target %q had number %d when this process started, and has another in this database, which was restored or rebuilt: restart this process", l.Target, l.id)
+			refused[l] = fmt.Errorf("outbox: target %q had number %d when this process started, and has another in this database, which was restored or whose outbox_lanes was emptied: restart this process, and see with waybill doctor that no rows are left under the old one", l.Target, l.id)
 			continue
 		}
 		l.member.joined(hard, members[i], k.until(begin))

@@ -119,6 +119,7 @@ type Joining struct {
 // Renewal is what a member says of itself.
 type Renewal struct {
 	Member  MemberID
+	Target  string // of its lane; where that has another name, or none any more, it is dead
 	Healthy bool
 	Trouble string // for people, while it is sick; "" then says that it tries with one partition
 	Broker  outbox.BrokerIdentity

@@ -123,7 +123,7 @@ func (c *conforming) polled() relay.PolledLane {
 
 func (c *conforming) leases() {
 	a, b := c.join(time.Minute, 5), c.join(time.Minute, 3)
-	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Healthy: true}, {Member: b, Healthy: true}, {Member: b + 1000, Healthy: true}}, time.Minute)
+	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Target: "default", Healthy: true}, {Member: b, Target: "default", Healthy: true}, {Member: b + 1000, Target: "default", Healthy: true}}, time.Minute)
 	c.ok(err)
 	require.Len(c, renewed, 2, "who isn't there is missing")
 	for _, r := range renewed {
@@ -150,7 +150,7 @@ func (c *conforming) poll() {
 	c.ok(err)
 	c.insert("a")
 	a, b, d := c.join(time.Minute, 5), c.join(time.Minute, 0), c.join(time.Millisecond, 0)
-	_, err = c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Trouble: "it's away"}, {Member: b}}, time.Minute)
+	_, err = c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Target: "default", Trouble: "it's away"}, {Member: b, Target: "default"}}, time.Minute)
 	c.ok(err)
 	after, err := c.db.Poll(c.Context(), []relay.LaneID{c.lane})
 	c.ok(err)
@@ -227,7 +227,7 @@ func (c *conforming) undecided() {
 		c.ok(err)
 		require.Equal(c, relay.Reaped{Undecided: []relay.Token{{N: slot + 8, Rows: refs(rows[1:3])}, {N: 2*slot + 9, Rows: refs(rows[3:])}}}, r)
 	}
-	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: m, Healthy: true}}, time.Minute)
+	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: m, Target: "default", Healthy: true}}, time.Minute)
 	c.ok(err)
 	require.Empty(c, renewed, "it lives no longer")
 	require.False(c, c.claims(m, slot+10, rows).Alive, "it claims nothing more")

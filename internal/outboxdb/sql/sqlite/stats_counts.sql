@@ -23,6 +23,7 @@ WITH hand AS (
     SELECT lane, 'published', sum(published), sum(published + retries), sum(retries) FROM outbox_log NOT INDEXED -- but its key: what was folded stays unread
     WHERE id > COALESCE((SELECT CAST(value AS bigint) FROM outbox_settings WHERE name = 'counted'), 0) GROUP BY lane
 )
-SELECT l.target, c.status, CAST(sum(c.n) AS bigint), CAST(sum(c.attempts) AS bigint), CAST(sum(c.retries) AS bigint)
-FROM counts AS c JOIN outbox_lanes AS l ON l.id = c.lane
-GROUP BY l.target, c.status
+-- What is of a number that has no name is shown, too: nobody publishes it.
+SELECT COALESCE(l.target, 'lane ' || c.lane || ', not in outbox_lanes'), c.status, CAST(sum(c.n) AS bigint), CAST(sum(c.attempts) AS bigint), CAST(sum(c.retries) AS bigint)
+FROM counts AS c LEFT JOIN outbox_lanes AS l ON l.id = c.lane
+GROUP BY 1, 2

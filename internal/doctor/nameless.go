@@ -1,0 +1,36 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
+)
+
+// Each step is one of the index, however many rows wait.
+const namelessLanes = `WITH RECURSIVE n (lane) AS (
+	SELECT min(lane) FROM outbox_queue
+	UNION ALL
+	SELECT (SELECT min(q.lane) FROM outbox_queue AS q WHERE q.lane > n.lane) FROM n WHERE n.lane IS NOT NULL
+)
+SELECT n.lane, (SELECT count(*) FROM outbox_queue AS q WHERE q.lane = n.lane), (SELECT min(q.seq) FROM outbox_queue AS q WHERE q.lane = n.lane)
+FROM n WHERE n.lane IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.id = n.lane) ORDER BY n.lane`
+
+// nameless looks for rows of numbers that outbox_lanes has no name for, as after a TRUNCATE or a
+// restore without that table. Their broker has another number by now, so no engine sees them.
+func (e *exam) nameless(ctx context.Context, db bun.IDB) error {
+	return dbrows.Each(ctx, db, namelessLanes, func(scan func(...any) error) error {
+		var lane, rows, first int64
+		if err := scan(&lane, &rows, &first); err != nil {
+			return err
+		}
+		e.add(Critical, fmt.Sprintf("lane %d", lane), fmt.Sprintf("%s wait, the first with seq %d, for a target broker whose name isn't in outbox_lanes any more: no engine publishes them", count(rows, "row"), first),
+			fmt.Sprintf("find out which broker that was: SELECT DISTINCT stream_category, topic, message_type FROM outbox_messages WHERE lane = %[1]d, where a context's own broker has all of its events, and commands and timers besides. "+
+				"Stop the engines of this database; SELECT id FROM outbox_lanes WHERE target = 'BROKER', or INSERT INTO outbox_lanes (target) VALUES ('BROKER') if it isn't there; with that id as N: "+
+				"BEGIN; UPDATE outbox_messages SET lane = N WHERE lane = %[1]d; UPDATE outbox_queue SET lane = N WHERE lane = %[1]d; "+
+				"UPDATE outbox_abandoned SET lane = N WHERE lane = %[1]d; UPDATE outbox_log SET lane = N WHERE lane = %[1]d; COMMIT; and start them", lane))
+		return nil
+	})
+}
