@@ -186,7 +186,7 @@ func (s showRowCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	})
 	switch {
 	case len(found) == 0 && err == nil && bySeq:
-		return fmt.Errorf("there is no row %d; `waybill outbox list` has those that are not published", seq)
+		return fmt.Errorf("there is no row %d; `waybill outbox list` has those that are not published, and `waybill doctor` finds those whose body was removed", seq)
 	case len(found) == 0 && err == nil:
 		return fmt.Errorf("no row is of message %s: it was never stored here, or its rows were removed when they had expired", s.Which)
 	case err != nil && len(found) == 0:

@@ -139,7 +139,7 @@ func (r rowsChange) unknown(all map[string]outbox.ChangeResult) error {
 		for _, seq := range slices.Sorted(maps.Keys(count)) {
 			missing = append(missing, strconv.FormatInt(seq, 10))
 		}
-		return fmt.Errorf("there is no row %s; nothing was changed", strings.Join(missing, ", "))
+		return fmt.Errorf("there is no row %s; nothing was changed. `waybill doctor` finds rows whose body was removed", strings.Join(missing, ", "))
 	}
 	if r.Message != "" && found == 0 {
 		return fmt.Errorf("no row of message %s matches; nothing was changed", r.Message)

@@ -385,8 +385,8 @@ func TestRetention(t *testing.T) {
 // What no step leaves behind: after somebody has restored or changed a part.
 func TestAccounts(t *testing.T) {
 	for what, c := range map[string]struct{ broken, found, remedy string }{
-		"a body without a decision":   {"DELETE FROM outbox_queue", "events that are neither queued nor abandoned nor in the log of what was published: 1, such as 1", "keep a copy"},
-		"a queued row without a body": {"DELETE FROM outbox_messages", "queued events without a body: 1, such as 1", "keep a copy"},
+		"a body without a decision":   {"DELETE FROM outbox_queue", "events that are neither queued nor abandoned nor in the log of what was published: 1, such as 1", "keep a copy of it; then queue the events again"},
+		"a queued row without a body": {"DELETE FROM outbox_messages", "queued events without a body: 1, such as 1", "Where none has, give the events up"},
 		"a token of no member":        {"INSERT INTO outbox_claims (member, n, seqs) VALUES (999, 1, '{}')", "claims of members that are gone, or of partitions that are another one's: 1, such as 999", "DELETE FROM outbox_claims"},
 		"a partition of no member":    {"UPDATE outbox_partitions SET owner = 999 WHERE part = 63", "partitions of members that are gone: 1, such as 999", "UPDATE outbox_partitions"},
 	} {
@@ -400,6 +400,33 @@ func TestAccounts(t *testing.T) {
 				}
 				p.exec(t, broken)
 				p.has(t, "accounts", Critical, "outbox_", c.found, c.remedy)
+			})
+		})
+	}
+}
+
+// The statements of a remedy are what an operator runs: they bring back what can be brought back.
+func TestAccounts_TheRemediesStatementsHelp(t *testing.T) {
+	for what, c := range map[string]struct {
+		broken []string
+		queued int
+	}{
+		"the queue was emptied": {[]string{"DELETE FROM outbox_queue"}, 3},
+		"a body was removed":    {[]string{"DELETE FROM outbox_messages WHERE seq = 2"}, 2},
+		"both":                  {[]string{"DELETE FROM outbox_queue WHERE seq = 3", "DELETE FROM outbox_messages WHERE seq = 1"}, 2},
+	} {
+		t.Run(what, func(t *testing.T) {
+			each(t, func(t *testing.T, p *patient) {
+				p.place(t, 3)
+				p.exec(t, c.broken...)
+				for _, f := range p.examine(t) {
+					if f.Check == "accounts" {
+						p.exec(t, regexp.MustCompile(`(INSERT INTO outbox_queue|DELETE)[^;]*`).FindString(f.Remedy))
+					}
+				}
+				m := p.processor(t)
+				require.Empty(t, p.examine(t))
+				require.Len(t, m.ClaimAll(), c.queued)
 			})
 		})
 	}

@@ -235,8 +235,15 @@ func (e *exam) retention(ctx context.Context, db bun.IDB) (string, error) {
 }
 
 // reconcile is what helps against what no step leaves behind: it is there after a
-// part of the tables was restored, or changed by hand.
+// part of the tables was restored, or changed by hand. {log} is the numbers in outbox_log.
 var reconcile = map[string]string{
+	"lost": "find out who emptied or restored a part of these tables; stop the engines of this database, and keep a copy of it; then queue the events again: " +
+		"INSERT INTO outbox_queue (lane, part, seq, key, topic, class, bytes) SELECT lane, part, seq, key, topic_hash, CASE WHEN priority > 0 THEN 1 WHEN priority < 0 THEN -1 ELSE 0 END, bytes FROM outbox_messages WHERE seq IN " +
+		"(SELECT seq FROM outbox_messages EXCEPT SELECT seq FROM outbox_queue EXCEPT SELECT seq FROM outbox_abandoned EXCEPT {log}); and start them. " +
+		"They are published in the order of their keys, but behind what has been published since; and where outbox_log or outbox_abandoned was emptied, what these had is published once more, under the same ids. `waybill outbox show SEQ` has one of them",
+	"bodies": "find out who removed rows of outbox_messages, or restored tables without it. Without its body an event can't be published, and its key goes on without it. Where a backup has the bodies, stop the engines, put them back under their seq (INSERT INTO outbox_messages … OVERRIDING SYSTEM VALUE), and start them. " +
+		"Where none has, give the events up: DELETE FROM outbox_queue WHERE NOT EXISTS (SELECT 1 FROM outbox_messages AS b WHERE b.lane = outbox_queue.lane AND b.part = outbox_queue.part AND b.seq = outbox_queue.seq AND b.key = outbox_queue.key); " +
+		"a context that has a history publishes them again with `waybill history republish`",
 	"claims": "stop the engines of this database; DELETE FROM outbox_claims WHERE member NOT IN (SELECT member FROM outbox_members); start them",
 	"owners": "UPDATE outbox_partitions SET owner = NULL WHERE owner NOT IN (SELECT member FROM outbox_members)",
 }
@@ -271,6 +278,10 @@ func (e *exam) accounts(ctx context.Context, db bun.IDB) (string, error) {
 		if !ok {
 			remedy = "keep a copy of the database, find out who changed or restored a part of these tables, and restore all of them together; `waybill outbox show SEQ` says what is left of an event"
 		}
+		remedy = strings.Replace(remedy, "{log}", map[bool]string{
+			true:  "SELECT unnest(seqs) FROM outbox_log",
+			false: "SELECT j.value FROM outbox_log AS g, json_each(g.seqs) AS j",
+		}[e.postgres()], 1)
 		e.add(Critical, "tables outbox_…", fmt.Sprintf("%s: %d, such as %s", c.What, c.Rows, strings.Trim(fmt.Sprint(c.Examples), "[]")), remedy)
 	}
 	return "each event is queued, given up or published", nil
