@@ -289,6 +289,16 @@ func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {
 	})
 }
 
+// What no process can take.
+func TestLanes_PartitionsWithoutARow(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 1)
+		p.processor(t)
+		p.exec(t, "DELETE FROM outbox_partitions WHERE part < 5")
+		p.has(t, "lanes", Critical, "target broker default", "5 of 64 partitions have no row in outbox_partitions", "makes them again when a lease has passed")
+	})
+}
+
 // What has a number that outbox_lanes has no name for any more is said, and the remedy makes it
 // the broker's again.
 func TestLanes_RowsOfANumberWithoutAName(t *testing.T) {

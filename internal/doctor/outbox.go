@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,7 +46,7 @@ func (e *exam) lanes(ctx context.Context, db bun.IDB) (string, error) {
 		var live bool
 		err := db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox_members WHERE lane = ? AND until > "+e.now()+")", lanes[target]).Scan(&live)
 		if err == nil && live {
-			err = e.ownerless(ctx, db, target, lanes[target])
+			err = errors.Join(e.ownerless(ctx, db, target, lanes[target]), e.short(ctx, db, target, lanes[target]))
 		} else if err == nil {
 			err = e.deserted(ctx, db, target, lanes[target])
 		}

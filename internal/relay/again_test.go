@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/relay/relaytest"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // A dump that is restored into the same database while a process runs gives numbers again:
@@ -60,6 +61,22 @@ func TestRestore_ALaneThatIsAnothersIsNotJoined(t *testing.T) {
 		w.store.InsertRows(relaytest.Row("another", topic, "key"))
 		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
 		require.Empty(t, w.ids("key"))
+	})
+}
+
+// Rows of partitions that somebody removes are made again, when nobody thinks any more that one
+// is his; until then health and the log say what is missing.
+func TestShare_PartitionsThatSomebodyRemovesAreMadeAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		a, b := w.start(), w.start()
+		w.ready(map[*process]int{a: 4, b: 4})
+		w.store.RemovePartitions()
+		removed := time.Now()
+		w.until(time.Minute, "the log says it", func() bool { return w.logs.count("8 of the 8 partitions of target") >= 1 })
+		w.until(2*time.Minute, "they are shared again", func() bool { return a.Status()[target].Partitions == 4 && b.Status()[target].Partitions == 4 })
+		require.GreaterOrEqual(t, time.Since(removed), outbox.Config{}.WithDefaults().Lease)
+		w.commit(a, 2, 5)
+		w.delivered(time.Minute)
 	})
 }
 

@@ -58,6 +58,7 @@ type lane struct {
 	unsure  atomic.Bool  // somebody has said that there may be something
 	due     atomic.Int64 // when a row is due, in Unix nanoseconds; 0: not known
 	looked  time.Time    // when all partitions were looked at, of the loop
+	short   time.Time    // since when partitions have been missing, of the poll; zero: none are
 
 	// Of the loop, and of the goroutines of its calls: guarded by mu.
 	mu       sync.Mutex

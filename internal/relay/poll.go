@@ -14,6 +14,7 @@ var (
 	settling   = dberr.Task{What: "write back what became of rows"}
 	keeping    = dberr.Task{What: "keep its partitions"}
 	sharing    = dberr.Task{What: "share partitions"}
+	counting   = dberr.Task{What: "find its partitions"}
 	watching   = dberr.Task{What: "look for rows"}
 	promising  = dberr.Task{What: "find out what is settled", Aside: true}
 	cleaningUp = dberr.Task{What: "remove expired rows", Aside: true}
@@ -138,6 +139,7 @@ func (r *Relay) forgetNumbers() {
 // polled takes in what a poll says of the lane.
 func (l *lane) polled(ctx context.Context, p Polled, of PolledLane) (found bool) {
 	v := &view{free: of.Free, now: p.Now, at: time.Now()}
+	l.counts(ctx, of, v.at)
 	l.r.seen(p.Last)
 	life := l.member.life()
 	var ended []MemberState

@@ -126,6 +126,9 @@ func (c *conforming) leases() {
 	renewed, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Target: "default", Healthy: true}, {Member: b, Target: "default", Healthy: true}, {Member: b + 1000, Target: "default", Healthy: true}}, time.Minute)
 	c.ok(err)
 	require.Len(c, renewed, 2, "who isn't there is missing")
+	others, err := c.db.Renew(c.Context(), []relay.Renewal{{Member: a, Target: "another", Healthy: true}}, time.Minute)
+	c.ok(err)
+	require.Empty(c, others, "the number is not this target's")
 	for _, r := range renewed {
 		require.Len(c, r.Parts, map[relay.MemberID]int{a: 5, b: 3}[r.Member])
 		if r.Member == a {

@@ -14,7 +14,13 @@ import (
 func (s *Store) Lanes(ctx context.Context, targets []string) (ids []relay.LaneID, partitions int, err error) {
 	ids, err = do(ctx, s, Lanes, func() (ids []relay.LaneID, err error) {
 		for _, t := range targets {
-			ids = append(ids, s.lane(t))
+			id := s.lane(t)
+			for p, owner := range s.owners[id] {
+				if owner == removed {
+					s.owners[id][p] = 0
+				}
+			}
+			ids = append(ids, id)
 		}
 		return ids, nil
 	})
@@ -41,7 +47,7 @@ func (s *Store) Join(ctx context.Context, name string, lanes []relay.Joining, le
 func (s *Store) Renew(ctx context.Context, renewals []relay.Renewal, lease time.Duration) ([]relay.Renewed, error) {
 	return do(ctx, s, Renew, func() (all []relay.Renewed, err error) {
 		for _, r := range renewals {
-			if m := s.members[r.Member]; m != nil && !m.ended && !m.crashed {
+			if m := s.members[r.Member]; m != nil && !m.ended && !m.crashed && s.lanes[m.lane-1] == r.Target {
 				m.until, m.healthy, m.trouble = time.Now().Add(lease), r.Healthy, r.Trouble
 				all = append(all, relay.Renewed{Member: r.Member, Parts: s.own(m.lane, r.Member)})
 			}

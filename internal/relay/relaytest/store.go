@@ -194,6 +194,20 @@ func (s *Store) lane(target string) relay.LaneID {
 	return id
 }
 
+// removed has a partition's row in the place of its owner.
+const removed = relay.MemberID(-1)
+
+// RemovePartitions removes all rows of partitions, as a TRUNCATE does.
+func (s *Store) RemovePartitions() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, owners := range s.owners {
+		for p := range owners {
+			owners[p] = removed
+		}
+	}
+}
+
 // Undelivered are the seqs of the rows that are queued.
 func (s *Store) Undelivered() []int64 {
 	s.mu.Lock()

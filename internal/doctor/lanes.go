@@ -7,6 +7,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 )
 
 // Each step is one of the index, however many rows wait.
@@ -33,4 +34,19 @@ func (e *exam) nameless(ctx context.Context, db bun.IDB) error {
 				"UPDATE outbox_abandoned SET lane = N WHERE lane = %[1]d; UPDATE outbox_log SET lane = N WHERE lane = %[1]d; COMMIT; and start them", lane))
 		return nil
 	})
+}
+
+// short looks for partitions that have no row: no process can take them.
+func (e *exam) short(ctx context.Context, db bun.IDB, target string, lane int64) error {
+	want, err := outboxdb.Partitions(ctx, db)
+	if err != nil {
+		return nil //nolint:nilerr // the schema's check says so
+	}
+	var have int
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM outbox_partitions WHERE lane = ?", lane).Scan(&have)
+	if err == nil && have < want {
+		e.add(Critical, "target broker "+target, fmt.Sprintf("%d of %d partitions have no row in outbox_partitions: what is in them is not published", want-have, want),
+			"nothing, if an engine of this build runs: it makes them again when a lease has passed (outbox.lease); otherwise start one. See who removes rows there")
+	}
+	return err
 }
