@@ -89,21 +89,11 @@ var (
 // FromSettings opens a broker from a configuration file: kind "nats" with the
 // keys of [Config]. The key embedded is for the package embedded.
 func FromSettings(ctx context.Context, s broker.Settings) (broker.Broker, error) {
-	var settings struct {
-		Config      `yaml:",inline"`
-		Embedded    string `yaml:"embedded"`
-		ExactlyOnce bool   `yaml:"exactly_once"`
-	}
-	if err := s.Decode(&settings); err != nil {
+	cfg, err := ConfigFrom(s)
+	if err != nil {
 		return nil, err
 	}
-	if settings.ExactlyOnce {
-		return nil, ErrNoTransactions
-	}
-	if settings.Embedded != "" {
-		return nil, errors.New("nats: this program can't run the server itself: register embedded.FromSettings of broker/nats/embedded for kind nats, or replace embedded by url")
-	}
-	b, err := Open(ctx, settings.Config)
+	b, err := Open(ctx, cfg)
 	if err != nil {
 		return nil, err // Not a nil *Broker, which would be a broker.
 	}
@@ -127,16 +117,9 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{cfg: cfg, timing: timing, requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
-	options := append([]nats.Option{nats.Name("waybill")}, cfg.Options...)
-	if cfg.Credentials != "" {
-		options = append(options, nats.UserCredentials(cfg.Credentials))
-	}
-	if cfg.NKey != "" {
-		key, err := nats.NkeyOptionFromSeed(cfg.NKey)
-		if err != nil {
-			return nil, fmt.Errorf("nats: nkey: %w", err)
-		}
-		options = append(options, key)
+	options, err := cfg.options()
+	if err != nil {
+		return nil, err
 	}
 	options = append(options,
 		// For ever, also when the server refuses the credentials for a while.

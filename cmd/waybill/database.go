@@ -52,6 +52,7 @@ type databases struct {
 	letters    subscription.DeadLetterRetention
 	server     engine.Server // the file's
 	brokers    []config.Broker
+	maxMessage int // bytes that a message of the file's context may have, with its headers; 0: no limit
 }
 
 // open opens them. With create, a SQLite file that doesn't exist is made.
@@ -151,7 +152,7 @@ func (c *cli) openBy(ctx context.Context, kinds config.Kinds, openDSN func(dsn s
 	sends := outbox.TargetsOf(f.Broker, f.External)
 	return &databases{
 		providers: providers, partitions: f.Partitions, targets: append([]string{f.Broker}, sends.External...),
-		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, letters: f.DeadLetters, server: f.Server, brokers: f.Brokers(),
+		context: f.Domain, sends: sends, external: f.External, retention: f.Outbox.Retention, letters: f.DeadLetters, server: f.Server, brokers: f.Brokers(), maxMessage: withHeaders(f.MaxMessageBytes),
 	}, nil
 }
 

@@ -19,9 +19,10 @@ type doctorCmd struct {
 	Role     []string `sep:"none" placeholder:"app|engine|read=NAME" help:"Check whether this PostgreSQL role has the rights of an application, an engine or a reader. May be repeated. Defaults to the role that connects, for the kind it appears to be."`
 
 	Kafka     bool     `help:"Check Kafka instead: print the rights that the contexts need there, as kafka-acls commands, and report problems with their topics."`
+	NATS      bool     `name:"nats" help:"Check NATS instead: report problems with the streams and groups that the contexts have there."`
 	User      string   `placeholder:"PRINCIPAL" help:"With --kafka: the principal that gets the rights. Defaults to the sasl user, or User:waybill."`
-	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka: a further context beside the file's domain that publishes. May be repeated."`
-	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka: a category that is consumed, such as ordering::order. May be repeated."`
+	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka or --nats: a further context beside the file's domain that publishes. May be repeated."`
+	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka or --nats: a category that is consumed, such as ordering::order. May be repeated."`
 }
 
 // unopened is a database that could not be opened.
@@ -41,8 +42,13 @@ type examined struct {
 }
 
 func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
-	if d.Kafka {
+	switch {
+	case d.Kafka && d.NATS:
+		return &usageError{errors.New("--kafka and --nats are two checks: give one of them")}
+	case d.Kafka:
 		return d.kafka(ctx, c, stdout)
+	case d.NATS:
+		return d.nats(ctx, c, stdout)
 	}
 	roles, err := granteesOf(d.Role)
 	if err != nil {

@@ -2,42 +2,23 @@ package kafkacheck
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
-	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/doctor"
-	"github.com/waybill-go/waybill/internal/processmsg"
-	"github.com/waybill-go/waybill/outbox"
 )
-
-// addressed is a topic whose messages are for one context alone.
-type addressed struct{ context, what, handlers string }
-
-// addressedBy says whose a topic's messages are, if they are commands, or what processes are told.
-func addressedBy(name string) (a addressed, ok bool) {
-	c, _, _ := strings.Cut(name, ".")
-	switch name {
-	case outbox.DefaultTopic(domain.CommandCategory(c)):
-		return addressed{c, "these commands", "the handlers of its commands"}, true
-	case outbox.DefaultTopic(processmsg.Category(c)):
-		return addressed{c, "these timers and refusals of processes", "its processes"}, true
-	}
-	return a, false
-}
 
 // unheard are the contexts that are sent commands, or what processes are told, and that read
 // it no more, or never did: senders can't know that nobody handles them. Where Kafka doesn't
 // answer a question, nothing is said.
 func unheard(ctx context.Context, admin *kadm.Client, known kadm.TopicDetails, prefix string) (all []doctor.Finding) {
-	mine := map[string]addressed{} // by topic
+	mine := map[string]doctor.Addressed{} // by topic
 	for _, topic := range known.Names() {
 		name, ours := strings.CutPrefix(topic, prefix)
-		if a, ok := addressedBy(name); ours && ok {
+		if a, ok := doctor.AddressedBy(name); ours && ok {
 			mine[topic] = a
 		}
 	}
@@ -60,26 +41,16 @@ func unheard(ctx context.Context, admin *kadm.Client, known kadm.TopicDetails, p
 		return nil
 	}
 	for _, topic := range topics {
-		a := mine[topic]
-		waiting, idle, read := waitingIn(topic, lags, first, last)
-		if waiting == 0 {
-			continue
+		if waiting, idle := waitingIn(topic, lags, first, last); waiting > 0 {
+			all = append(all, mine[topic].Unheard(topic, "Kafka", waiting, idle))
 		}
-		what := fmt.Sprintf("it has messages for context %s (%d), and no group has read it, or none may be seen: nobody handles %s", a.context, waiting, a.what)
-		if read {
-			what = fmt.Sprintf("messages for context %s wait (%d), and no member runs of %s, which has read it: nobody handles %s", a.context, waiting, strings.Join(idle, ", "), a.what)
-		}
-		all = append(all, doctor.Finding{
-			Check: "commands", Severity: doctor.Warning, Where: topic, What: what,
-			Remedy: "start an engine of " + a.context + " with " + a.handlers + " at this broker, before Kafka removes them; or correct the context in the sender's domain.ForeignCommand",
-		})
 	}
 	return all
 }
 
 // waitingIn is how much of a topic waits for the group that is least behind, if none of those
-// that have read it, idle, has a member; read is false if there are none.
-func waitingIn(topic string, lags kadm.DescribedGroupLags, first, last kadm.ListedOffsets) (waiting int64, idle []string, read bool) {
+// that have read it, idle, has a member.
+func waitingIn(topic string, lags kadm.DescribedGroupLags, first, last kadm.ListedOffsets) (waiting int64, idle []string) {
 	waiting = behind(topic, nil, first, last)
 	for _, name := range slices.Sorted(maps.Keys(lags)) {
 		l := lags[name]
@@ -87,12 +58,12 @@ func waitingIn(topic string, lags kadm.DescribedGroupLags, first, last kadm.List
 			continue
 		}
 		if len(l.Members) > 0 || l.Error() != nil {
-			return 0, nil, true
+			return 0, nil
 		}
 		idle = append(idle, name)
 		waiting = min(waiting, behind(topic, l.Lag, first, last))
 	}
-	return waiting, idle, len(idle) > 0
+	return waiting, idle
 }
 
 // behind is how many messages of a topic a group hasn't read: all of a partition of which it
