@@ -253,8 +253,8 @@ func (s *Store) Owned(target string) map[string]int {
 	defer s.mu.Unlock()
 	by := map[string]int{}
 	for _, m := range s.owners[s.lane(target)] {
-		if m != 0 {
-			by[s.members[m].name]++
+		if of := s.members[m]; of != nil {
+			by[of.name]++
 		}
 	}
 	return by
