@@ -153,6 +153,11 @@ func (in *listening) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err == nil && server != conn.PgConn().PID() {
 		err = errPooler
 	}
+	if err == nil {
+		// It is idle for as long as nobody commits: a timeout that is meant for forgotten sessions
+		// would end it again and again. PostgreSQL 13 has none.
+		_, err = conn.Exec(ctx, "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
+	}
 	if err != nil {
 		return hangUp(ctx, conn), err
 	}

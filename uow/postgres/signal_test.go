@@ -118,6 +118,24 @@ func TestWatch_EndsWithItsConnection(t *testing.T) {
 	require.Equal(t, 1, again.heard())
 }
 
+// A timeout of idle sessions doesn't end what waits for others to commit.
+func TestWatch_OutlastsATimeoutOfIdleSessions(t *testing.T) {
+	var version int
+	require.NoError(t, open(t).DB().NewRaw("SELECT current_setting('server_version_num')::int").Scan(t.Context(), &version))
+	listen, err := url.Parse(dsn(t))
+	require.NoError(t, err)
+	if version >= 140000 { // before, there is none
+		listen.RawQuery = "idle_session_timeout=100"
+	}
+	p := migrated(t, func(c *postgres.Config) { c.ListenDSN = listen.String() })
+	w := watch(t, p)
+	_, err = p.DB().ExecContext(t.Context(), "SELECT pg_sleep(0.5)")
+	require.NoError(t, err)
+	require.Empty(t, w.ended)
+	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}})
+	waittest.Until(t, func() bool { return w.distinct() == 1 })
+}
+
 // F-52: behind a pooler nobody would ever hear anything: the error says so, and
 // listen_dsn leads past it.
 func TestWatch_F52_Pooler(t *testing.T) {
