@@ -13,7 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -68,6 +70,35 @@ func TestAct_WhatSomebodyElseHasDoneIsSaid(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, cmd.Wait())
 		require.Equal(t, "stop  1  timers\nNothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.\n", stdout.String())
+	})
+}
+
+// Of two who wake a process at once, the second one doesn't have the timer ring that the process
+// has set under the same name when the first one's rang, and is told so.
+func TestProcesses_WakeHasOnlyTheTimerRingThatWasShown(t *testing.T) {
+	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
+		file := configured(t, "default: "+provider)
+		owner, nextMonth := process.Owner(lending, "l1"), time.Now().Add(30*24*time.Hour)
+		setTimer(t, p, owner, "due", time.Now().Add(time.Hour))
+		beginProcess(t, p, "l1", time.Hour)
+		keyboard, terminal := pseudoTerminal(t)
+		screen, asks := pseudoTerminal(t)
+		cmd := exec.CommandContext(t.Context(), binary, "--config", file, "processes", "wake", lending, "l1", "--actor", "ada")
+		var stdout bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &stdout, asks
+		require.NoError(t, cmd.Start())
+		const question = "Wake it? "
+		require.Equal(t, question, seen(t, screen, len(question)))
+		again := setTimer(t, p, owner, "due", nextMonth) // in place of the one that rang
+		_, err := keyboard.WriteString("y\n")
+		require.NoError(t, err)
+		require.NoError(t, cmd.Wait())
+		require.Equal(t, "have timer due of library.lending l1 ring now\nNothing was changed: what was shown isn't as it was any more, as somebody else has changed it meanwhile.\n", stdout.String())
+		var id string
+		var at dbtime.Time
+		require.NoError(t, p.Reader().NewRaw("SELECT id, available_at FROM timers").Scan(t.Context(), &id, &at))
+		require.Equal(t, again, id)
+		require.WithinDuration(t, nextMonth, at.Time, time.Second)
 	})
 }
 

@@ -91,9 +91,12 @@ func (w wakeProcessCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 		return err
 	}
 	var names []string
+	f := outbox.TimerFilter{Owner: process.Owner(w.Process, w.ID), Status: outbox.TimerWaiting}
 	for _, t := range found.Timers {
 		if t.Status == outbox.TimerWaiting && (w.Timer == "" || w.Timer == t.Name) {
 			names = append(names, t.Name)
+			// By its id: when it has rung, the process may set another one of this name.
+			f.Name, f.IDs = t.Name, []string{t.ID}
 		}
 	}
 	switch {
@@ -104,7 +107,6 @@ func (w wakeProcessCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	case len(names) > 1:
 		return &usageError{fmt.Errorf("which one? It has %s: give --timer", strings.Join(names, ", "))}
 	}
-	f := outbox.TimerFilter{Owner: process.Owner(w.Process, w.ID), Name: names[0], Status: outbox.TimerWaiting}
 	return act[outbox.TimersChanged]{deed: w.deed, do: func(dryRun bool, all map[string]outbox.TimersChanged) error {
 		return c.eachTimers(ctx, found.Provider, func(provider string, s *timerdb.Store) (err error) {
 			all[provider], err = s.Change(ctx, f, outbox.TimerChange{Now: true, Actor: w.actor(), DryRun: dryRun})
