@@ -27,3 +27,22 @@ func TestEngine_PublishesInTransactionsWhereTheBrokerIsToldTo(t *testing.T) {
 		})
 	}
 }
+
+// Where some processes publish in transactions and others don't, as in a deployment that stopped
+// half way, readers get messages twice: health says so, until they are one kind.
+func TestEngine_SaysThatSomeProcessesPublishInTransactions(t *testing.T) {
+	b := setup(t)
+	with := func(exactly bool) *Engine {
+		cfg := b.config()
+		cfg.Brokers["default"] = memory.New(memory.Config{ExactlyOnce: exactly})
+		return b.start(cfg)
+	}
+	one, two := with(true), with(false)
+	for _, e := range []*Engine{one, two} {
+		d := diagnosed(t, e, "exactly_once_differs")
+		require.Contains(t, d.Reasons[0].Text, "some of its processes publish in transactions, and others don't: ")
+		require.Contains(t, d.Reasons[0].Text, ", exactly_once (")
+	}
+	require.NoError(t, two.Stop(t.Context()))
+	diagnosed(t, one)
+}

@@ -109,6 +109,13 @@ func (l laneSight) owners(target string, open bool) (all []reason) {
 			remedy: "Give this broker the same address and topic_prefix in the configuration files of all these processes, and restart those that are wrong. Where a deploy changes it on purpose, this ends with it.",
 		})
 	}
+	if said := outbox.ExactlyOnceDiffers(l.stats.Members); said != "" {
+		all = append(all, reason{
+			Code: "exactly_once_differs", State: degraded,
+			what:   "some of its processes publish in transactions, and others don't: " + said + "; what the latter publish can come more than once, also to readers of what is committed",
+			remedy: "Give this broker the same exactly_once in the configuration files of all these processes, and restart those that are wrong. Where a deploy changes it on purpose, this ends with it.",
+		})
+	}
 	if waiting > 0 && len(l.stats.LeaseOwners) == 0 {
 		remedy := "Start an engine with this broker, and check that it can write to the database."
 		if l.status != nil {

@@ -164,6 +164,16 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			})
 			return s
 		}, []string{"brokers_differ degraded outbox default to partner"}, []string{"its processes publish to different brokers: kafka, topic_prefix shop. (host-1); kafka, topic_prefix shop-2. (host-2);"}},
+		"some processes publish in transactions": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.stats.Members = []outbox.Member{
+					{Name: "host-1", Healthy: true, Broker: &outbox.BrokerIdentity{System: "kafka", TopicPrefix: "shop.", ExactlyOnce: true}},
+					{Name: "host-2", Healthy: true, Broker: &outbox.BrokerIdentity{System: "kafka", TopicPrefix: "shop."}},
+					{Name: "host-3", Healthy: true},
+				}
+			})
+			return s
+		}, []string{"exactly_once_differs degraded outbox default to partner"}, []string{"others don't: kafka, topic_prefix shop., exactly_once (host-1); kafka, topic_prefix shop. (host-2); what the latter publish can come more than once"}},
 		"slow on purpose": {func(s sight) sight {
 			s.partner(func(l *laneSight) { l.status.Doing = "checking rows of unanswered calls, 12 keys left" })
 			return s

@@ -35,6 +35,7 @@ type BrokerIdentity struct {
 	System      string `json:"system"`  // such as "kafka"; "": not known
 	Cluster     string `json:"cluster"` // "": not known
 	TopicPrefix string `json:"topic_prefix"`
+	ExactlyOnce bool   `json:"exactly_once,omitempty"` // it publishes in transactions
 }
 
 // Differs says that b and other publish to different topics. What isn't known doesn't differ.
@@ -50,27 +51,42 @@ func (b BrokerIdentity) String() string {
 		said += ", cluster " + b.Cluster
 	}
 	if b.TopicPrefix != "" {
-		return said + ", topic_prefix " + b.TopicPrefix
+		said += ", topic_prefix " + b.TopicPrefix
+	} else {
+		said += ", no topic_prefix"
 	}
-	return said + ", no topic_prefix"
+	if b.ExactlyOnce {
+		said += ", exactly_once"
+	}
+	return said
 }
 
 // BrokersDiffer says which brokers live processes publish to, and who to which, if those of one
 // target differ: what a partition's owner publishes arrives at its own. "": they don't.
 func BrokersDiffer(members []Member) string {
-	differ, by, all := false, map[string][]string{}, []string{}
+	return differing(members, BrokerIdentity.Differs)
+}
+
+// ExactlyOnceDiffers says which live processes publish in transactions, and which don't, if there
+// are both for one target: what the latter publish can come more than once. "": there aren't.
+func ExactlyOnceDiffers(members []Member) string {
+	return differing(members, func(a, b BrokerIdentity) bool { return a.ExactlyOnce != b.ExactlyOnce })
+}
+
+func differing(members []Member, differ func(a, b BrokerIdentity) bool) string {
+	found, by, all := false, map[string][]string{}, []string{}
 	for i, m := range members {
 		if m.Broker == nil {
 			continue
 		}
-		differ = differ || slices.ContainsFunc(members[:i], func(o Member) bool { return o.Broker != nil && m.Broker.Differs(*o.Broker) })
+		found = found || slices.ContainsFunc(members[:i], func(o Member) bool { return o.Broker != nil && differ(*m.Broker, *o.Broker) })
 		text := m.Broker.String()
 		if by[text] == nil {
 			all = append(all, text)
 		}
 		by[text] = append(by[text], m.Name)
 	}
-	if !differ {
+	if !found {
 		return ""
 	}
 	for i, text := range all {

@@ -338,6 +338,20 @@ func TestLanes_ProcessesThatPublishToDifferentBrokers(t *testing.T) {
 	})
 }
 
+// Either all processes publish to a broker in transactions, or none.
+func TestLanes_ProcessesOfWhichSomePublishInTransactions(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		for _, exact := range []bool{true, false} {
+			m := p.bench(t).Join(fmt.Sprint("exact ", exact), time.Hour, 32)
+			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", ExactlyOnce: exact}}}, time.Hour)
+			require.NoError(t, err)
+		}
+		p.has(t, "lanes", Warning, "target broker default", "publish in transactions, and others don't, whose messages can come more than once: kafka, no topic_prefix, exactly_once (exact true); kafka, no topic_prefix (exact false)", "same exactly_once")
+		p.exec(t, "UPDATE outbox_members SET until = "+p.ago(time.Second)+" WHERE name = 'exact false'")
+		require.NotContains(t, fmt.Sprint(p.examine(t)), "in transactions")
+	})
+}
+
 func TestTargets(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		p.place(t, 1)

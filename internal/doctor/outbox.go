@@ -77,6 +77,9 @@ func (e *exam) differing(ctx context.Context, db bun.IDB) error {
 		if said := outbox.BrokersDiffer(members[target]); said != "" {
 			e.add(Critical, "target broker "+target, "its processes publish to different brokers: "+said, "give this broker the same address and topic_prefix in the configuration files of all these processes, and restart those that are wrong")
 		}
+		if said := outbox.ExactlyOnceDiffers(members[target]); said != "" {
+			e.add(Warning, "target broker "+target, "some of its processes publish in transactions, and others don't, whose messages can come more than once: "+said, "give this broker the same exactly_once in the configuration files of all these processes, and restart those that are wrong")
+		}
 	}
 	return err
 }

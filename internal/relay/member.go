@@ -307,6 +307,9 @@ func IdentityOf(b broker.Broker) outbox.BrokerIdentity {
 	if b, ok := b.(broker.Clustered); ok {
 		i.Cluster = b.Cluster()
 	}
+	if b, ok := b.(broker.Transactional); ok {
+		i.ExactlyOnce = b.ExactlyOnce()
+	}
 	return i
 }
 
