@@ -39,7 +39,16 @@ func PlanMigration(ctx context.Context, db bun.IDB, partitions int, contexts map
 		p.Then = append(p.Then, "INSERT INTO outbox_settings (name, value) VALUES ("+migrate.Quote(name)+", "+migrate.Quote(value)+") ON CONFLICT (name) DO NOTHING")
 	}
 	if _, ok := have["partitions"]; !ok {
-		write("partitions", strconv.Itoa(cmp.Or(partitions, outbox.DefaultPartitions)))
+		n := 0
+		if len(p.Steps) == 0 { // the tables are those that this build knows
+			if n, err = madePartitions(ctx, db); err != nil {
+				return p, fmt.Errorf("outbox: count partitions: %w", err)
+			}
+		}
+		if n != 0 && partitions != 0 && n != partitions {
+			return p, &outbox.PartitionsError{Have: n, Want: partitions}
+		}
+		write("partitions", strconv.Itoa(cmp.Or(n, partitions, outbox.DefaultPartitions)))
 	} else if n, err := Partitions(ctx, db); err != nil {
 		return p, err
 	} else if partitions != 0 && n != partitions {

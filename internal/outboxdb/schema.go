@@ -56,8 +56,19 @@ func initPartitions(ctx context.Context, db *bun.DB, n int) error {
 	if err != nil || there {
 		return err
 	}
-	_, err = db.ExecContext(ctx, "INSERT INTO outbox_settings (name, value) VALUES ('partitions', ?) ON CONFLICT (name) DO NOTHING", strconv.Itoa(n))
+	had, err := madePartitions(ctx, db)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO outbox_settings (name, value) VALUES ('partitions', ?) ON CONFLICT (name) DO NOTHING", strconv.Itoa(cmp.Or(had, n)))
 	return err
+}
+
+// madePartitions is how many partitions each target has, 0 if none has any. Where somebody has removed
+// the count, it is still that many: with another, a key's rows would be in two partitions, and overtake each other.
+func madePartitions(ctx context.Context, db bun.IDB) (n int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(max(part) + 1, 0) FROM outbox_partitions").Scan(&n)
+	return n, err
 }
 
 // Partitions is the database's partition count, written by the first migration.

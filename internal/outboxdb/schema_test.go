@@ -3,6 +3,7 @@ package outboxdb_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
@@ -28,6 +29,24 @@ func TestMigrate_KeepsItsPartitionCount(t *testing.T) {
 		require.NoError(t, outboxdb.Migrate(t.Context(), b.DB, 0), "whatever is there")
 		require.Equal(t, &outbox.PartitionsError{Have: outboxdbtest.Partitions, Want: 16}, outboxdb.Migrate(t.Context(), b.DB, 16))
 		require.ErrorContains(t, outboxdb.Migrate(t.Context(), b.DB, 1025), "from 1 to 1024")
+	})
+}
+
+// A count that somebody has removed is that of the partitions which are there, whatever is the default.
+func TestMigrate_FindsARemovedPartitionCount(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		b.Join("one", time.Minute, 100)
+		b.Exec("DELETE FROM outbox_settings")
+		plan, err := outboxdb.PlanMigration(t.Context(), b.DB, 0, nil)
+		require.NoError(t, err)
+		require.Len(t, plan.Then, 1)
+		require.Contains(t, plan.Then[0], "'8'")
+		require.Equal(t, &outbox.PartitionsError{Have: outboxdbtest.Partitions, Want: 64}, outboxdb.Migrate(t.Context(), b.DB, 64))
+		b.Exec("DELETE FROM outbox_settings")
+		require.NoError(t, outboxdb.Migrate(t.Context(), b.DB, 0))
+		n, err := outboxdb.Partitions(t.Context(), b.DB)
+		require.NoError(t, err)
+		require.Equal(t, outboxdbtest.Partitions, n)
 	})
 }
 
