@@ -48,6 +48,8 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s has no TLS, which the DSN asks for: set it up there, or choose another sslmode: %w", server, err)
 	case !ok && untrusted(err):
 		return fmt.Errorf("server %s shows a certificate that the DSN doesn't trust: correct its sslrootcert or host, or the certificate: %w", server, err)
+	case !ok && strings.Contains(err.Error(), otherAttributes):
+		return fmt.Errorf("no server of the DSN is what its target_session_attrs asks for, though one answers: promote a standby, end what makes the primary read-only (default_transaction_read_only), or correct the hosts in the DSN: %w", err)
 	case !ok:
 		return fmt.Errorf("no PostgreSQL answers at %s: start it, or correct the address in the DSN: %w", server, err)
 	case pg.Code == invalidPassword || pg.Code == invalidAuthorization:
@@ -64,6 +66,9 @@ func explain(c *pgx.ConnConfig, err error) error {
 
 // refusedTLS is what pgx says at the end of an attempt.
 const refusedTLS = "server refused TLS connection"
+
+// otherAttributes is what pgx says of a server that answers, and isn't what target_session_attrs asks for.
+const otherAttributes = "ValidateConnect failed: "
 
 func untrusted(err error) bool {
 	_, ok := errors.AsType[*tls.CertificateVerificationError](err)

@@ -3,12 +3,14 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/uow"
+	"github.com/waybill-go/waybill/uow/postgres"
 )
 
 // O17: a connection whose server takes no writes, as it has become a replica, is used
@@ -63,4 +65,17 @@ func TestReplica_O17_ConnectionsAreClosed(t *testing.T) {
 			noneInUse(t, p)
 		})
 	}
+}
+
+// A server that answers and may not be written to isn't one that is away, whatever other hosts
+// of the DSN are.
+func TestOpen_NoServerIsWhatTheDSNAsksFor(t *testing.T) {
+	u, err := url.Parse(dsn(t))
+	require.NoError(t, err)
+	u.Host = "127.0.0.1:1," + u.Host
+	u.RawQuery = "target_session_attrs=read-write&default_transaction_read_only=on"
+	_, err = postgres.Open(t.Context(), postgres.Config{DSN: u.String()})
+	require.ErrorContains(t, err, "no server of the DSN is what its target_session_attrs asks for, though one answers: promote a standby")
+	require.ErrorContains(t, err, "read only connection")
+	require.NotContains(t, err.Error(), "no PostgreSQL answers")
 }
