@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/subscription"
 )
 
 // A timer that a handler sets by a clock that is two hours slow rings at once, and the deadline
@@ -39,4 +43,30 @@ func TestClock_OneThatIsOffIsAReason(t *testing.T) {
 	require.NoError(t, d.ping(t.Context()))
 	require.Empty(t, e.diagnose(t.Context()).Reasons)
 	require.Len(t, b.logs.with("the clock of this process is the database's again"), 1)
+}
+
+// How long something lasts isn't measured by a clock that is set meanwhile: set back by hours, it
+// would keep silent for hours about what stands still; set forward, it would alarm at once.
+func TestClock_OneThatIsSetChangesNotHowLongSomethingStandsStill(t *testing.T) {
+	for _, by := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		s, begin, after := well(), time.Now(), time.Duration(0)
+		w := newWatchdog(slog.New(slog.DiscardHandler))
+		w.now = func() time.Time {
+			if after == 0 {
+				return begin
+			}
+			return waittest.Set(begin.Add(after), by)
+		}
+		look := func(at time.Duration) []string {
+			after = at
+			s.partner(waits(2, at+time.Second))
+			s.letters[lane{"default", "parcels"}] = 1
+			s.newer = map[lane]subscription.NewerLetters{{"default", "parcels"}: {Count: 1}}
+			return codes(w.judge(s))
+		}
+		require.Empty(t, look(0))
+		require.Empty(t, look(settling-time.Second), by)
+		require.Equal(t, []string{"dead_letters_newer"}, look(settling), by)
+		require.Contains(t, look(stillAfter), "not_moving", by)
+	}
 }

@@ -137,7 +137,7 @@ func newWatchdog(log *slog.Logger) *watchdog {
 func (w *watchdog) judge(s sight) diagnosis {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now().UTC()
+	now := w.now() // Not as UTC, which has no monotonic clock: the other one may be set back.
 	w.remember(s, now)
 	found, plain := s.reasons(), map[string]string{}
 	for _, r := range s.withoutContent().reasons() {
@@ -154,7 +154,8 @@ func (w *watchdog) judge(s sight) diagnosis {
 		if now.Sub(first) < r.lasting {
 			continue
 		}
-		r.Since = &first
+		at := first.UTC()
+		r.Since = &at
 		r.Text, r.plain = r.text(r.what), r.text(plain[r.key()])
 		d.Reasons = append(d.Reasons, r)
 	}
