@@ -3,7 +3,7 @@ package relay
 // place is where a key stands among others. It stays as it is while the key is in a
 // heap, whatever becomes of its list meanwhile.
 type place struct {
-	at    int64 // not before, in Unix nanoseconds; 0: at any time
+	at    int64 // not before, in nanoseconds since the track's born; 0: at any time
 	head  int64
 	key   int64
 	class int8

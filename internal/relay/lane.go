@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -56,9 +57,12 @@ type lane struct {
 	last    atomic.Int64 // of the sequence, at the last poll
 	reached atomic.Int64 // seq up to which all partitions were looked at
 	unsure  atomic.Bool  // somebody has said that there may be something
-	due     atomic.Int64 // when a row is due, in Unix nanoseconds; 0: not known
-	looked  time.Time    // when all partitions were looked at, of the loop
-	short   time.Time    // since when partitions have been missing, of the poll; zero: none are
+	// born is when it was made. due is counted from there, by the monotonic clock, as the other one
+	// may be set.
+	born   time.Time
+	due    atomic.Int64 // when a row is due, in nanoseconds since born; 0: not known
+	looked time.Time    // when all partitions were looked at, of the loop
+	short  time.Time    // since when partitions have been missing, of the poll; zero: none are
 
 	// Of the loop, and of the goroutines of its calls: guarded by mu.
 	mu       sync.Mutex
@@ -88,7 +92,7 @@ type lane struct {
 }
 
 func newLane(r *Relay, cfg Lane) *lane {
-	l := &lane{Lane: cfg, r: r, random: r.random, wake: newWake(), names: map[int64]string{}, told: map[int64]string{}}
+	l := &lane{Lane: cfg, r: r, born: time.Now(), random: r.random, wake: newWake(), names: map[int64]string{}, told: map[int64]string{}}
 	if cfg.Random != nil {
 		l.random = cfg.Random
 	}
@@ -218,7 +222,11 @@ func (l *lane) rest() {
 		}
 	}
 	due := l.due.Load()
-	earlier(time.Unix(0, max(due, l.dueNot.UnixNano())), due != 0)
+	dueAt := l.born.Add(time.Duration(due))
+	if dueAt.Before(l.dueNot) {
+		dueAt = l.dueNot
+	}
+	earlier(dueAt, due != 0)
 	earlier(l.health.wakes())
 	l.mu.Lock()
 	if l.track != nil {
@@ -247,7 +255,7 @@ func (l *lane) rest() {
 
 // dueIn says that a row is due after d.
 func (l *lane) dueIn(d time.Duration) {
-	at := max(time.Now().Add(d).UnixNano(), 1)
+	at := int64(max(time.Since(l.born)+min(d, math.MaxInt64/2), 1))
 	for {
 		have := l.due.Load()
 		if have != 0 && have <= at {

@@ -37,7 +37,7 @@ func (l *lane) read(hard context.Context, parts []int, all bool) (more bool, err
 		l.track.poke(part)
 	}
 	l.mu.Unlock()
-	if due := l.due.Load(); due != 0 && due <= now.UnixNano() && !now.Before(l.dueNot) {
+	if due := l.due.Load(); due != 0 && time.Duration(due) <= now.Sub(l.born) && !now.Before(l.dueNot) {
 		l.due.CompareAndSwap(due, 0)
 		if err := l.readDue(hard); err != nil {
 			l.dueIn(0)
@@ -230,5 +230,5 @@ func (t *track) checkAt() (at time.Time, ok bool) {
 	if len(t.checks.places) == 0 {
 		return at, false
 	}
-	return time.Unix(0, t.checks.places[0].at), true
+	return t.born.Add(time.Duration(t.checks.places[0].at)), true
 }

@@ -44,11 +44,14 @@ type track struct {
 
 	ready   [aloneBucket + 1]bucket
 	wanted  keyHeap // to be fetched as soon as there is room
-	checks  keyHeap // to be fetched at a time
+	checks  keyHeap // to be fetched at a time: so long after born
 	listed  int     // rows
 	low     int     // of class -1
 	retired int     // partitions
 
+	// born is when it was made. Times are counted from there, by the monotonic clock: the other
+	// one may be set back, and keys would wait for as long.
+	born     time.Time
 	turns    int
 	checked  bool // the last fetch was of one whose time had come
 	suspects bool // had the last turn
@@ -71,7 +74,7 @@ type partTrack struct {
 }
 
 func newTrack(b *breakers) *track {
-	return &track{bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}, samples: map[int64]int{}}
+	return &track{born: time.Now(), bounds: defaultBounds(), breakers: b, parts: map[int]*partTrack{}, keys: map[int64]*keyTrack{}, dead: map[int64]int64{}, samples: map[int64]int{}}
 }
 
 // take adds a partition, to be read from its beginning.
@@ -167,7 +170,7 @@ func (t *track) update(k *keyTrack) {
 	case k.want && k.checkAt.IsZero():
 		t.wanted.push(at)
 	case k.want:
-		at.at = k.checkAt.UnixNano()
+		at.at = int64(k.checkAt.Sub(t.born))
 		t.checks.push(at)
 	}
 }
