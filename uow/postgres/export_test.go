@@ -22,7 +22,7 @@ func TakeKeeper(p uow.Provider) (giveBack func()) {
 func Texts(p uow.Provider) int { return len(p.(*provider).texts.all) }
 
 // EndPause lets the time pass in which nothing is prepared.
-func EndPause(p uow.Provider) { p.(*provider).pause.until.Store(1) }
+func EndPause(p uow.Provider) { p.(*provider).pause.until.Store(&time.Time{}) }
 
 // ConnectTimeout is how long cfg's connections may take to come.
 func ConnectTimeout(cfg Config) (time.Duration, error) {

@@ -22,13 +22,12 @@ const (
 type pause struct {
 	name  string
 	log   *slog.Logger
-	until atomic.Int64 // in Unix nanoseconds
+	until atomic.Pointer[time.Time] // with the monotonic clock, as the other one may be set back; nil: there was none yet
 }
 
-func (p *pause) on() bool {
-	until := p.until.Load()
-	return until > 0 && time.Now().UnixNano() < until
-}
+func (p *pause) on() bool { return before(time.Now(), p.until.Load()) }
+
+func before(now time.Time, until *time.Time) bool { return until != nil && now.Before(*until) }
 
 // missed says whether err is that the server doesn't know a statement that conn has
 // prepared, or knows it already, and notes it. Somebody may have deallocated it:
@@ -43,7 +42,8 @@ func (p *pause) missed(conn *pgx.Conn, err error) bool {
 	k.forgetAll()
 	again := now.Sub(k.missed) < missesWithin
 	k.missed = now
-	if before := p.until.Load(); again && now.UnixNano() >= before && p.until.CompareAndSwap(before, now.Add(pauseFor).UnixNano()) {
+	last, until := p.until.Load(), now.Add(pauseFor)
+	if again && !before(now, last) && p.until.CompareAndSwap(last, &until) {
 		p.log.Warn("a connection's prepared statements were gone twice within a minute, as behind a pooler: nothing is prepared for a while, which costs PostgreSQL more per statement; let the provider's dsn lead to a pooler that knows prepared statements (PgBouncer: max_prepared_statements), or don't deallocate them",
 			"provider", p.name, "for", pauseFor, "error", pg.Message)
 	}
