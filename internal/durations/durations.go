@@ -36,7 +36,8 @@ type Counter struct {
 	all    counts
 	sum    time.Duration
 	recent [6]counts
-	turn   int64 // the number of the latest one
+	turn   int64     // the number of the latest one
+	born   time.Time // Turns are counted from there, by the monotonic clock: the other one may be set.
 }
 
 type counts [len(bounds) + 1]uint64
@@ -56,7 +57,10 @@ func (c *Counter) Add(now time.Time, took ...time.Duration) {
 }
 
 func (c *Counter) advance(now time.Time) (latest *counts) {
-	turn := now.UnixNano() / int64(length)
+	if c.born.IsZero() {
+		c.born = now
+	}
+	turn := int64(now.Sub(c.born) / length)
 	for steps := 0; c.turn < turn && steps < len(c.recent); steps++ {
 		c.turn++
 		c.recent[c.turn%int64(len(c.recent))] = counts{}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/durations"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 func TestCounter_QuantilesOfTheLastMinuteAndOfAll(t *testing.T) {
@@ -59,4 +60,16 @@ func TestCounter_ManyAtATime(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 800, c.Total().Count)
+}
+
+// The last minute is that of the monotonic clock: where the machine's is set back by hours, it isn't
+// hours long, and where it is set forward, it hasn't passed.
+func TestCounter_AClockThatIsSetChangesNotTheLastMinute(t *testing.T) {
+	for _, by := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		var c durations.Counter
+		begin := time.Now()
+		c.Add(begin, time.Second)
+		require.NotNil(t, c.Lately(waittest.Set(begin.Add(10*time.Second), by)), by)
+		require.Nil(t, c.Lately(waittest.Set(begin.Add(2*time.Minute), by)), by)
+	}
 }
