@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/subscription"
 )
 
-// A timer that a handler sets by a clock that is two hours slow rings at once, and the deadline
+// A31. A timer that a handler sets by a clock that is two hours slow rings at once, and the deadline
 // of a command is over too late: health and the log say so, until the clock is right.
 func TestClock_OneThatIsOffIsAReason(t *testing.T) {
 	b := setup(t)

@@ -282,10 +282,11 @@ func (e *exam) accounts(ctx context.Context, db bun.IDB) (string, error) {
 		if !ok {
 			remedy = "keep a copy of the database, find out who changed or restored a part of these tables, and restore all of them together; `waybill outbox show SEQ` says what is left of an event"
 		}
-		remedy = strings.Replace(remedy, "{log}", map[bool]string{
-			true:  "SELECT unnest(seqs) FROM outbox_log",
-			false: "SELECT j.value FROM outbox_log AS g, json_each(g.seqs) AS j",
-		}[e.postgres()], 1)
+		logged := "SELECT j.value FROM outbox_log AS g, json_each(g.seqs) AS j"
+		if e.postgres() {
+			logged = "SELECT unnest(seqs) FROM outbox_log"
+		}
+		remedy = strings.Replace(remedy, "{log}", logged, 1)
 		e.add(Critical, "tables outbox_…", fmt.Sprintf("%s: %d, such as %s", c.What, c.Rows, strings.Trim(fmt.Sprint(c.Examples), "[]")), remedy)
 	}
 	return "each event is queued, given up or published", nil
