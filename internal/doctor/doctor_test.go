@@ -343,7 +343,7 @@ func TestLanes_ProcessesOfWhichSomePublishInTransactions(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {
 		for _, exact := range []bool{true, false} {
 			m := p.bench(t).Join(fmt.Sprint("exact ", exact), time.Hour, 32)
-			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", ExactlyOnce: exact}}}, time.Hour)
+			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: true, Broker: outbox.BrokerIdentity{System: "kafka", ExactlyOnce: exact}}}, time.Hour)
 			require.NoError(t, err)
 		}
 		p.has(t, "lanes", Warning, "target broker default", "publish in transactions, and others don't, whose messages can come more than once: kafka, no topic_prefix, exactly_once (exact true); kafka, no topic_prefix (exact false)", "same exactly_once")
