@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 )
 
 // clockLimit is how far the clock of a process may be from its database's: less than the
@@ -30,7 +31,8 @@ func (c *clock) off() time.Duration {
 	return 0
 }
 
-// ping says whether the database answers, as it does when it is asked for the time.
+// ping says whether the database answers, as it does when it is asked for the time, and has
+// what no unit of work commits without.
 func (d *database) ping(ctx context.Context) error {
 	if !d.ready.Load() {
 		if reason := d.reason.Load(); reason != nil {
@@ -38,7 +40,11 @@ func (d *database) ping(ctx context.Context) error {
 		}
 		return errors.New("its tables were not checked yet")
 	}
-	return d.lookAtClock(ctx)
+	if err := d.lookAtClock(ctx); err != nil || !d.hasOutbox() {
+		return err
+	}
+	_, err := outboxdb.Partitions(ctx, d.provider.Reader())
+	return err
 }
 
 // lookAtClock asks the database for the time, and the log tells when this process's begins or

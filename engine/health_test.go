@@ -137,6 +137,21 @@ func TestHealth_ADatabaseThatIsDown(t *testing.T) {
 	}
 }
 
+// A database that answers, and in which no unit of work commits as somebody has removed its
+// settings, is as one that is down, until they are there again.
+func TestHealth_ADatabaseWithoutItsSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	e := b.start(b.config())
+	diagnosed(t, e)
+	_, err := b.db.DB().ExecContext(t.Context(), "DELETE FROM outbox_settings WHERE name = 'partitions'")
+	require.NoError(t, err)
+	d := diagnosed(t, e, "database_down")
+	require.Contains(t, d.Reasons[0].Text, "the partition count is missing from outbox_settings; run `waybill migrate`")
+	require.NoError(t, Migrate(t.Context(), b.sales, b.parcels))
+	diagnosed(t, e)
+}
+
 // stalling is a database that answers, and doesn't end counting its rows.
 type stalling struct {
 	uow.Provider
