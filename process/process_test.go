@@ -291,11 +291,15 @@ func TestProcess_AParkedMessageHoldsItsProcessAndNoOther(t *testing.T) {
 			l.Raise(LoanChecked{"l1"})
 			return w.loans.Save(ctx, l)
 		}))
+		held := func(n int) func() bool {
+			return func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == n }
+		}
+		w.until(held(1), "the event of its own context waits behind it") // before the timer, of another stream
 		_, err := w.db.DB().NewRaw("UPDATE timers SET available_at = set_at WHERE owner LIKE '%l1'").Exec(t.Context())
 		require.NoError(t, err)
 		w.billingSays("l2", Step{"l2", 1}, Paid{"l2"})
 		w.until(func() bool { return w.loan("l2") == "active" }, "the other one goes on")
-		w.until(func() bool { return w.count("SELECT count(*) FROM dead_letters WHERE status = 'held'") == 2 }, "the event of its own context and the timer wait behind it")
+		w.until(held(2), "and so does the timer")
 		require.Equal(t, 1, w.count("SELECT COALESCE(sum(version), 0) FROM processes WHERE id = 'l1'"))
 
 		failing.Store(nil)
