@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // link is a broker to which nothing is published before its topics are known to
@@ -29,12 +30,8 @@ type link struct {
 	usable *cached[error]
 }
 
-const (
-	// unbounded is the size of bodies without a limit.
-	unbounded = math.MaxInt
-	// besideBody is what a message needs beside its body, for its key and headers.
-	besideBody = 4 << 10
-)
+// unbounded is the size of bodies without a limit.
+const unbounded = math.MaxInt
 
 // carries notes the largest body that a context commits for this broker; 0: it has
 // no limit.
@@ -53,7 +50,7 @@ func (l *link) compare() {
 		return
 	}
 	limit := b.MaxMessage()
-	if limit == 0 || l.bodies < limit-besideBody {
+	if limit == 0 || l.bodies < limit-outbox.BesideBody {
 		return
 	}
 	allowed := "any size"
@@ -61,7 +58,7 @@ func (l *link) compare() {
 		allowed = fmt.Sprint(l.bodies)
 	}
 	l.log.Warn("the broker's server takes smaller messages than a unit of work may commit; a larger one is abandoned: raise the server's limit (max_payload on NATS), or lower outbox.max_message_bytes (uow.Config.MaxMessageBytes)",
-		"broker", l.name, "server_takes", limit, "body_may_have", allowed, "lower_to", limit-besideBody)
+		"broker", l.name, "server_takes", limit, "body_may_have", allowed, "lower_to", limit-outbox.BesideBody)
 }
 
 // attempt is a call whose result all get that come while it is out.

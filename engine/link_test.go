@@ -27,8 +27,8 @@ func TestStart_B13_AServerThatTakesLessThanUnitsCommit(t *testing.T) {
 	}{
 		"the default":  {0, true},
 		"no limit":     {-1, true},
-		"just too big": {1<<20 - besideBody, true},
-		"small enough": {1<<20 - besideBody - 1, false},
+		"just too big": {1<<20 - outbox.BesideBody, true},
+		"small enough": {1<<20 - outbox.BesideBody - 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)

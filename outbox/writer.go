@@ -12,6 +12,13 @@ import (
 	"github.com/waybill-go/waybill/domain"
 )
 
+const (
+	// DefaultMaxMessageBytes is the limit of a message's body where nothing is said.
+	DefaultMaxMessageBytes = 1 << 20
+	// BesideBody is what a message needs of a broker's limit beside its body, for its key and headers.
+	BesideBody = 4 << 10
+)
+
 // Writer turns events into rows: one for the context's own broker, and one per
 // external target that wants the event. Each distinct envelope is built once,
 // however many targets share it. A Writer is safe for concurrent use.

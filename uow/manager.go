@@ -40,12 +40,11 @@ import (
 )
 
 const (
-	defaultMaxRetries      = 200
-	defaultMaxMessageBytes = 1 << 20
-	rollbackTimeout        = 5 * time.Second
-	firstRetryPause        = 5 * time.Millisecond
-	longestRetryPause      = 50 * time.Millisecond
-	warnEvery              = time.Minute
+	defaultMaxRetries = 200
+	rollbackTimeout   = 5 * time.Second
+	firstRetryPause   = 5 * time.Millisecond
+	longestRetryPause = 50 * time.Millisecond
+	warnEvery         = time.Minute
 )
 
 // Config is what a context's units of work need to know.
@@ -133,7 +132,7 @@ func New(cfg Config) (*Manager, error) {
 	cfg.Lease = cmp.Or(cfg.Lease, outbox.DefaultLease)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, defaultMaxRetries)
-	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, defaultMaxMessageBytes), 0)
+	cfg.MaxMessageBytes = max(cmp.Or(cfg.MaxMessageBytes, outbox.DefaultMaxMessageBytes), 0)
 	m := &Manager{
 		cfg: cfg, tracer: tracing.New(cfg.TracerProvider),
 		writer: outbox.Writer{

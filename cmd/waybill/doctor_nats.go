@@ -4,18 +4,22 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/waybill-go/waybill/broker/nats"
 	"github.com/waybill-go/waybill/engine/config"
 	"github.com/waybill-go/waybill/internal/doctor"
+	"github.com/waybill-go/waybill/internal/kafkacheck"
 	"github.com/waybill-go/waybill/internal/natscheck"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // natsReport is the answer of doctor --nats about one broker.
 type natsReport struct {
 	Findings []doctor.Finding `json:"findings"`
 }
+
+func (r natsReport) findings() []doctor.Finding { return r.Findings }
+func (natsReport) tell(string, out)             {}
 
 // nats looks at the brokers of the file that are NATS.
 func (d doctorCmd) nats(ctx context.Context, c *cli, stdout out) (err error) {
@@ -24,38 +28,14 @@ func (d doctorCmd) nats(ctx context.Context, c *cli, stdout out) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
-	report := map[string]natsReport{}
-	var worst []doctor.Finding
-	for _, b := range all.brokers {
-		if b.Kind != "nats" {
-			continue
-		}
-		needs, used := d.needs(all, b, nil)
-		if !used {
-			continue
-		}
-		found := lookAtNATS(ctx, b, natscheck.Needs{
-			Prefix: needs.Prefix, Contexts: needs.Contexts, Topics: append(needs.Topics, needs.Reads...), MaxMessage: all.maxMessage,
-		})
-		report[b.Name] = natsReport{found}
-		worst = append(worst, found...)
-		if !c.JSON {
-			tellFindings("Broker "+b.Name, found, stdout)
-		}
-	}
-	if len(report) == 0 {
-		return &usageError{errors.New("no broker of the configuration file is of kind nats, or none is used: give --config with one that has")}
-	}
-	if doctor.Worst(worst) == doctor.Critical {
-		err = errors.New("something is critical")
-	}
-	if c.JSON {
-		return errors.Join(err, writeJSON(stdout, map[string]any{"severity": doctor.Worst(worst), "brokers": report}))
-	}
+	hint := ""
 	if len(d.Reads) == 0 {
-		fmt.Fprintln(stdout, "\nWhat is consumed is not in the file: name categories with --reads.")
+		hint = "What is consumed is not in the file: name categories with --reads."
 	}
-	return err
+	look := func(b config.Broker, n kafkacheck.Needs) brokerReport {
+		return natsReport{lookAtNATS(ctx, b, natscheck.Needs{Prefix: n.Prefix, Contexts: n.Contexts, Topics: append(n.Topics, n.Reads...), MaxMessage: all.maxMessage})}
+	}
+	return d.brokers(c, stdout, all, nil, hint, look, "nats")
 }
 
 func lookAtNATS(ctx context.Context, b config.Broker, n natscheck.Needs) []doctor.Finding {
@@ -79,9 +59,8 @@ func lookAtNATS(ctx context.Context, b config.Broker, n natscheck.Needs) []docto
 
 // withHeaders is how large a message may be whose body outbox.max_message_bytes bounds.
 func withHeaders(body int) int {
-	const usual, beside = 1 << 20, 4 << 10
 	if body < 0 {
 		return 0
 	}
-	return cmp.Or(body, usual) + beside
+	return cmp.Or(body, outbox.DefaultMaxMessageBytes) + outbox.BesideBody
 }

@@ -48,7 +48,7 @@ func TestDoctor_LooksAtTheStreamsOfNATS(t *testing.T) {
 		"a message may have 1000004096 with its headers",
 		"warning   stream, acme.shipping.shipment: no stream has this subject.\n            Remedy: make one",
 		"warning   stream, acme_ordering_order: it has one replica",
-		"ok        connection: it answers, and shows 1 stream of those that are needed.",
+		"ok        connection: it answers; of the streams that are needed it shows 1.",
 		"Broker partner\n  warning   connection: the server runs inside the service (embedded)",
 	} {
 		require.Contains(t, r.stdout, line)

@@ -41,7 +41,7 @@ func Look(ctx context.Context, nc *nats.Conn, n Needs) []doctor.Finding {
 	if err != nil {
 		return []doctor.Finding{Unreached(err)}
 	}
-	all := []doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers, and shows %s of those that are needed", counted(len(streams), "stream"))}}
+	all := []doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers; of the streams that are needed it shows %d", len(streams))}}
 	if limit := nc.MaxPayload(); n.MaxMessage > 0 && limit < int64(n.MaxMessage) {
 		all = append(all, doctor.Finding{
 			Check: "max_payload", Severity: doctor.Critical, What: fmt.Sprintf("the server takes messages of %d bytes, and a message may have %d with its headers: larger ones are abandoned", limit, n.MaxMessage),
@@ -136,13 +136,6 @@ func (n Needs) streams(ctx context.Context, js jetstream.JetStream) (streams []*
 }
 
 func sorted(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
 
 // almost is the part of a limit from which on it is said.
 const almost = 0.9

@@ -106,7 +106,7 @@ func TestLook_SaysWhatIsWrongWithStreamsThatAreNeeded(t *testing.T) {
 	found := natscheck.Look(t.Context(), nc, natscheck.Needs{
 		Prefix: "acme.", Contexts: []string{"ordering", "shipping"}, Topics: []string{"orders", "absent"}, MaxMessage: payload + 1,
 	})
-	require.Contains(t, found[0].What, "it answers, and shows 2 streams of those that are needed")
+	require.Contains(t, found[0].What, "it answers; of the streams that are needed it shows 2")
 	require.Equal(t, []string{
 		fmt.Sprintf("critical : the server takes messages of %d bytes, and a message may have %d with its headers: larger ones are abandoned", payload, payload+1),
 		"warning acme.shipping.>: no stream has a subject of shipping",
