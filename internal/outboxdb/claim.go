@@ -24,7 +24,8 @@ func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c rel
 			return relay.Claim{}, err
 		}
 	}
-	rows := slices.SortedFunc(slices.Values(q.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
+	rows := slices.Clone(q.Rows)
+	slices.SortFunc(rows, func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
 	parts, seqs, keys := split(rows)
 	c.Rows = make([]relay.Claimed, 0, len(rows))
 	runs := []statement{

@@ -90,42 +90,29 @@ func (s *Store) do(ctx context.Context, m mode, what step, runs ...statement) er
 func (s *Store) inPostgres(ctx context.Context, m mode, what step, runs []statement) error {
 	all := make([]pipeline.Statement, 0, len(runs)+1)
 	all = append(all, pipeline.Statement{Query: begin, Values: []any{m.commits(), what.plans()}})
-	answers := make([]results, len(runs)) // of each statement
+	a := &answers{runs: runs}
 	for i, r := range runs {
-		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values))}
+		next := pipeline.Statement{Query: what.postgres[i], Values: make([]any, len(r.values)), Row: a.of(i)}
 		for v, value := range r.values {
 			next.Values[v] = toPostgres(value)
 		}
-		if r.row != nil {
-			next.Row = func(columns [][]byte) error {
-				answers[i].add(columns)
-				return nil
-			}
-		}
 		all = append(all, next)
 	}
-	if err := s.send(ctx, m, all, answers); err != nil {
+	if err := s.send(ctx, m, all, a); err != nil {
 		return err
 	}
-	for i, r := range runs {
-		for _, row := range answers[i].rows {
-			if err := r.row(row); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return a.tell()
 }
 
-// send runs a step's message. It fills answers, of each statement.
-func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, answers []results) error {
+// send runs a step's message.
+func (s *Store) send(ctx context.Context, m mode, all []pipeline.Statement, a *answers) error {
 	if k, ok := s.db.Driver().(pipeline.Keeper); ok && m == keeps {
 		all[0] = pipeline.Statement{Query: beginKeep}
 		return k.Keep(ctx, all...)
 	}
 	err := s.on(ctx, func(c pipeline.Conn) error { return c.Pipeline(ctx, nil, all...) })
 	if errors.Is(err, pipeline.ErrUnprepared) {
-		clear(answers) // of those before the one that wasn't known
+		a.earlier = nil // of those before the one that wasn't known
 		// On another connection: on that one its transaction has failed.
 		err = s.on(ctx, func(c pipeline.Conn) error {
 			if plain, ok := c.(pipeline.PlainConn); ok {

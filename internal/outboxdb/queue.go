@@ -33,6 +33,9 @@ func (s *Store) pages(ctx context.Context, what step, lane relay.LaneID, parts [
 		return nil, nil
 	}
 	add := func(r result) error {
+		if len(rows) == cap(rows) { // append would copy a page's several times
+			rows = slices.Grow(rows, max(len(rows), 16))
+		}
 		rows = append(rows, queueRow(r))
 		return nil
 	}

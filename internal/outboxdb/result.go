@@ -2,6 +2,7 @@ package outboxdb
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -15,82 +16,96 @@ import (
 // result is a row of what either database answers. A NULL
 // is the zero value of what it is read as.
 type result struct {
-	postgres string  // all columns but the large one, in PostgreSQL's binary form
-	ends     []int32 // of each column in it; the complement for a NULL
-	at       int     // of the large column
-	large    []byte  // nil: there is none
+	postgres [][]byte // in PostgreSQL's binary form; the driver uses their memory again
+	copies   *copies
 	sqlite   []any
 }
 
-// large is from how many bytes on the longest column, which is a message's body, is kept
-// apart: it is read as bytes, and would be copied again.
-const large = 256
-
-// results are what one statement answers. Rows lie together, more with each that has come:
-// most statements have one, and some thousands.
-type results struct {
-	rows []result
-	ends []int32
-	text strings.Builder
+// answers are what PostgreSQL says to the statements of a step. The last one's rows are told as
+// they come, without a copy of them: by then all before are known to be prepared. What those
+// say is kept until then, as it comes again if one was not.
+type answers struct {
+	runs    []statement
+	earlier []answer
+	err     error // of who was told
+	copies  copies
 }
 
-const (
-	rowsTogether = 64
-	textTogether = 16 << 10 // bytes, which all stay as long as a text of them does
-)
-
-// add copies a row, of which the driver uses the memory again.
-func (a *results) add(columns [][]byte) {
-	together := min(1+len(a.rows), rowsTogether)
-	if cap(a.ends)-len(a.ends) < len(columns) {
-		a.ends = make([]int32, 0, together*len(columns))
-	}
-	a.ends = a.ends[:len(a.ends)+len(columns)]
-	r := result{ends: a.ends[len(a.ends)-len(columns):], at: -1}
-	longest, size := large-1, 0
-	for i, c := range columns {
-		if size += len(c); len(c) > longest {
-			longest, r.at = len(c), i
-		}
-	}
-	if r.at >= 0 {
-		r.large = bytes.Clone(columns[r.at])
-		size -= longest
-	}
-	if a.text.Cap()-a.text.Len() < size {
-		a.text = strings.Builder{}
-		a.text.Grow(max(size, min(together*size, textTogether)))
-	}
-	first := a.text.Len()
-	for i, c := range columns {
-		if i != r.at {
-			a.text.Write(c)
-		}
-		if r.ends[i] = int32(a.text.Len() - first); c == nil { //nolint:gosec // a message of the server is smaller
-			r.ends[i] = ^r.ends[i]
-		}
-	}
-	r.postgres = a.text.String()[first:]
-	a.rows = append(a.rows, r)
+// answer is a row of one of a step's statements.
+type answer struct {
+	of      int
+	columns [][]byte
 }
 
-// column is one of PostgreSQL's.
-func (r *result) column(i int) string {
-	if i == r.at {
-		return string(r.large)
+// of takes the rows of statement i; nil: there is none of interest.
+func (a *answers) of(i int) func(columns [][]byte) error {
+	switch {
+	case a.runs[i].row == nil:
+		return nil
+	case i < len(a.runs)-1:
+		return func(columns [][]byte) error {
+			kept := make([][]byte, len(columns))
+			for c := range columns {
+				kept[c] = bytes.Clone(columns[c])
+			}
+			a.earlier = append(a.earlier, answer{i, kept})
+			return nil
+		}
 	}
-	begin := int32(0)
-	if i > 0 {
-		begin = max(r.ends[i-1], ^r.ends[i-1])
+	return func(columns [][]byte) error {
+		if a.tell() == nil {
+			a.err = a.runs[i].row(result{postgres: columns, copies: &a.copies})
+		}
+		return nil
 	}
-	return r.postgres[begin:max(r.ends[i], ^r.ends[i])]
+}
+
+// tell tells the rows that were kept.
+func (a *answers) tell() error {
+	for _, e := range a.earlier {
+		if a.err == nil {
+			a.err = a.runs[e.of].row(result{postgres: e.columns, copies: &a.copies})
+		}
+	}
+	a.earlier = nil
+	return a.err
+}
+
+// copies are texts and bodies that outlast the driver's memory. They lie together, more of them
+// with each that comes: most statements have one row, and some thousands.
+type copies struct {
+	text   strings.Builder
+	bodies []byte
+}
+
+// together is how many bytes lie together, all of which stay as long as one of them is used.
+const together = 16 << 10
+
+func (c *copies) string(b []byte) string {
+	if c.text.Cap()-c.text.Len() < len(b) {
+		size := min(2*c.text.Cap(), together)
+		c.text = strings.Builder{}
+		c.text.Grow(max(size, len(b)))
+	}
+	first := c.text.Len()
+	c.text.Write(b)
+	return c.text.String()[first:]
+}
+
+func (c *copies) bytes(b []byte) []byte {
+	if cap(c.bodies)-len(c.bodies) < len(b) {
+		c.bodies = make([]byte, 0, max(min(2*cap(c.bodies), together), len(b)))
+	}
+	first := len(c.bodies)
+	c.bodies = append(c.bodies, b...)
+	return c.bodies[first:len(c.bodies):len(c.bodies)]
 }
 
 func (r *result) null(i int) bool {
 	if r.sqlite != nil {
 		return r.sqlite[i] == nil
 	}
-	return r.ends[i] < 0
+	return r.postgres[i] == nil
 }
 
 // number is an integer of two, four or eight bytes, or a boolean of one.
@@ -99,15 +114,17 @@ func (r *result) number(i int) int64 {
 		n, _ := r.sqlite[i].(int64)
 		return n
 	}
-	c, n := r.column(i), uint64(0)
-	for j := range len(c) {
-		n = n<<8 | uint64(c[j])
+	switch c := r.postgres[i]; len(c) {
+	case 1:
+		return int64(c[0])
+	case 2:
+		return int64(int16(binary.BigEndian.Uint16(c))) //nolint:gosec // that is what it is
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32(c))) //nolint:gosec // that is what it is
+	case 8:
+		return int64(binary.BigEndian.Uint64(c)) //nolint:gosec // that is what it is
 	}
-	if len(c) == 2 || len(c) == 4 {
-		unused := 64 - 8*len(c)
-		return int64(n<<unused) >> unused
-	}
-	return int64(n)
+	return 0
 }
 
 func (r *result) yes(i int) bool { return r.number(i) != 0 }
@@ -117,7 +134,7 @@ func (r *result) text(i int) string {
 		s, _ := r.sqlite[i].(string)
 		return s
 	}
-	return r.column(i)
+	return r.copies.string(r.postgres[i])
 }
 
 func (r *result) bytes(i int) []byte {
@@ -125,22 +142,17 @@ func (r *result) bytes(i int) []byte {
 		b, _ := r.sqlite[i].([]byte)
 		return b
 	}
-	if i == r.at {
-		return r.large
-	}
-	return []byte(r.column(i))
+	return r.copies.bytes(r.postgres[i])
 }
 
 func (r *result) uuid(i int) (string, error) {
 	if r.sqlite != nil {
 		return r.text(i), nil
 	}
-	var id uuid.UUID
-	c := r.column(i)
-	if len(c) != len(id) {
-		return "", fmt.Errorf("outbox: an id has %d bytes instead of %d", len(c), len(id))
+	id, err := uuid.FromBytes(r.postgres[i])
+	if err != nil {
+		return "", fmt.Errorf("outbox: an id has %d bytes instead of 16", len(r.postgres[i]))
 	}
-	copy(id[:], c)
 	return id.String(), nil
 }
 

@@ -1,6 +1,7 @@
 package outboxdb
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,39 +12,95 @@ import (
 // memory, which is used again.
 func TestResult_KeepsEachColumn(t *testing.T) {
 	t.Parallel()
-	id := "\x01\xa2\x15\xce\x1d\x9e\x7d\xa9\x8f\xd2\x7b\x31\xfe\x34\x43\x36"
-	for name, lengths := range map[string][2]int{"body": {10, 5000}, "text": {5000, 10}, "short": {10, 10}, "as long": {5000, 5000}} {
+	for name, lengths := range map[string][2]int{"body": {10, 50000}, "text": {50000, 10}, "short": {10, 10}, "as long": {5000, 5000}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text, body := strings.Repeat("t", lengths[0]), strings.Repeat("b", lengths[1])
-			columns := [][]byte{{0, 7}, []byte(text), nil, []byte(body), []byte(id), {1}}
-			var all results
+			texts, bodies := []string{}, [][]byte{}
+			a := answers{runs: []statement{{row: func(r result) error {
+				texts, bodies = append(texts, r.text(0), r.text(1)), append(bodies, r.bytes(1), r.bytes(2))
+				return nil
+			}}}}
+			next := a.of(0)
+			want := []string{}
 			for i := range 100 { // They lie together.
-				all.add([][]byte{{0, byte(i)}, []byte("another"), []byte(body)})
-				if i == 50 {
-					all.add(columns)
-				}
+				columns := [][]byte{[]byte(fmt.Sprint(text, i)), nil, []byte(fmt.Sprint(body, i))}
+				require.NoError(t, next(columns))
+				clear(columns[0])
+				clear(columns[2])
+				want = append(want, fmt.Sprint(text, i), "")
+				require.Equal(t, fmt.Sprint(body, i), string(bodies[2*i+1]))
+				_ = append(bodies[2*i+1], "more of one"...) // is no part of the next
 			}
-			r := all.rows[51]
-			for _, c := range columns {
-				clear(c)
-			}
-			require.EqualValues(t, 51, all.rows[52].number(0))
-			require.Equal(t, "another", all.rows[50].text(1))
-			require.EqualValues(t, 7, r.number(0))
-			require.Equal(t, text, r.text(1))
-			require.True(t, r.null(2))
-			require.Empty(t, r.text(2))
-			require.Equal(t, body, string(r.bytes(3)))
-			require.False(t, r.null(3))
-			have, err := r.uuid(4)
-			require.NoError(t, err)
-			require.Equal(t, "01a215ce-1d9e-7da9-8fd2-7b31fe344336", have)
-			require.True(t, r.yes(5))
-			for _, i := range []int{0, 2} {
-				_, err = r.uuid(i)
-				require.ErrorContains(t, err, "bytes instead of 16")
+			require.NoError(t, a.tell())
+			require.Equal(t, want, texts)
+			for i := range 100 {
+				require.Equal(t, fmt.Sprint(body, i), string(bodies[2*i+1]))
+				require.Empty(t, bodies[2*i])
 			}
 		})
+	}
+}
+
+func TestResult_ReadsNumbersAndIDs(t *testing.T) {
+	t.Parallel()
+	id := "\x01\xa2\x15\xce\x1d\x9e\x7d\xa9\x8f\xd2\x7b\x31\xfe\x34\x43\x36"
+	r := result{postgres: [][]byte{{1}, {0xff, 0xfe}, {0, 0, 1, 0}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd}, nil, []byte(id)}}
+	for i, want := range []int64{1, -2, 256, -3, 0} {
+		require.Equal(t, want, r.number(i))
+		require.Equal(t, want != 0, r.yes(i))
+		require.Equal(t, i == 4, r.null(i))
+	}
+	have, err := r.uuid(5)
+	require.NoError(t, err)
+	require.Equal(t, "01a215ce-1d9e-7da9-8fd2-7b31fe344336", have)
+	for _, i := range []int{0, 4} {
+		_, err = r.uuid(i)
+		require.ErrorContains(t, err, "bytes instead of 16")
+	}
+}
+
+// The last statement's rows are told as they come, and those of others before them; what came
+// of a try that failed before the last statement is told once.
+func TestAnswers_AreToldOnceAndInTheirOrder(t *testing.T) {
+	t.Parallel()
+	var told []string
+	tell := func(r result) error {
+		told = append(told, r.text(0))
+		return nil
+	}
+	a := answers{runs: []statement{{row: tell}, {}, {row: tell}}}
+	require.Nil(t, a.of(1))
+	first, last := a.of(0), a.of(2)
+	column := []byte("a")
+	require.NoError(t, first([][]byte{column}))
+	a.earlier = nil // as it was not known to be prepared
+	require.NoError(t, first([][]byte{column}))
+	column[0] = 'x' // which the driver uses again
+	require.Empty(t, told)
+	require.NoError(t, last([][]byte{[]byte("b")}))
+	require.NoError(t, last([][]byte{[]byte("c")}))
+	require.NoError(t, a.tell())
+	require.Equal(t, []string{"a", "b", "c"}, told)
+}
+
+// After an error nobody is told anything more, and the step has it.
+func TestAnswers_EndWithAnError(t *testing.T) {
+	t.Parallel()
+	for failing := range 2 {
+		told := 0
+		tell := func(result) error {
+			if told++; told == failing+1 {
+				return fmt.Errorf("row %d", failing)
+			}
+			return nil
+		}
+		a := answers{runs: []statement{{row: tell}, {row: tell}}}
+		for i := range a.runs {
+			require.NoError(t, a.of(i)([][]byte{{1}}))
+			require.NoError(t, a.of(i)([][]byte{{1}}))
+		}
+		require.ErrorContains(t, a.tell(), fmt.Sprint("row ", failing))
+		require.Equal(t, failing+1, told)
 	}
 }

@@ -52,7 +52,9 @@ func (s *Store) published(w relay.Settlement) []any {
 }
 
 func bySeq(rows []relay.RowRef) []any {
-	parts, seqs, keys := split(slices.SortedFunc(slices.Values(rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) }))
+	rows = slices.Clone(rows)
+	slices.SortFunc(rows, func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
+	parts, seqs, keys := split(rows)
 	return []any{parts, seqs, keys}
 }
 
