@@ -175,6 +175,8 @@ type keeper struct {
 	soon chan struct{} // holds one: don't wait for the next third of the lease
 	is   string        // which database it is
 
+	tried chan struct{} // closed after the first turn
+
 	mu      sync.Mutex
 	begun   time.Time     // when the last renewal of all that succeeded began
 	lost    time.Time     // when the last that missed a membership began: the server may have crashed before
@@ -182,7 +184,7 @@ type keeper struct {
 }
 
 func newKeeper(r *Relay) *keeper {
-	return &keeper{r: r, soon: make(chan struct{}, 1), renewed: make(chan struct{})}
+	return &keeper{r: r, soon: make(chan struct{}, 1), tried: make(chan struct{}), renewed: make(chan struct{})}
 }
 
 // hurry makes the next turn come at once: health has changed, or a life has ended.
@@ -196,10 +198,13 @@ func (k *keeper) hurry() {
 // run keeps the memberships until finished.
 func (k *keeper) run(hard context.Context, finished <-chan struct{}) {
 	lease := k.r.cfg.Outbox.Lease
-	for {
+	for first := true; ; first = false {
 		wait := lease / 3
 		if !k.turn(hard) {
 			wait = k.r.random.around(min(lease/10, time.Second) / 2)
+		}
+		if first {
+			close(k.tried)
 		}
 		timer := time.NewTimer(wait)
 		select {

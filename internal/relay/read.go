@@ -138,6 +138,7 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 			}
 		}
 		behind := err == nil && l.track.behind()
+		idle := l.out == 0 && l.track.listed > 0
 		l.pace.looked(time.Since(begin))
 		l.mu.Unlock()
 		if err != nil {
@@ -147,6 +148,9 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 			if err := l.readFirst(hard); err != nil {
 				return false, err
 			}
+		}
+		if idle {
+			return true, nil // the broker waits: claims come first
 		}
 	}
 	return true, nil

@@ -162,13 +162,17 @@ func (r *Relay) targets() (targets []string) {
 }
 
 // run starts the goroutines. The memberships are kept until the lanes have finished: what
-// is out at a stop is still theirs.
+// is out at a stop is still theirs. What is done beside the work begins once the lanes have
+// tried to join: each needs a connection to the database, and rows wait.
 func (r *Relay) run() {
 	var lanes sync.WaitGroup
 	for _, l := range r.each {
 		lanes.Go(func() { l.run(r.hard) })
 		if !l.External {
-			r.done.Go(func() { l.promise(r.hard) })
+			r.done.Go(func() {
+				<-r.keeper.tried
+				l.promise(r.hard)
+			})
 		}
 	}
 	finished := make(chan struct{})
@@ -181,7 +185,10 @@ func (r *Relay) run() {
 		r.leave()
 	})
 	r.done.Go(func() { r.poll(r.hard) })
-	r.done.Go(func() { r.housekeeping(r.hard) })
+	r.done.Go(func() {
+		<-r.keeper.tried
+		r.housekeeping(r.hard)
+	})
 	go func() {
 		r.done.Wait()
 		r.end()
