@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -303,19 +302,6 @@ func (k *keeper) renew(ctx context.Context) error {
 	}
 	k.bury(ctx, lanes)
 	return nil
-}
-
-// IdentityOf is which broker that is, as far as it tells.
-func IdentityOf(b broker.Broker) outbox.BrokerIdentity {
-	c := b.Capabilities()
-	i := outbox.BrokerIdentity{System: c.System, TopicPrefix: c.TopicPrefix}
-	if b, ok := b.(broker.Clustered); ok {
-		i.Cluster = b.Cluster()
-	}
-	if b, ok := b.(broker.Transactional); ok {
-		i.ExactlyOnce = b.ExactlyOnce()
-	}
-	return i
 }
 
 // bury ends lives that the database doesn't know any more: their leases had run out, or the

@@ -47,3 +47,16 @@ func messageOf(row *Claimed) (broker.Message, error) {
 	}
 	return m, nil
 }
+
+// IdentityOf is which broker that is, as far as it tells.
+func IdentityOf(b broker.Broker) outbox.BrokerIdentity {
+	c := b.Capabilities()
+	i := outbox.BrokerIdentity{System: c.System, TopicPrefix: c.TopicPrefix}
+	if b, ok := b.(broker.Clustered); ok {
+		i.Cluster = b.Cluster()
+	}
+	if b, ok := b.(broker.Transactional); ok {
+		i.ExactlyOnce = b.ExactlyOnce()
+	}
+	return i
+}
