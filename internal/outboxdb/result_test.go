@@ -1,11 +1,19 @@
 package outboxdb
 
 import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+
+	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
 // Whichever column is the longest, each is read as what it is, and none from the driver's
@@ -82,6 +90,45 @@ func TestAnswers_AreToldOnceAndInTheirOrder(t *testing.T) {
 	require.NoError(t, last([][]byte{[]byte("c")}))
 	require.NoError(t, a.tell())
 	require.Equal(t, []string{"a", "b", "c"}, told)
+}
+
+// unprepared is a server's connection that forgets the last statement of each message.
+type unprepared struct{ driver.Conn }
+
+func (u unprepared) Connect(context.Context) (driver.Conn, error) { return u, nil }
+func (u unprepared) Driver() driver.Driver                        { return nil }
+func (unprepared) Close() error                                   { return nil }
+
+// Pipeline implements [pipeline.Conn].
+func (u unprepared) Pipeline(ctx context.Context, _ func() []pipeline.Statement, statements ...pipeline.Statement) error {
+	return cmp.Or(u.Plain(ctx, statements[:len(statements)-1]...), pipeline.ErrUnprepared)
+}
+
+// Plain implements [pipeline.PlainConn].
+func (unprepared) Plain(_ context.Context, statements ...pipeline.Statement) error {
+	for _, s := range statements {
+		if s.Row != nil {
+			if err := s.Row([][]byte{[]byte(s.Query)}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Where a statement isn't prepared, all are run again without: what those before it said comes
+// again, and is told once.
+func TestAnswers_OfATryThatWasNotPreparedAreNotTold(t *testing.T) {
+	t.Parallel()
+	db := bun.NewDB(sql.OpenDB(unprepared{}), pgdialect.New())
+	defer func() { require.NoError(t, db.Close()) }()
+	var told []string
+	run := statement{row: func(r result) error {
+		told = append(told, r.text(0))
+		return nil
+	}}
+	require.NoError(t, New(db, db).do(t.Context(), reads, step{postgres: []string{"a", "b"}}, run, run))
+	require.Equal(t, []string{"a", "b"}, told)
 }
 
 // After an error nobody is told anything more, and the step has it.

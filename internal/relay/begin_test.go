@@ -66,10 +66,11 @@ func TestRelay_HousekeepingBeginsAfterTheLanesHaveTriedToJoin(t *testing.T) {
 					store = &joining{Store: p.store}
 					cfg.Store = store
 				})
-				time.Sleep(time.Minute)
-				store.mu.Lock()
-				defer store.mu.Unlock()
-				require.NotEmpty(t, store.writes)
+				w.until(time.Minute, "housekeeping has begun", func() bool {
+					store.mu.Lock()
+					defer store.mu.Unlock()
+					return len(store.writes) > 0
+				})
 				require.Equal(t, 3*time.Second, store.writes[0].Sub(begin))
 			})
 		})
