@@ -156,6 +156,13 @@ var provoked = map[string]provoke{
 		require.Error(t, err, "a scrape finds nobody")
 		return []samples{nil}
 	},
+	"WaybillHealth warning": func(t *testing.T, b *bench) []samples {
+		e := b.make(b.config())
+		e.databases[0].clock.now = func() time.Time { return time.Now().Add(time.Hour) }
+		require.NoError(t, e.Start(t.Context()))
+		t.Cleanup(func() { require.NoError(t, e.Stop(context.WithoutCancel(t.Context()))) })
+		return until(t, e, `waybill_health_reasons{code="clock_off"}`, 1)
+	},
 	"WaybillProviderDown critical": func(t *testing.T, b *bench) []samples {
 		cfg, other := b.withAnalytics()
 		e := b.start(cfg)

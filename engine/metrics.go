@@ -97,8 +97,8 @@ func bit(b bool) float64 {
 	return 0
 }
 
-// What there is to count. Names of providers, brokers and subscriptions are the only
-// labels: there are few, and messages bring no new ones.
+// What there is to count. Names of providers, brokers and subscriptions, and codes of health, are the
+// only labels: there are few, and messages bring no new ones.
 var (
 	built       = gauge("waybill_build_info", "1, with the version of Waybill, the commit where it is known, and the version of Go as labels.", bit, "version", "revision", "go")
 	ready       = gauge("waybill_ready", "1 while /readyz says that the process can work.", bit)
@@ -116,7 +116,9 @@ var (
 		func(h outbox.Held) float64 { return float64(h.Behind) }, "provider", "target")
 	refusedTotal = counter("waybill_http_refused_total", "Requests over HTTP that were refused, by why: they had no token, a wrong one, or one of another role, came from another site's page, by a proxy or from elsewhere although there is no token, or wanted to act although actions are off.",
 		func(n int64) float64 { return float64(n) }, "reason")
-	inState = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
+	inState   = gauge("waybill_health", "1 for the state that the watchdog finds this process in, 0 for the others.", bit, "state")
+	reasonsOf = gauge("waybill_health_reasons", "How many reasons health has for its state, by their code; a code without one has no series.",
+		func(n int) float64 { return float64(n) }, "code")
 
 	commandsTotal = counter("waybill_commands_total", "Commands by result: done, refused, failed attempts, expired, or stopped with their timer.",
 		func(n int64) float64 { return float64(n) }, "context", "command", "result")
@@ -325,9 +327,16 @@ func commandsOf(h *command.Handlers, to chan<- prometheus.Metric) {
 }
 
 func (c *collector) healthOf(to chan<- prometheus.Metric) {
-	state := c.diagnose(c.lookouts.ctx).State
+	found := c.diagnose(c.lookouts.ctx)
 	for _, s := range []condition{healthy, degraded, stuck} {
-		inState.send(to, s == state, string(s))
+		inState.send(to, s == found.State, string(s))
+	}
+	n := map[string]int{}
+	for _, r := range found.Reasons {
+		n[r.Code]++
+	}
+	for code, n := range n {
+		reasonsOf.send(to, n, code)
 	}
 }
 
