@@ -40,6 +40,7 @@ type build struct {
 	status     string
 	tables     map[string][]string // Columns by table; nil: they are not made.
 	began      time.Time
+	age        time.Duration // Since then, by the database's clock.
 	ready      dbtime.Time
 	old        time.Duration // Since it is old; 0: it isn't.
 	shards     []shard
@@ -100,14 +101,14 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 	if names != nil {
 		where, args = "b.projection IN (?)", []any{bun.List(append([]string{""}, names...))}
 	}
-	err = dbrows.Each(ctx, db, "SELECT b.projection, b.build, b.version, b.context, b.status, b.tables, b.began_at, b.ready_at, coalesce("+dbtime.Seconds(d, "b.old_at", now)+", 0),"+
+	err = dbrows.Each(ctx, db, "SELECT b.projection, b.build, b.version, b.context, b.status, b.tables, b.began_at, "+dbtime.Seconds(d, "b.began_at", now)+", b.ready_at, coalesce("+dbtime.Seconds(d, "b.old_at", now)+", 0),"+
 		" p.shard, p.position, p.at_head, p.owner, "+leased(d)+", coalesce(p.next_at > "+dbtime.In(d, -usual().lease)+", FALSE), p.tries, p.failed_at, coalesce(p.failed_position, 0), coalesce(p.failed_event, ''), p.next_at, coalesce(p.error, ''),"+
 		" p.events, p.per_second, p.closing, p.held_since, coalesce(p.held_by, '') FROM projections AS b LEFT JOIN projection_positions AS p ON p.projection = b.projection AND p.build = b.build"+
 		" WHERE "+where+" ORDER BY b.projection, b.build, p.shard", func(scan func(...any) error) error {
 		var b build
 		var tables *string
 		var began, next dbtime.Time
-		var old float64
+		var age, old float64
 		var s shard
 		var number, tries *int
 		var position, events *int64
@@ -117,13 +118,13 @@ func load(ctx context.Context, db bun.IDB, names []string) (builds []*build, err
 		var perSecond, closing *float64
 		var held dbtime.Time
 		var heldBy string
-		err := scan(&b.projection, &b.build, &b.version, &b.context, &b.status, &tables, &began, &b.ready, &old,
+		err := scan(&b.projection, &b.build, &b.version, &b.context, &b.status, &tables, &began, &age, &b.ready, &old,
 			&number, &position, &atHead, &owner, &leased, &again, &tries, &s.failedAt, &s.Failure.Position, &s.Event, &next, &s.Error, &events, &perSecond, &closing, &held, &heldBy)
 		if err != nil {
 			return err
 		}
 		if n := len(builds); n == 0 || builds[n-1].projection != b.projection || builds[n-1].build != b.build {
-			b.began, b.old = began.Time, time.Duration(old*float64(time.Second))
+			b.began, b.age, b.old = began.Time, time.Duration(age*float64(time.Second)), time.Duration(old*float64(time.Second))
 			if tables != nil {
 				if err := json.Unmarshal([]byte(*tables), &b.tables); err != nil {
 					return fmt.Errorf("tables of projection %s, build %d: %w", b.projection, b.build, err)

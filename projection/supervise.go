@@ -131,7 +131,7 @@ func (r *Runner) caughtUp(ctx context.Context, b *build) error {
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return err
 	}
-	r.log.Info("projection has caught up", "projection", b.projection, "version", b.version, "build", b.build, "after", time.Since(b.began).Round(time.Millisecond))
+	r.log.Info("projection has caught up", "projection", b.projection, "version", b.version, "build", b.build, "after", b.age.Round(time.Millisecond))
 	poke(r.changed)
 	return nil
 }
@@ -209,7 +209,7 @@ func over(b *build, keep time.Duration, live *build) bool {
 	case b.status == Old:
 		return b.old > keep
 	}
-	return live != nil && b.version < live.version && live.build > b.build && time.Since(b.began) > keep
+	return live != nil && b.version < live.version && live.build > b.build && b.age > keep
 }
 
 // clean removes builds whose time is over.

@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/projection"
 )
 
@@ -417,6 +418,32 @@ func TestRace_ABuildThatIsInUseAgainStays(t *testing.T) {
 		require.NoError(t, <-cleaned)
 		require.Equal(t, []string{"1 v1 live", "2 v2 old"}, w.list(t))
 		require.Empty(t, w.view(t, "SELECT loan_id FROM current_loans"))
+	})
+}
+
+// What an older version has not finished is kept for as long as what was in use, by the database's
+// clock, as who looks may have another one.
+func TestClean_WhatAnOlderVersionHasNotFinishedGoes(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		newer, _ := dueLoans(func(p *projection.Projection) { p.KeepOld = time.Hour })
+		_, a, b := two(t, w)
+		feed(t, a)
+		feed(t, b)
+		next := w.of(t, newer)
+		require.NoError(t, projection.CaughtUp(t.Context(), next, 0))
+		require.NoError(t, projection.ChangeOver(t.Context(), next, 0, b.Build()))
+		_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET locked_until = ?", bun.Safe(past(w)))
+		require.NoError(t, err)
+		began := func(ago time.Duration) {
+			_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projections SET status = 'building', old_at = NULL, began_at = "+dbtime.In(w.p.DB().Dialect(), -ago)+" WHERE build = 1")
+			require.NoError(t, err)
+		}
+		began(59 * time.Minute)
+		require.NoError(t, projection.Clean(t.Context(), next, 0))
+		require.Equal(t, []string{"1 v1 building", "2 v2 live"}, w.list(t))
+		began(61 * time.Minute)
+		require.NoError(t, projection.Clean(t.Context(), next, 0))
+		require.Equal(t, []string{"2 v2 live"}, w.list(t))
 	})
 }
 
