@@ -45,6 +45,7 @@ var errUnproven = errors.New("the acknowledgement is not of this message: Kafka 
 type producer struct {
 	client *kgo.Client
 	wire   *wire
+	teller *teller
 	opts   []kgo.Opt // Of the next client; none with a transactional id, which is opened anew after a failure.
 	broken bool      // The last call was given up.
 	stale  bool      // A topic was missing, or kgo may have forgotten one: see renew.
@@ -52,7 +53,7 @@ type producer struct {
 
 // producer makes one. more are options of one with a transactional id.
 func (c Config) producer(more ...kgo.Opt) (*producer, error) {
-	w := c.wire()
+	w, teller := c.wire(), c.spread.partitioner()
 	opts := append(c.options(w),
 		kgo.ManualFlushing(), // A round is sent when it is complete.
 		kgo.ProducerLinger(0),
@@ -61,7 +62,7 @@ func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 		kgo.ProduceRequestTimeout(5*time.Second),
 		kgo.ProducerBatchMaxBytes(int32(c.MaxMessageBytes)),
 		kgo.ProducerBatchCompression(codecs[c.Compression]),
-		kgo.RecordPartitioner(c.spread.partitioner()),
+		kgo.RecordPartitioner(teller),
 		kgo.RecordRetries(tries),
 		kgo.RecordDeliveryTimeout(0), // It would hide the cause.
 		kgo.UnknownTopicRetries(4),
@@ -72,29 +73,31 @@ func (c Config) producer(more ...kgo.Opt) (*producer, error) {
 		return nil, fmt.Errorf("kafka: Options: %w", err)
 	}
 	if len(more) > 0 {
-		return &producer{client: client, wire: w}, nil // Open has checked the others.
+		return &producer{client: client, wire: w, teller: teller}, nil // Open has checked the others.
 	}
 	if err := checkOptions(client); err != nil {
 		client.Close()
 		return nil, err
 	}
-	return &producer{client: client, wire: w, opts: opts}, nil
+	return &producer{client: client, wire: w, teller: teller, opts: opts}, nil
 }
 
 // renew goes on with a new client, and so with a new producer's id, after a topic was
-// missing, or records were taken back before kgo knew their topic. Of a missing topic the
+// missing, or records were taken back before kgo knew their topic, or where another client
+// has heard of another number of partitions. Of a missing topic the
 // old one asks for ever. To have it forget a topic, which taking back does to those that it
 // doesn't know, loses messages: it then numbers the topic's batches from 0 again under the
 // same id, also in the middle: an answer that was asked for before may have the topic's next
 // batch sent, and the one behind that is the first of what it learns afterwards. A partition
 // takes the second batch for its first one, says that it is stored and doesn't store it.
 func (p *producer) renew() error {
-	if !p.stale || p.opts == nil {
+	if p.opts == nil || !p.stale && !p.teller.differs() {
 		return nil
 	}
 	p.wire.close()
 	p.client.Close()
 	p.wire.open()
+	p.teller.forget()
 	client, err := kgo.NewClient(p.opts...)
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)

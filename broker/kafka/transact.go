@@ -32,6 +32,9 @@ const (
 // errNotEnded is of a transaction for whose end kgo has sent nothing, without an error.
 var errNotEnded = errors.New("the client has not ended the transaction: its id is opened again, and all of it is sent again")
 
+// errOtherSpread is of a client that would put keys where they were.
+var errOtherSpread = errors.New("a topic has another number of partitions than this client knows: its id is opened again, and all of it is sent then")
+
 var _ broker.Transactional = (*Broker)(nil)
 
 // markTopic has the prefix that the id has.
@@ -161,6 +164,9 @@ func (x *transactor) Publish(ctx context.Context, mark broker.Mark, messages []b
 	c := newCall(x.broker.conf.MaxMessageBytes, messages)
 	if len(c.failed) > 0 {
 		return c.takenBack()
+	}
+	if x.producer.teller.differs() { // Who opens the id has a new client: see renew.
+		return broker.Scoped(broker.Unavailable, broker.ScopeRow, fmt.Errorf("kafka: transactional id %s: %w", x.id, errOtherSpread))
 	}
 	if err := x.same(ctx); err != nil { // BeginTransaction would ask for a new epoch, without ctx.
 		return x.unavailable(err)
