@@ -17,7 +17,7 @@ import (
 
 // Consume implements [broker.Broker]. The topic's stream must exist.
 func (b *Broker) Consume(ctx context.Context, topic, group string) (broker.Consumer, error) {
-	ctx, cancel := b.watch(ctx, "$JS.API.STREAM.NAMES", "."+durableName(group))
+	ctx, cancel := b.watch(ctx, "$JS.API.STREAM.NAMES", "."+durableName(group), "."+ofTopic(group, topic))
 	defer cancel()
 	c, err := b.consume(ctx, topic, group)
 	if err != nil {
@@ -40,19 +40,7 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	if err != nil {
 		return nil, err
 	}
-	name := durableName(group)
-	js, err := b.js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable:        name,
-		FilterSubject:  topic,
-		DeliverPolicy:  jetstream.DeliverAllPolicy,
-		AckPolicy:      jetstream.AckExplicitPolicy,
-		AckWait:        ackWait,
-		MaxAckPending:  maxHeld,
-		MaxDeliver:     -1,
-		PriorityPolicy: jetstream.PriorityPolicyPinned,
-		PriorityGroups: []string{pinGroup},
-		PinnedTTL:      b.timing.absence,
-	})
+	js, err := b.durable(ctx, stream, topic, group)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +50,7 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &consumer{
-		b: b, js: js, topic: topic, stream: stream, made: made, name: name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
+		b: b, js: js, topic: topic, stream: stream, made: made, name: js.CachedInfo().Name, stop: stop, arrived: make(chan struct{}, 1), held: map[uint64]*loan{},
 		state: broker.State{Joined: true, Since: time.Now()}, missing: missing{counts: tells},
 	}
 
@@ -76,6 +64,46 @@ func (b *Broker) consume(ctx context.Context, topic, group string) (*consumer, e
 	c.running.Go(func() { c.pump(running) })
 	return c, nil
 }
+
+// durable is the group's consumer of a topic, which is made if it isn't there. It has the group's
+// name. Where that is one of another topic of the same stream, as a group may read several, the
+// topic is in its name, too: a consumer that is given another topic goes on in the stream where it
+// was for the former one, and what it passed of the new one nobody would get.
+func (b *Broker) durable(ctx context.Context, stream, topic, group string) (jetstream.Consumer, error) {
+	config := jetstream.ConsumerConfig{
+		Durable:        durableName(group),
+		FilterSubject:  topic,
+		DeliverPolicy:  jetstream.DeliverAllPolicy,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        ackWait,
+		MaxAckPending:  maxHeld,
+		MaxDeliver:     -1,
+		PriorityPolicy: jetstream.PriorityPolicyPinned,
+		PriorityGroups: []string{pinGroup},
+		PinnedTTL:      b.timing.absence,
+	}
+	beside := ofTopic(group, topic)
+	for {
+		found, err := b.js.Consumer(ctx, stream, config.Durable)
+		switch {
+		case errors.Is(err, jetstream.ErrConsumerNotFound):
+			made, err := b.js.CreateConsumer(ctx, stream, config)
+			if errors.Is(err, jetstream.ErrConsumerExists) {
+				continue // somebody was faster, perhaps for another topic
+			}
+			return made, err
+		case err != nil:
+			return nil, err
+		}
+		if of := found.CachedInfo().Config.FilterSubject; of == topic || of == "" || config.Durable == beside {
+			return b.js.UpdateConsumer(ctx, stream, config)
+		}
+		config.Durable = beside
+	}
+}
+
+// ofTopic is the name of a group's consumer of one topic beside that of another.
+func ofTopic(group, topic string) string { return durableName(group + " " + topic) }
 
 // checkVersion refuses servers that can't reset a consumer.
 func checkVersion(version string) error {
