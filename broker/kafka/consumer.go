@@ -52,6 +52,8 @@ type consumer struct {
 	partitions []*partition
 	turn       int
 	marks      map[string]map[int32]kgo.EpochOffset // One, used again: see mark.
+	source     [16]byte                             // The id of the topic that is fetched.
+	origins    map[int32]origin                     // Of what the group has committed, as of the last join.
 }
 
 // group is what a [kgo.Client] does for a member.
@@ -85,7 +87,7 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		health: health{since: time.Now(), stuck: map[int32]stuck{}},
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	if err := c.join(group); err != nil {
+	if err := c.join(group); err != nil { //nolint:contextcheck // The member outlives the call.
 		c.stop()
 		return nil, fmt.Errorf("kafka: Options: %w", err)
 	}
@@ -110,6 +112,7 @@ func (c *consumer) options(group string) []kgo.Opt {
 	conf := c.broker.conf
 	return append(conf.options(c.wire),
 		kgo.WithHooks((*watcher)(c)),
+		kgo.WithContext(c.committing(context.Background())), // Commits by themselves are in it.
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(c.topic),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // A new group.
@@ -126,6 +129,7 @@ func (c *consumer) options(group string) []kgo.Opt {
 			c.committed(resp, err)
 		}),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { c.assigned(added[c.topic]) }),
+		kgo.OnOffsetsFetched(c.offsets),
 		kgo.AdjustFetchOffsetsFn(c.starts),
 		kgo.OnPartitionsRevoked(func(ctx context.Context, _ *kgo.Client, lost map[string][]int32) { c.revoked(ctx, lost[c.topic], true) }),
 		kgo.OnPartitionsLost(func(ctx context.Context, _ *kgo.Client, lost map[string][]int32) {
@@ -246,7 +250,7 @@ func (c *consumer) Close(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if !c.isGone(0) { // see mark
-		err = c.client.CommitMarkedOffsets(ctx)
+		err = c.client.CommitMarkedOffsets(c.committing(ctx))
 	}
 	err = errors.Join(err, c.client.LeaveGroupContext(ctx))
 	c.wire.close()

@@ -1,11 +1,15 @@
 package kafka_test
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/waybill-go/waybill/broker/kafka"
+	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
@@ -46,6 +50,48 @@ func TestBroker_ATopicThatIsCreatedAgainIsUsedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A commit of the deleted topic that comes when the new one is there already, which has more
+// messages by then than the group had read of the old one: the new one is read from its start,
+// and the log says so. What a tool copies to another cluster is as good there as it was.
+func TestGroup_WhatIsCommittedOfADeletedTopicLateIsNotTakenForTheNewOne(t *testing.T) {
+	t.Parallel()
+	var said logtest.Log
+	b := open(t, func(c *kafka.Config) { c.Partitions, c.Logger = 1, slog.New(slog.NewTextHandler(&said, nil)) })
+	name := topic(t, b)
+	group := "group." + name
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
+	member := join(t, b, name)
+	require.NoError(t, member.Ack(bounded(t), receive(t, member, 10)...))
+	require.NoError(t, member.Close(bounded(t)))
+	committed, err := admin(t).FetchOffsets(bounded(t), group)
+	require.NoError(t, err)
+
+	_, err = admin(t).DeleteTopics(bounded(t), name)
+	require.NoError(t, err)
+	waittest.Until(t, func() bool {
+		made, err := admin(t).CreateTopic(bounded(t), 1, 1, nil, name)
+		return err == nil && made.Err == nil
+	}, "it is there again")
+	waittest.Until(t, func() bool { return b.Publish(deadline(t), run(name, "key", 100, 1)) == nil }, "it is written")
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 101, 19)))
+
+	late := committed.Offsets()
+	require.NoError(t, admin(t).CommitAllOffsets(bounded(t), group, late))
+	member = join(t, b, name)
+	require.Equal(t, "100", string(receive(t, member, 1)[0].Body))
+	require.Contains(t, said.String(), "was deleted and created again since the group read a partition")
+	require.NoError(t, member.Close(bounded(t)))
+
+	at, _ := late.Lookup(name, 0)
+	cluster := b.Cluster()
+	require.Contains(t, at.Metadata, cluster)
+	at.Metadata = strings.ReplaceAll(at.Metadata, cluster, "another")
+	var copied kadm.Offsets
+	copied.Add(at)
+	require.NoError(t, admin(t).CommitAllOffsets(bounded(t), group, copied))
+	require.Equal(t, "110", string(receive(t, join(t, b, name), 1)[0].Body))
 }
 
 // A group that has read more of a partition than there is, with no other leader since: kgo

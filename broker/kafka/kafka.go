@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/broker"
 )
@@ -100,11 +101,11 @@ func (p *producer) look(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cluster is the id that the client has been told; "": none was yet.
-func (p *producer) cluster() string {
+// clusterOf is the id that a client has been told; "": none was yet.
+func clusterOf(client *kgo.Client) string {
 	asking, cancel := context.WithCancel(context.Background())
 	cancel() // What it has been told is there.
-	known, err := kadm.NewClient(p.client).BrokerMetadata(asking)
+	known, err := kadm.NewClient(client).BrokerMetadata(asking)
 	if err != nil {
 		return ""
 	}
@@ -123,7 +124,7 @@ func (b *Broker) Cluster() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.idle); n > 0 {
-		b.cluster = cmp.Or(b.idle[n-1].cluster(), b.cluster)
+		b.cluster = cmp.Or(clusterOf(b.idle[n-1].client), b.cluster)
 	}
 	return b.cluster
 }

@@ -49,28 +49,43 @@ func (c *consumer) starts(ctx context.Context, offsets map[string]map[int32]kgo.
 	return offsets, nil
 }
 
-// createdAgain has partitions begin at their start that have less than was committed although they
-// have had no other leader since: their topic was deleted and created again, and a member
-// committed meanwhile what it had of the old one. kgo would take the log for cut off, and
-// begin at its end. An offset without an epoch, which tools set, kgo puts to the start itself,
-// and says nothing.
+// createdAgain has partitions begin at their start of which what was committed is of a topic that
+// was deleted since, and created again, as the commit says. One that doesn't say it, such as a
+// tool's, shows only if there is less than it says although there was no other leader since: kgo
+// would take the log for cut off, and begin at its end. An offset without an epoch, which
+// tools set, kgo puts to the start itself, and says nothing.
 func (c *consumer) createdAgain(ctx context.Context, committed map[int32]kgo.Offset) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(committed)), func(o kgo.Offset) bool { return o.EpochOffset().Offset > 0 }) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lagIn)
 	defer cancel()
-	ends, err := kadm.NewClient(c.client).ListEndOffsets(ctx, c.topic)
+	now, err := c.asked(ctx)
+	var ends kadm.ListedOffsets
+	if err == nil {
+		ends, err = kadm.NewClient(c.client).ListEndOffsets(ctx, c.topic)
+	}
 	if err != nil {
-		c.logger.Warn("kafka: the ends of the topic's partitions aren't known, reading begins where the group left off", "error", err)
+		c.logger.Warn("kafka: the topic's id and the ends of its partitions aren't known, reading begins where the group left off", "error", err)
 		return
 	}
+	c.mu.Lock()
+	origins := c.origins
+	c.mu.Unlock()
 	for id, offset := range committed {
 		end, known := ends.Lookup(c.topic, id)
-		if at := offset.EpochOffset(); known && end.Err == nil && at.Offset > end.Offset && (at.Epoch < 0 || at.Epoch >= end.LeaderEpoch) {
+		switch at := offset.EpochOffset(); {
+		case at.Offset <= 0:
+			continue
+		case now.replaces(origins[id]):
+			c.logger.Warn("kafka: the topic was deleted and created again since the group read a partition: it is read from its start; what the group had not handled of the deleted topic is lost, have the sender publish it again",
+				"partition", id, "committed", at.Offset, "of", origins[id].id(), "now", now.id())
+		case known && end.Err == nil && at.Offset > end.Offset && (at.Epoch < 0 || at.Epoch >= end.LeaderEpoch):
 			c.logger.Warn("kafka: the group has read more of a partition than there is, as its topic was created again, or its offset was set beyond the end: it is read from its start", "partition", id, "committed", at.Offset, "end", end.Offset)
-			committed[id] = kgo.NewOffset().AtStart()
+		default:
+			continue
 		}
+		committed[id] = kgo.NewOffset().AtStart()
 	}
 }
 
@@ -128,7 +143,7 @@ func (c *consumer) drain(ctx context.Context, going []*partition) {
 	if c.ctx.Err() == nil && !c.isGone(0) { // Close has done it already.
 		ctx, cancel := context.WithTimeout(ctx, leaveIn)
 		defer cancel()
-		c.trouble(c.group.CommitMarkedOffsets(ctx))
+		c.trouble(c.group.CommitMarkedOffsets(c.committing(ctx)))
 	}
 }
 
@@ -141,7 +156,12 @@ func (c *consumer) run() {
 	for wait := firstWait; c.ctx.Err() == nil; {
 		fetches := c.client.PollFetches(c.ctx)
 		c.mu.Lock()
-		fetches.EachPartition(func(f kgo.FetchTopicPartition) { c.fetched(f.FetchPartition) })
+		fetches.EachTopic(func(t kgo.FetchTopic) {
+			if t.TopicID != [16]byte{} {
+				c.source = t.TopicID
+			}
+			t.EachPartition(c.fetched)
+		})
 		c.mu.Unlock()
 		c.client.AllowRebalance()
 		c.signal()
