@@ -155,7 +155,11 @@ func (r rebuildProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stder
 		if live == nil {
 			return "", "", fmt.Errorf("%s has no build in use", r.Name)
 		}
-		return fmt.Sprintf("rebuild version %d of %s, of %d events, beside build %d, which stays in use until then", live.Version, r.Name, live.Events, live.Build), "Rebuild it?", nil
+		what = fmt.Sprintf("rebuild version %d of %s, of %d events, beside build %d, which stays in use until then", live.Version, r.Name, live.Events, live.Build)
+		if !live.Fed {
+			what += fmt.Sprintf("\nNo process feeds version %d of it at the moment, so it waits until one that has this version runs.", live.Version)
+		}
+		return what, "Rebuild it?", nil
 	}, func(p uow.Provider) (int, string, error) {
 		build, err := projection.Rebuild(ctx, p, r.Name, r.actor())
 		return build, fmt.Sprintf("Build %d of %s was requested; engines that run the projection build it.", build, r.Name), err

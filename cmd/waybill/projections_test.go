@@ -64,6 +64,7 @@ func TestProjections_ListRebuildSwitchSkipAndRetire(t *testing.T) {
 		require.Contains(t, run("switch", "loans", "--to", "1", "--stale", "--yes").stdout, "Build 1 of loans is in use.")
 		require.Contains(t, run("retire", "loans", "--build", "1", "--yes").stderr, "is in use: switch to another one first")
 		require.Contains(t, run("retire", "loans", "--build", "2", "--yes", "--json").stdout, `"done": true`)
+		require.Contains(t, run("rebuild", "loans", "--dry-run").stdout, "No process feeds version 1 of it at the moment, so it waits until one that has this version runs.")
 		require.Contains(t, run("rebuild", "loans", "--yes").stdout, "Build 2 of loans was requested")
 		require.Contains(t, run("rebuild", "loans", "--yes").stderr, "is on its way")
 		require.Contains(t, run("retire", "loans", "--yes").stdout, "loans is removed.")
