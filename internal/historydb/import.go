@@ -72,6 +72,11 @@ FROM outbox_messages AS b ` + whereUnkept + ` AND b.seq < ?2 ORDER BY b.seq DESC
 	AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.category = b.stream_category AND e.id = b.aggregate_id AND e.version = b.aggregate_version AND e.message_id = b.message_id)`
 	countUnkept = `SELECT count(*), min(b.occurred_at) FROM outbox_messages AS b ` + whereUnkept
 
+	// lookUp has PostgreSQL look up what the history has by index, in this transaction. It may not
+	// have counted either table yet, takes a history that has just begun for small, and would read
+	// all of it for each row of the outbox: with writers that have it grow, a page took minutes.
+	lookUp = "SELECT set_config('enable_seqscan', 'off', true)"
+
 	insertAt = "INSERT INTO history (position, version, occurred_at, n, message_id, category, id, type, data, metadata) VALUES "
 	// Another context may be keeping it for itself at this moment.
 	insertAtEnd = " ON CONFLICT (message_id) DO NOTHING"
@@ -94,8 +99,8 @@ func (im Import) Run(ctx context.Context) (done Imported, err error) {
 			if !sqlite(tx) {
 				// One import at a time draws positions. The table is locked as an insert does it,
 				// for those who read beside it.
-				for _, lock := range []string{"SELECT pg_advisory_xact_lock(hashint8extended(0, 'history'::regclass::oid::bigint))", "LOCK TABLE history IN ROW EXCLUSIVE MODE"} {
-					if _, err := tx.ExecContext(ctx, lock); err != nil {
+				for _, first := range []string{lookUp, "SELECT pg_advisory_xact_lock(hashint8extended(0, 'history'::regclass::oid::bigint))", "LOCK TABLE history IN ROW EXCLUSIVE MODE"} {
+					if _, err := tx.ExecContext(ctx, first); err != nil {
 						return 0, err
 					}
 				}
@@ -125,7 +130,15 @@ func (im Import) Run(ctx context.Context) (done Imported, err error) {
 // Count says how much Run would look at, left out or not. It changes nothing.
 func (im Import) Count(ctx context.Context, db bun.IDB) (found Imported, err error) {
 	var earliest dbtime.Time
-	if err := db.NewRaw(countUnkept, im.Broker, im.Context+"::").Scan(ctx, &found.Events, &earliest); err != nil {
+	err = db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+		if !sqlite(tx) {
+			if _, err := tx.ExecContext(ctx, lookUp); err != nil {
+				return err
+			}
+		}
+		return tx.NewRaw(countUnkept, im.Broker, im.Context+"::").Scan(ctx, &found.Events, &earliest)
+	})
+	if err != nil {
 		return found, fmt.Errorf("history: count what could be imported: %w", err)
 	}
 	found.Earliest = earliest.Time
