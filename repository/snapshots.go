@@ -21,8 +21,9 @@ import (
 // Snapshots stores an event-sourced aggregate's exported fields with every n-th version,
 // in the transaction of the save, so that to load it takes the events since. The newest
 // two are kept. They are a shortcut and nothing else: all may be deleted at any time, one
-// of another [domain.StateVersion] is passed over, and none is ever upcast. So raise
-// domain.StateVersion whenever the fields change, or what Apply makes of them.
+// of another [domain.StateVersion] is passed over, as is one that lacks a field or has
+// another one, and none is ever upcast. So raise domain.StateVersion whenever what the fields
+// mean changes, or what Apply makes of them, or a field comes that may be left out.
 //
 // For [EventSourced]. It panics if the aggregate has fields that JSON would lose, as
 // [New] does.
@@ -155,6 +156,11 @@ func (e events[A]) apply(s *stored[A], version int64, name string, data []byte) 
 		state, _, err := e.typ.State.Decode(s.id, data, e.typ.State.Version)
 		if err != nil {
 			return errors.Join(errSnapshot, err)
+		}
+		// Its type may have got a field under the same StateVersion, of which only later
+		// events would be counted.
+		if field := jsonfields.Missing(reflect.TypeFor[A](), reflect.TypeFor[domain.Root](), data); field != "" {
+			return fmt.Errorf("%w: it has no %s", errSnapshot, field)
 		}
 		s.aggregate = state.(A)
 	default:

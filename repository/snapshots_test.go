@@ -118,6 +118,53 @@ func TestSnapshots_OfAnotherStateVersionArePassedOver(t *testing.T) {
 	})
 }
 
+// maxMeter is a Meter of the build that knows another field, without another StateVersion.
+type maxMeter struct {
+	domain.Root
+	Sum   int
+	Reads int
+	Max   int
+}
+
+func (m *maxMeter) Apply(event any) {
+	n := event.(MeterRead).N
+	m.Sum += n
+	m.Reads++
+	m.Max = max(m.Max, n)
+}
+
+var meteringMax = domain.MustNew("shop", domain.Aggregate[*maxMeter]("meter", domain.Event[MeterRead]()))
+
+// Who adds a field and forgets the version has it of all events, and not only of those since
+// the last snapshot; and what the build of before stores beside it counts for nothing.
+func TestSnapshots_OfATypeWithoutAFieldArePassedOver(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, db testDB) {
+		before := db.meters(t, metering, repository.Snapshots(2))
+		units, err := uow.New(uow.Config{Domain: meteringMax, Providers: []uow.Provider{db.provider}})
+		require.NoError(t, err)
+		after := repository.EventSourced[*maxMeter](units, repository.Snapshots(2))
+		savedMeter(t, before, "m", 4)
+		m, err := after.Get(t.Context(), "m")
+		require.NoError(t, err)
+		require.Equal(t, []int{12, 2}, []int{m.Sum, m.Max})
+
+		for range 2 {
+			require.NoError(t, after.Update(t.Context(), "m", func(m *maxMeter) error { domain.Record(m, MeterRead{N: 1}); return nil }))
+		}
+		m, err = after.Get(t.Context(), "m")
+		require.NoError(t, err)
+		require.Equal(t, []int{14, 2}, []int{m.Sum, m.Max})
+
+		for range 2 { // It is taken back, and comes again.
+			require.NoError(t, before.Update(t.Context(), "m", func(m *Meter) error { domain.Record(m, MeterRead{N: 1}); return nil }))
+		}
+		m, err = after.Get(t.Context(), "m")
+		require.NoError(t, err)
+		require.Equal(t, []int{16, 2}, []int{m.Sum, m.Max})
+	})
+}
+
 // A removed aggregate stays so, and one that is created again begins anew.
 func TestSnapshots_OfAnEarlierLifeCountForNothing(t *testing.T) {
 	t.Parallel()
