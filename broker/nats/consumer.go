@@ -235,8 +235,8 @@ func (c *consumer) Lag(ctx context.Context) (int64, error) {
 // State implements [broker.Stateful]. A member that stands by has joined. That the group's
 // consumer is paused is an error of one that has. Missed is what
 // the stream's limits removed, where EnsureTopics made the stream, or it has no other
-// topics and this retention, and at least what was gone with the stream; it needs the
-// right to $JS.API.STREAM.INFO.
+// topics and this retention, and at least what was gone with the stream, but not what a
+// member had fetched that was killed since; it needs the right to $JS.API.STREAM.INFO.
 func (c *consumer) State() broker.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
