@@ -312,34 +312,6 @@ func (r *Runner) note(err error) {
 	r.lastError.Store(&text)
 }
 
-// outage remembers when something stopped to answer, so that one line tells of
-// its begin and one of its end.
-type outage struct {
-	since   atomic.Pointer[time.Time]
-	changes atomic.Int64 // Begins and ends.
-}
-
-func (o *outage) on() bool { return o.since.Load() != nil }
-
-func (o *outage) begin() bool {
-	now := time.Now()
-	if !o.since.CompareAndSwap(nil, &now) {
-		return false
-	}
-	o.changes.Add(1)
-	return true
-}
-
-// end does nothing within doubtful of the begin: the answer may be from before.
-func (o *outage) end() (lasted time.Duration, over bool) {
-	since := o.since.Load()
-	if since == nil || time.Since(*since) < doubtful || !o.since.CompareAndSwap(since, nil) {
-		return 0, false
-	}
-	o.changes.Add(1)
-	return time.Since(*since).Round(time.Millisecond), true
-}
-
 // delay is the wait after the n-th failure: first, doubling up to last, a
 // quarter more or less.
 func delay(first, last time.Duration, n int) time.Duration {

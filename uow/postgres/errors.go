@@ -58,6 +58,10 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct the name in the DSN: %w", server, c.Database, err)
 	case strings.HasPrefix(pg.Message, "unsupported startup parameter"): // PgBouncer's words
 		return fmt.Errorf("server %s is a pooler that refuses a start-up parameter; for search_path %s, others leave out of Config.DSN: %w", server, schemaRemedy, err)
+	case pg.Code == tooManyConnections && strings.Contains(pg.Message, " for role "):
+		return fmt.Errorf("server %s has no connection left for user %q: raise the role's limit (ALTER ROLE … CONNECTION LIMIT) or lower Config.MaxConns: %w", server, c.User, err)
+	case pg.Code == tooManyConnections && strings.Contains(pg.Message, " for database "):
+		return fmt.Errorf("server %s has no connection left for database %q: raise its limit (ALTER DATABASE … CONNECTION LIMIT) or lower Config.MaxConns: %w", server, c.Database, err)
 	case pg.Code == tooManyConnections:
 		return fmt.Errorf("server %s has no connection left: raise its max_connections or lower Config.MaxConns: %w", server, err)
 	}

@@ -92,6 +92,8 @@ func TestOpenExplains(t *testing.T) {
 	t.Cleanup(func() { _ = mute.Close() })
 	refused := refusing(t, "28P01", "password authentication failed")
 	full := refusing(t, "53300", "sorry, too many clients already")
+	fullRole := refusing(t, "53300", `too many connections for role "u"`)
+	fullDatabase := refusing(t, "53300", `too many connections for database "db"`)
 
 	for name, test := range map[string]struct {
 		cfg  postgres.Config
@@ -115,6 +117,8 @@ func TestOpenExplains(t *testing.T) {
 		"no role":          {postgres.Config{DSN: at(t, func(u *url.URL) { u.User = url.UserPassword("nobody", secret) })}, []string{`"nobody"`, "pg_hba.conf"}},
 		"wrong password":   {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = refused })}, []string{refused, "user or password"}},
 		"too many clients": {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = full })}, []string{full, "max_connections"}},
+		"of a role":        {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = fullRole })}, []string{fullRole, "ALTER ROLE … CONNECTION LIMIT"}},
+		"of a database":    {postgres.Config{DSN: at(t, func(u *url.URL) { u.Host = fullDatabase })}, []string{fullDatabase, "ALTER DATABASE … CONNECTION LIMIT"}},
 		"quoting": {
 			postgres.Config{DSN: at(t, func(u *url.URL) { u.RawQuery = "standard_conforming_strings=off" })},
 			[]string{"standard_conforming_strings", "ALTER ROLE"},
