@@ -27,13 +27,13 @@ func TestCached_HammeringLoadsOnceASecond(t *testing.T) {
 				for range 20 { // over two seconds
 					_, ok := c.get(t.Context())
 					require.True(t, ok)
-					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
+					<-time.After(100 * time.Millisecond)
 				}
 			})
 		}
 		all.Wait()
 		require.EqualValues(t, 2, loads.Load())
-		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		<-time.After(time.Minute)
 		require.EqualValues(t, 2, loads.Load(), "nobody asked")
 	})
 }
@@ -63,7 +63,7 @@ func TestCached_A81_AHungLoadIsNotWaitedFor(t *testing.T) {
 		require.Zero(t, time.Since(began), "whoever asked has left")
 
 		hung.Store(false)
-		time.Sleep(5*time.Second + freshFor) //nolint:forbidigo // in a bubble
+		<-time.After(5*time.Second + freshFor)
 		v, ok := c.get(t.Context())
 		require.True(t, ok)
 		require.Equal(t, 1, v)

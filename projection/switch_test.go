@@ -384,19 +384,26 @@ func TestRace_TheSecondOfTwoSwitchesLooksAgain(t *testing.T) {
 	})
 }
 
+// changedOver has build 2 in use, of a newer version, and nobody who feeds any.
+func changedOver(t *testing.T, w *world, newer projection.Projection) *projection.Projections {
+	t.Helper()
+	_, a, b := two(t, w)
+	feed(t, a)
+	feed(t, b)
+	next := w.of(t, newer)
+	require.NoError(t, projection.CaughtUp(t.Context(), next, 0))
+	require.NoError(t, projection.ChangeOver(t.Context(), next, 0, b.Build()))
+	_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET locked_until = ?", bun.Safe(past(w)))
+	require.NoError(t, err)
+	return next
+}
+
 // model/projection.pml, DROPLOOK: what an operator has gone back to isn't removed, although
 // its time was over when somebody looked.
 func TestRace_ABuildThatIsInUseAgainStays(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		newer, _ := dueLoans(func(p *projection.Projection) { p.KeepOld = time.Millisecond })
-		_, a, b := two(t, w)
-		feed(t, a)
-		feed(t, b)
-		next := w.of(t, newer)
-		require.NoError(t, projection.CaughtUp(t.Context(), next, 0))
-		require.NoError(t, projection.ChangeOver(t.Context(), next, 0, b.Build()))
-		_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET locked_until = ?", bun.Safe(past(w)))
-		require.NoError(t, err)
+		next := changedOver(t, w, newer)
 		if w.p.DB().Dialect().Name() == dialect.SQLite {
 			require.NoError(t, projection.Switch(t.Context(), w.p, newer.Name, 1, false, "ada"))
 			require.NoError(t, projection.Clean(t.Context(), next, 0))
@@ -421,19 +428,11 @@ func TestRace_ABuildThatIsInUseAgainStays(t *testing.T) {
 	})
 }
 
-// What an older version has not finished is kept for as long as what was in use, by the database's
-// clock, as who looks may have another one.
+// What an older version has not finished is kept for as long as what was in use.
 func TestClean_WhatAnOlderVersionHasNotFinishedGoes(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		newer, _ := dueLoans(func(p *projection.Projection) { p.KeepOld = time.Hour })
-		_, a, b := two(t, w)
-		feed(t, a)
-		feed(t, b)
-		next := w.of(t, newer)
-		require.NoError(t, projection.CaughtUp(t.Context(), next, 0))
-		require.NoError(t, projection.ChangeOver(t.Context(), next, 0, b.Build()))
-		_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projection_positions SET locked_until = ?", bun.Safe(past(w)))
-		require.NoError(t, err)
+		next := changedOver(t, w, newer)
 		began := func(ago time.Duration) {
 			_, err := w.p.DB().ExecContext(t.Context(), "UPDATE projections SET status = 'building', old_at = NULL, began_at = "+dbtime.In(w.p.DB().Dialect(), -ago)+" WHERE build = 1")
 			require.NoError(t, err)

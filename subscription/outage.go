@@ -29,7 +29,8 @@ func (o *outage) begin() (tell bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	if o.since.CompareAndSwap(nil, &now) {
+	if !o.on() {
+		o.since.Store(&now)
 		o.changes.Add(1)
 		o.said = false
 	}

@@ -18,13 +18,13 @@ func TestWire_AnOutageIsOfTheRound(t *testing.T) {
 		refused := errors.New("connection refused")
 		gaveUp := make(chan error, 1)
 		w.begin(func(err error) { gaveUp <- err })
-		time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble
+		<-time.After(time.Millisecond)
 		w.OnBrokerConnect(kgo.BrokerMetadata{}, time.Second, nil, refused)
-		time.Sleep(2 * outageIn) //nolint:forbidigo // in a bubble
+		<-time.After(2 * outageIn)
 		require.Empty(t, gaveUp)
 
 		w.OnBrokerConnect(kgo.BrokerMetadata{}, time.Second, nil, refused)
-		time.Sleep(2 * outageIn) //nolint:forbidigo // in a bubble
+		<-time.After(2 * outageIn)
 		require.ErrorIs(t, <-gaveUp, refused)
 		_, last := w.end()
 		require.ErrorIs(t, last, refused)

