@@ -43,7 +43,8 @@ type Documents interface {
 	// return an older one, which costs a conflict. The slice is the caller's.
 	Get(ctx context.Context, key string) (value []byte, revision string, err error)
 	// Swap replaces the document if revision is still its own, or creates it if
-	// revision is "" and there is none. Otherwise the error is ErrConflict. When it
+	// revision is "" and there is none. Otherwise the error is ErrConflict, which it
+	// may also be for a moment after another write of the key. When it
 	// returns nil, the document is durable. After another error it may have been
 	// replaced, or be replaced later. The revision of a document is never used
 	// again for the same key.

@@ -178,7 +178,7 @@ func concurrentUpdateFails(ctx context.Context, one, other dedup.Documents) erro
 	if err != nil {
 		return err
 	}
-	if _, err := one.Swap(ctx, key, []byte("1"), seen); err != nil {
+	if _, err := replaced(ctx, one, key, "1", seen); err != nil {
 		return err
 	}
 	_, err = other.Swap(ctx, key, []byte("2"), seenToo)
@@ -194,7 +194,7 @@ func oldRevisionFails(ctx context.Context, one, _ dedup.Documents) error {
 	if err != nil {
 		return err
 	}
-	second, err := one.Swap(ctx, key, []byte("same"), first)
+	second, err := replaced(ctx, one, key, "same", first)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func oldRevisionFails(ctx context.Context, one, _ dedup.Documents) error {
 	if err := refused(err, "what isn't there was replaced"); err != nil {
 		return err
 	}
-	if _, err := one.Swap(ctx, key, []byte("third"), second); err != nil {
+	if _, err := replaced(ctx, one, key, "third", second); err != nil {
 		return fmt.Errorf("the revision that Swap returned isn't the document's: %w", err)
 	}
 	return holds(ctx, one, key, "third")
@@ -307,6 +307,30 @@ func manyWriters(ctx context.Context, one, other dedup.Documents) error {
 		}
 	}
 	return nil
+}
+
+// refusedFor is how often in a row a store may refuse what it could take.
+const refusedFor = 100
+
+// replaced replaces a revision that nobody else does. A store may refuse that for a moment: of
+// several replicas the leader of NATS does until it has forgotten the write that it has
+// acknowledged.
+func replaced(ctx context.Context, in dedup.Documents, key, value, revision string) (next string, err error) {
+	for range refusedFor {
+		next, err = in.Swap(ctx, key, []byte(value), revision)
+		if !errors.Is(err, dedup.ErrConflict) {
+			return next, err
+		}
+		if _, is, gone := in.Get(ctx, key); gone != nil || is != revision {
+			return "", errors.Join(err, gone)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return "", errors.Join(err, ctx.Err())
+		}
+	}
+	return "", err
 }
 
 // refused says what is wrong if err is no conflict.

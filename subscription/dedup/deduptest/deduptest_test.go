@@ -132,6 +132,27 @@ func (o overwriting) Swap(ctx context.Context, key string, value []byte, _ strin
 	}
 }
 
+// busy refuses a key for a moment after each write.
+type busy struct {
+	*deduptest.Memory
+	mu    sync.Mutex
+	since map[string]int // refusals since the write
+}
+
+func (b *busy) Swap(ctx context.Context, key string, value []byte, revision string) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n, written := b.since[key]; written && n < 3 {
+		b.since[key]++
+		return "", dedup.ErrConflict
+	}
+	next, err := b.Memory.Swap(ctx, key, value, revision)
+	if err == nil {
+		b.since[key] = 0
+	}
+	return next, err
+}
+
 // hashing calls revisions by their content.
 type hashing struct {
 	*deduptest.Memory
@@ -186,6 +207,7 @@ func TestCheckDocuments_S0_16_C_36_SaysWhatIsBroken(t *testing.T) {
 		says  string
 	}{
 		"as it should be":     {&deduptest.Memory{}, nil, ""},
+		"busy for a moment":   {&busy{Memory: &deduptest.Memory{}, since: map[string]int{}}, nil, ""},
 		"the last one wins":   {overwriting{&deduptest.Memory{}}, []string{"ConcurrentUpdateFails", "CreatedOnce", "OldRevisionFails"}, "what to do: let the store itself compare"},
 		"revisions by hash":   {&hashing{Memory: &deduptest.Memory{}}, []string{"OldRevisionFails"}, "not a hash of the content"},
 		"keys without a case": {folding{&deduptest.Memory{}}, []string{"KeysAreDifferent"}, "without it: two entities share one state."},
