@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -36,7 +37,9 @@ const (
 // history, and nothing that isn't can still commit.
 type Import struct {
 	Context string // Whose events.
-	Broker  string // The context's own: what is for it has all that is known of an event.
+	// Own is the condition of rows b of the context's own broker, and of those that were it
+	// before: what is for it has all that is known of an event.
+	Own schema.QueryWithArgs
 	// Hold is called in each transaction that has something to insert, before that. It fails if
 	// somebody has read the history beyond the beginning who mustn't miss anything, and sees to
 	// it that whoever reads it now begins anew.
@@ -67,7 +70,7 @@ const (
 FROM outbox_messages AS b ` + whereUnkept + ` AND b.seq < ?2 ORDER BY b.seq DESC LIMIT ?3`
 	// A command, or a message between processes, has no aggregate. The place of an event in
 	// events is its primary key.
-	whereUnkept = `WHERE b.lane = (SELECT id FROM outbox_lanes WHERE target = ?0) AND substr(b.stream_category, 1, length(?1)) = ?1 AND b.aggregate_type <> ''
+	whereUnkept = `WHERE ?0 AND substr(b.stream_category, 1, length(?1)) = ?1 AND b.aggregate_type <> ''
 	AND NOT EXISTS (SELECT 1 FROM history AS h WHERE h.message_id = b.message_id)
 	AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.category = b.stream_category AND e.id = b.aggregate_id AND e.version = b.aggregate_version AND e.message_id = b.message_id)`
 	countUnkept = `SELECT count(*), min(b.occurred_at) FROM outbox_messages AS b ` + whereUnkept
@@ -136,7 +139,7 @@ func (im Import) Count(ctx context.Context, db bun.IDB) (found Imported, err err
 				return err
 			}
 		}
-		return tx.NewRaw(countUnkept, im.Broker, im.Context+"::").Scan(ctx, &found.Events, &earliest)
+		return tx.NewRaw(countUnkept, im.Own, im.Context+"::").Scan(ctx, &found.Events, &earliest)
 	})
 	if err != nil {
 		return found, fmt.Errorf("history: count what could be imported: %w", err)
@@ -178,7 +181,7 @@ func (im Import) page(ctx context.Context, tx bun.Tx, before int64, done *Import
 		done.Events++
 		done.Earliest = e.Time
 		return nil
-	}, im.Broker, im.Context+"::", before, importEvents)
+	}, im.Own, im.Context+"::", before, importEvents)
 	return events, last, full, err
 }
 

@@ -46,6 +46,10 @@ func (i Import) Run(ctx context.Context, p uow.Provider) (done historydb.Importe
 	if err != nil {
 		return done, err
 	}
+	own, err := outboxdb.OwnRows(ctx, p.Reader(), i.Context, targets.Broker)
+	if err != nil {
+		return done, err
+	}
 	batches := operate.Run{DB: p.DB(), What: what, Done: "events imported", Record: record, LockWait: patience}
 	batches.After = func() {
 		if batches.Changed > 0 {
@@ -53,7 +57,7 @@ func (i Import) Run(ctx context.Context, p uow.Provider) (done historydb.Importe
 		}
 	}
 	run := historydb.Import{
-		Context: i.Context, Broker: targets.Broker, Progress: i.Progress, Step: batches.Step,
+		Context: i.Context, Own: own, Progress: i.Progress, Step: batches.Step,
 		Hold: func(ctx context.Context, tx bun.Tx) error { return projection.HoldAtBeginning(ctx, tx, held) },
 	}
 	if i.DryRun {

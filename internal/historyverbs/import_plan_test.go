@@ -37,7 +37,7 @@ func TestImport_DoesNotReadTheHistoryForEachRow(t *testing.T) {
 
 		scans := int64(-1)
 		im := historydb.Import{
-			Context: "library", Broker: "default",
+			Context: "library", Own: bun.SafeQuery("b.lane = (SELECT id FROM outbox_lanes WHERE target = 'default')"),
 			Hold: func(ctx context.Context, tx bun.Tx) error {
 				return tx.NewRaw("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'history'::regclass").Scan(ctx, &scans)
 			},

@@ -21,9 +21,11 @@ import (
 	"github.com/waybill-go/waybill/internal/historydb"
 	"github.com/waybill-go/waybill/internal/historyverbs"
 	"github.com/waybill-go/waybill/internal/migrate"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/rights/rightstest"
 	"github.com/waybill-go/waybill/internal/waittest"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/uow"
@@ -203,6 +205,27 @@ func TestImport_WhatIsStillInTheOutbox(t *testing.T) {
 		var rows int
 		require.NoError(t, w.p.DB().NewRaw("SELECT sum(rows) FROM outbox_actions WHERE action = 'history-import' AND actor = 'ada'").Scan(t.Context(), &rows))
 		require.Equal(t, 4, rows)
+	})
+}
+
+// What was raised while the context had another own broker is brought in as well.
+func TestImport_AnotherOwnBroker(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		b := newBook("b")
+		w.note(b, "1")
+		w.exec("DELETE FROM outbox_queue") // it is published
+		require.NoError(t, outboxdb.SetTargets(t.Context(), w.owner.DB(), "library", outbox.Targets{Broker: "second"}, "ada"))
+		moved, err := uow.New(uow.Config{Domain: library, Providers: []uow.Provider{w.p}, Broker: "second"})
+		require.NoError(t, err)
+		b.Raise(Noted{Text: "2"})
+		require.NoError(t, repository.New[*Book](moved).Save(t.Context(), b))
+		w.exec(`UPDATE outbox_settings SET value = '{"broker": "second", "external": [], "history": "on"}' WHERE name = 'targets:library'`)
+		found, err := w.imports(historyverbs.Import{DryRun: true})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, found.Events)
+		_, err = w.imports(historyverbs.Import{})
+		require.NoError(t, err)
+		require.Equal(t, []string{"b@1.1", "b@2.1"}, places(w.read()))
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
@@ -141,7 +142,7 @@ func (s *Store) CountBackfill(ctx context.Context, b outbox.Backfill) (outbox.Ba
 			found.Add(outbox.Backfilled{Events: n, Oldest: oldest.Time, Latest: latest.Time})
 		}
 		return nil
-	}, c.targets.Broker, c.Context+"::", cursor)
+	}, c.own, c.Context+"::", cursor)
 	return found, err
 }
 
@@ -150,8 +151,9 @@ type copier struct {
 	outbox.Backfill
 
 	targets    outbox.Targets
-	cursor     string // its name in outbox_settings
-	position   string // that of keptCursor
+	own        schema.QueryWithArgs // as [OwnRows]
+	cursor     string               // its name in outbox_settings
+	position   string               // that of keptCursor
 	partitions int
 	action     int64 // its id in the record; 0: none yet
 }
@@ -173,7 +175,11 @@ func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &copier{Backfill: b, targets: have, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
+	own, err := OwnRows(ctx, s.reader, b.Context, have.Broker)
+	if err != nil {
+		return nil, err
+	}
+	return &copier{Backfill: b, targets: have, own: own, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
@@ -247,7 +253,7 @@ func (c *copier) note(ctx context.Context, tx bun.Tx, before, n int64, what aske
 
 // copyStored is a transaction of a back-fill from the outbox.
 func (s *Store) copyStored(ctx context.Context, tx bun.Tx, c *copier, cursor, bound int64, last bool, done *outbox.Backfilled) (progress, error) {
-	rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_events"), cursor, done, c.targets.Broker, c.Context+"::", cursor, bound, backfillRows)
+	rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_events"), cursor, done, c.own, c.Context+"::", cursor, bound, backfillRows)
 	if err == nil {
 		err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
 	}

@@ -47,7 +47,7 @@ func TestBackfill_KilledInTheMiddle(t *testing.T) {
 		copied int
 	}{
 		{"INSERT INTO outbox_settings", 2, 500}, // behind the rows of the second batch, before its cursor
-		{"SELECT seq, partition_key", 3, 1000},
+		{"SELECT b.seq, b.partition_key", 3, 1000},
 		{"DELETE FROM outbox_settings", 1, 1000}, // in the last transaction
 		{"INSERT INTO outbox_settings", 2, 1000}, // the same, behind the cursor
 	} {
@@ -113,7 +113,7 @@ func TestBackfill_TwoAtOnce(t *testing.T) {
 		// second comes.
 		var second sync.WaitGroup
 		var err error
-		hook := &stopAt{words: "SELECT seq, partition_key", cancel: func() {
+		hook := &stopAt{words: "SELECT b.seq, b.partition_key", cancel: func() {
 			second.Go(func() { err = run(p.Store) })
 			if p.DB.Dialect().Name().String() == "pg" {
 				waittest.Until(t, func() bool {

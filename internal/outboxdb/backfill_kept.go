@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/uptrace/bun"
 
@@ -117,7 +118,7 @@ func (s *Store) checkKept(ctx context.Context, c *copier) error {
 	}
 	var n int64
 	var first *int64
-	if err := s.reader.NewRaw(s.text("backfill_between"), c.targets.Broker, c.Context+"::").Scan(ctx, &n, &first); err != nil {
+	if err := s.reader.NewRaw(s.text("backfill_between"), c.own, c.Context+"::").Scan(ctx, &n, &first); err != nil {
 		return err
 	}
 	if n > 0 {
@@ -131,7 +132,7 @@ func (s *Store) checkKept(ctx context.Context, c *copier) error {
 // come.
 func (s *Store) copyKept(ctx context.Context, tx bun.Tx, c *copier, k keptCursor, cursor, bound int64, last bool, done *outbox.Backfilled) (progress, error) {
 	if k.At == nil {
-		rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_unkept"), cursor, done, c.targets.Broker, c.Context+"::", cursor, backfillRows, k.From)
+		rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_unkept"), cursor, done, c.own, c.Context+"::", cursor, backfillRows, k.From)
 		if err == nil {
 			err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
 		}
@@ -232,7 +233,7 @@ func (s *Store) countKept(ctx context.Context, c *copier, cursor int64) (found o
 		after = *k.At
 	} else {
 		for full := true; full; {
-			if _, cursor, full, err = s.readRows(ctx, s.reader, c, s.text("backfill_unkept"), cursor, &found, c.targets.Broker, c.Context+"::", cursor, backfillRows, k.From); err != nil {
+			if _, cursor, full, err = s.readRows(ctx, s.reader, c, s.text("backfill_unkept"), cursor, &found, c.own, c.Context+"::", cursor, backfillRows, k.From); err != nil {
 				return found, err
 			}
 		}
@@ -245,7 +246,7 @@ func (s *Store) countKept(ctx context.Context, c *copier, cursor int64) (found o
 	return found, err
 }
 
-// readRows makes rows for the target of rows of its context's own broker: seq, key, type and
+// readRows makes rows for the target of those that its context's own broker got: seq, key, type and
 // body. read is the last seq that it has looked at; full says that there may be more.
 func (s *Store) readRows(ctx context.Context, db bun.IDB, c *copier, query string, after int64, done *outbox.Backfilled, args ...any) (rows []outbox.Row, read int64, full bool, err error) {
 	n, size := 0, 0
@@ -268,6 +269,9 @@ func (s *Store) readRows(ctx context.Context, db bun.IDB, c *copier, query strin
 		row, err := c.Copy(c.targets.Broker, wireName, key, body, c.partitions)
 		if err != nil {
 			return fmt.Errorf("row %d: %w", read, err)
+		}
+		if slices.ContainsFunc(rows, func(r outbox.Row) bool { return r.MessageID == row.MessageID }) {
+			return nil // It was published again, since the context has another own broker.
 		}
 		rows = append(rows, row)
 		done.Note(row.OccurredAt)

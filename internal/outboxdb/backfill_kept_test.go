@@ -170,7 +170,7 @@ func TestBackfill_FromHistory_A70_KilledInTheMiddle(t *testing.T) {
 				first := k.got()
 				k.forget()
 				_, err = historydb.Import{
-					Context: "ordering", Broker: "default", Hold: func(context.Context, bun.Tx) error { return nil },
+					Context: "ordering", Own: bun.SafeQuery("b.lane = (SELECT id FROM outbox_lanes WHERE target = 'default')"), Hold: func(context.Context, bun.Tx) error { return nil },
 					Step: func(ctx context.Context, batch func(tx bun.Tx) (int64, error)) error {
 						return dbtx.Run(ctx, k.DB, func(tx bun.Tx) error {
 							_, err := batch(tx)

@@ -181,6 +181,9 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, 
 		if err := s.leavesNone(ctx, tx, name, have, t); err != nil {
 			return err
 		}
+		if err := changeOwn(ctx, tx, name, have, t); err != nil {
+			return err
+		}
 		for _, do := range also {
 			if err := do(ctx, tx, have); err != nil {
 				return err
@@ -211,6 +214,20 @@ func SetTargets(ctx context.Context, db *bun.DB, name string, t outbox.Targets, 
 		return fmt.Errorf("outbox: for %v a transaction has been writing to the outbox: stop the processes of context %s, and try again: %w", flipPatience, name, err)
 	}
 	return err
+}
+
+// changeOwn notes up to where the context had another own broker, if it gets a new one: a
+// back-fill copies what that one got, too. One that runs by now knows of the old one only.
+func changeOwn(ctx context.Context, tx bun.Tx, name string, have, t outbox.Targets) error {
+	if have.Broker == "" || have.Broker == t.Broker {
+		return nil
+	}
+	for _, j := range have.Joining {
+		if slices.Contains(t.External, j) {
+			return fmt.Errorf("outbox: context %s can't have %s as its own broker instead of %s while %s is joining, which would miss events: run `waybill outbox backfill %s` first, which needs no broker, or take it out and add it again afterwards", name, t.Broker, have.Broker, j, j)
+		}
+	}
+	return writeOwn(ctx, tx, name, have.Broker)
 }
 
 // targetsSet is what the record says of a change.

@@ -1,3 +1,3 @@
-SELECT message_type, count(*), min(occurred_at), max(occurred_at) FROM outbox_messages
-WHERE lane = (SELECT id FROM outbox_lanes WHERE target = ?0) AND substr(stream_category, 1, length(?1)) = ?1 AND seq > ?2
-GROUP BY message_type
+SELECT b.message_type, count(*), min(b.occurred_at), max(b.occurred_at) FROM outbox_messages AS b
+WHERE ?0 AND substr(b.stream_category, 1, length(?1)) = ?1 AND b.seq > ?2
+GROUP BY b.message_type

@@ -1,3 +1,3 @@
-SELECT seq, partition_key, message_type, payload FROM outbox_messages
-WHERE lane = (SELECT id FROM outbox_lanes WHERE target = ?0) AND substr(stream_category, 1, length(?1)) = ?1 AND seq > ?2 AND seq <= ?3
-ORDER BY seq LIMIT ?4
+SELECT b.seq, b.partition_key, b.message_type, b.payload FROM outbox_messages AS b
+WHERE ?0 AND substr(b.stream_category, 1, length(?1)) = ?1 AND b.seq > ?2 AND b.seq <= ?3
+ORDER BY b.seq LIMIT ?4
