@@ -25,7 +25,8 @@ import (
 // ?::type.
 //
 // It fails with [ErrNone] outside a unit. An argument that can't be stored, such as a
-// text with a NUL byte, is an error that says which, and dooms the unit.
+// text with a NUL byte, is an error that says which, and dooms the unit. So does a
+// statement that begins or ends a transaction.
 func Exec(ctx context.Context, query string, args ...any) error {
 	u, err := From(ctx)
 	if err != nil {
@@ -67,10 +68,14 @@ func (u *Unit) Change(query string, args []any, rows int64, otherwise error) err
 // execution is a statement of the application's.
 type execution struct{ schema.QueryWithArgs }
 
-// check refuses arguments that bun would leave out or write an error for.
+// check refuses what would tear the unit apart, and arguments that bun would leave out or
+// write an error for.
 func (e execution) check(gen schema.QueryGen) error {
 	if _, _, err := e.Prepared(); err != nil {
 		return err
+	}
+	if err := dbtext.CheckTransaction(e.Query); err != nil {
+		return fmt.Errorf("uow: Exec: %w", err)
 	}
 	for i, arg := range e.Args {
 		if problem := dbtext.Argument(gen, arg); problem != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/firstrow"
 	"github.com/waybill-go/waybill/internal/pipeline"
 )
@@ -31,12 +32,13 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, c.p.connecting(err)
 	}
-	return &conn{dc.(*stdlib.Conn), c.p}, nil
+	return &conn{Conn: dc.(*stdlib.Conn), p: c.p}, nil
 }
 
 type conn struct {
 	*stdlib.Conn
-	p *provider
+	p       *provider
+	refused error // A statement that would have ended the transaction.
 }
 
 var _ pipeline.Conn = (*conn)(nil)
@@ -60,7 +62,27 @@ func (c *conn) Pipeline(ctx context.Context, then func() []pipeline.Statement, s
 	return err
 }
 
-const inTransaction = 'T'
+const inTransaction, inNone = 'T', 'I'
+
+// BeginTx implements [driver.ConnBeginTx].
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	c.refused = nil
+	return c.Conn.BeginTx(ctx, opts)
+}
+
+// refuse keeps a statement from ending the transaction that it is in. The transaction can't
+// commit any more, also where nobody looks at the error: who meant to roll back would have
+// committed.
+func (c *conn) refuse(query string) error {
+	if c.Conn.Conn().PgConn().TxStatus() == inNone {
+		return nil
+	}
+	err := dbtext.CheckTransaction(query)
+	if err != nil {
+		c.refused = fmt.Errorf("postgres: %w", err)
+	}
+	return err
+}
 
 func (c *conn) send(ctx context.Context, then func() []pipeline.Statement, statements []pipeline.Statement) error {
 	one := then == nil && len(statements) == 1
@@ -103,6 +125,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, named []driver.Nam
 	if c.Conn.Conn().IsClosed() {
 		return nil, driver.ErrBadConn
 	}
+	if err := c.refuse(query); err != nil {
+		return nil, err
+	}
 	args := make([]any, len(named))
 	for i, n := range named {
 		args[i] = n.Value
@@ -115,6 +140,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, named []driver.Nam
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.refuse(query); err != nil {
+		return nil, err
+	}
 	r, err := c.Conn.QueryContext(ctx, query, args)
 	if err != nil {
 		return nil, err

@@ -88,8 +88,11 @@ func (s *session) Send(ctx context.Context, statements []uow.Statement) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	return s.raw(func(c *pgx.Conn) error {
-		_, err := run(ctx, c, query)
+	return s.raw(func(c *conn) error {
+		if err := c.open(); err != nil {
+			return err
+		}
+		_, err := run(ctx, c.Conn.Conn(), query)
 		return outcome(err, statements)
 	})
 }
@@ -107,7 +110,7 @@ func (s *session) Commit(ctx context.Context, statements []uow.Statement) error 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("postgres: commit: %w", err)
 	}
-	if err := s.raw(open); err != nil {
+	if err := s.raw((*conn).open); err != nil {
 		return fmt.Errorf("postgres: commit: %w", err)
 	}
 	s.ended = true
@@ -130,17 +133,25 @@ func (s *session) Commit(ctx context.Context, statements []uow.Statement) error 
 }
 
 // raw runs f on the connection of the transaction.
-func (s *session) raw(f func(*pgx.Conn) error) error {
-	return s.pinned.Raw(func(driver any) error { return f(driver.(*conn).Conn.Conn()) })
+func (s *session) raw(f func(*conn) error) error {
+	return s.pinned.Raw(func(driver any) error { return f(driver.(*conn)) })
 }
 
-// open says whether a connection is of use.
-func open(c *pgx.Conn) error {
-	if c.IsClosed() {
+// open says whether the transaction of a connection is still there, and may commit.
+func (c *conn) open() error {
+	switch {
+	case c.Conn.Conn().IsClosed():
 		return errors.New("the connection was lost before")
+	case c.refused != nil:
+		return c.refused
+	case c.Conn.Conn().PgConn().TxStatus() == inNone:
+		return errEnded
 	}
 	return nil
 }
+
+// errEnded is a transaction that was ended behind other statements, where nobody looks for it.
+var errEnded = errors.New("a statement has ended the transaction of the unit of work: what came before it may be stored and what comes after isn't; take COMMIT or ROLLBACK out of it")
 
 // commitAtOnce is the whole transaction in one round trip.
 func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) error {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/firstrow"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
@@ -101,8 +102,9 @@ func (w *oneWriter) leave() {
 
 // place is one who writes now and then: a transaction at a time, or a statement.
 type place struct {
-	w      *oneWriter
-	inside bool // in a transaction
+	w       *oneWriter
+	inside  bool  // in a transaction
+	refused error // A statement that would have ended it.
 }
 
 var (
@@ -133,7 +135,7 @@ func (p *place) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, 
 		leave()
 		return nil, err
 	}
-	p.inside = true
+	p.inside, p.refused = true, nil
 	return &placeTx{p, tx}, nil
 }
 
@@ -142,8 +144,28 @@ type placeTx struct {
 	tx driver.Tx
 }
 
-func (t *placeTx) Commit() error   { return t.end(t.tx.Commit) }
 func (t *placeTx) Rollback() error { return t.end(t.tx.Rollback) }
+
+func (t *placeTx) Commit() error {
+	if t.p.refused != nil {
+		return errors.Join(t.p.refused, t.Rollback())
+	}
+	return t.end(t.tx.Commit)
+}
+
+// refuse keeps a statement from ending the transaction that it is in. The transaction can't
+// commit any more, also where nobody looks at the error: who meant to roll back would have
+// committed.
+func (p *place) refuse(query string) error {
+	if !p.inside {
+		return nil
+	}
+	err := dbtext.CheckTransaction(query)
+	if err != nil {
+		p.refused = err
+	}
+	return err
+}
 
 func (t *placeTx) end(how func() error) error {
 	err := how()
@@ -161,6 +183,9 @@ func (p *place) ExecContext(ctx context.Context, query string, args []driver.Nam
 		return nil, err
 	}
 	defer leave()
+	if err := p.refuse(query); err != nil {
+		return nil, err
+	}
 	result, err := p.w.conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 	return result, p.w.noted(err)
 }
@@ -168,6 +193,10 @@ func (p *place) ExecContext(ctx context.Context, query string, args []driver.Nam
 func (p *place) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	leave, err := p.enter(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.refuse(query); err != nil {
+		leave()
 		return nil, err
 	}
 	rows, err := p.w.conn.(driver.QueryerContext).QueryContext(ctx, query, args)
