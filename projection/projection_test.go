@@ -258,30 +258,36 @@ func TestProjection_WhatTheDatabaseRefusesStopsAtItsEvent(t *testing.T) {
 	})
 }
 
-// A database that takes no writes, as with a full disk or as a standby, is the fault of no
-// event that somebody might skip: the projection says what it waits for, and goes on.
+// A database that takes no writes, as with a full disk or as a standby, or lets no new connection
+// in, as its password was changed, is the fault of no event that somebody might skip: the
+// projection says what it waits for, and goes on.
 // Conformance: N5.
 func TestProjection_ADatabaseThatTakesNoWritesIsNoEventsFault(t *testing.T) {
 	t.Parallel()
-	owner, _ := dbtest.Postgres(t)
-	w := newWorld(t, owner)
-	p, _ := currentLoans(1)
-	r, _ := w.run(t, p)
-	w.place(t, "l1")
-	w.wait(t, p.Name)
-	exec := func(statement string) {
-		_, err := owner.DB().ExecContext(t.Context(), statement)
-		require.NoError(t, err)
+	for _, code := range []string{"25006", "28P01"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			owner, _ := dbtest.Postgres(t)
+			w := newWorld(t, owner)
+			p, _ := currentLoans(1)
+			r, _ := w.run(t, p)
+			w.place(t, "l1")
+			w.wait(t, p.Name)
+			exec := func(statement string) {
+				_, err := owner.DB().ExecContext(t.Context(), statement)
+				require.NoError(t, err)
+			}
+			exec("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it takes no writes' USING ERRCODE = '" + code + "'; END $$")
+			exec("CREATE TRIGGER refuse BEFORE INSERT ON " + projection.Physical("current_loans", 1) + " FOR EACH STATEMENT EXECUTE FUNCTION refuse()")
+			w.place(t, "l2")
+			eventually(t, func() bool { return r.Trouble() != nil })
+			require.Equal(t, code, r.Trouble().Code)
+			exec("DROP TRIGGER refuse ON " + projection.Physical("current_loans", 1))
+			w.wait(t, p.Name)
+			require.Equal(t, []string{"l1", "l2"}, w.view(t, "SELECT loan_id FROM current_loans ORDER BY 1"))
+			eventually(t, func() bool { return r.Trouble() == nil })
+		})
 	}
-	exec("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it takes no writes' USING ERRCODE = '25006'; END $$")
-	exec("CREATE TRIGGER refuse BEFORE INSERT ON " + projection.Physical("current_loans", 1) + " FOR EACH STATEMENT EXECUTE FUNCTION refuse()")
-	w.place(t, "l2")
-	eventually(t, func() bool { return r.Trouble() != nil })
-	require.Equal(t, "25006", r.Trouble().Code)
-	exec("DROP TRIGGER refuse ON " + projection.Physical("current_loans", 1))
-	w.wait(t, p.Name)
-	require.Equal(t, []string{"l1", "l2"}, w.view(t, "SELECT loan_id FROM current_loans ORDER BY 1"))
-	eventually(t, func() bool { return r.Trouble() == nil })
 }
 
 // Aggregates are divided among shards, and each is in order.

@@ -10,12 +10,13 @@ import (
 	"github.com/waybill-go/waybill/subscription"
 )
 
-// A77, S1: a full disk of the database, and a standby that takes no writes, are not the
-// messages' fault: they wait, none pays an attempt or is parked, and it shows what they wait
+// A77, S1: a full disk of the database, a standby that takes no writes, and a password that was
+// changed, by which some connections go on and no new one is let in, are not the messages'
+// fault: they wait, none pays an attempt or is parked, and it shows what they wait
 // for, although the database answers whoever reads.
 func TestRunner_A77_ADatabaseThatTakesNoWritesIsNoMessagesFault(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"disk full": "53100", "read-only": "25006"} {
+	for name, code := range map[string]string{"disk full": "53100", "read-only": "25006", "not let in": "28P01"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, openPostgres(t))

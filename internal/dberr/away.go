@@ -13,6 +13,7 @@ import (
 // unfit are codes, or their beginnings, of a database that takes nothing from anybody.
 var unfit = []string{
 	"08", "57P", "53300", // connection lost, shutting down or starting up, no connection left
+	"28",                               // not let in, while connections of before go on: the password was changed, or who may connect
 	"53100", "58000", "58030", "25006", // disk full, the server's files, read-only as a standby is
 	sqlite + "5", sqlite + "8", sqlite + "10", sqlite + "13", // locked by another process, read-only, the file, disk full
 	Misfit,

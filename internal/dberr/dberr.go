@@ -88,6 +88,9 @@ func Remedy(code string) string {
 	case "53100", sqlite + "13":
 		return "The disk is full: make room."
 	}
+	if strings.HasPrefix(code, "28") {
+		return "PostgreSQL lets no new connection of this user in: give this process the password or certificate that is taken now and restart it, or correct pg_hba.conf or the role."
+	}
 	if Lasts(code) {
 		return "`waybill doctor` says what is missing or damaged."
 	}

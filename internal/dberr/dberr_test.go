@@ -24,7 +24,7 @@ func TestLasts(t *testing.T) {
 
 func TestUnfit(t *testing.T) {
 	for code, unfit := range map[string]bool{
-		"53100": true, "25006": true, "57P01": true, "08006": true, "53300": true, "58030": true,
+		"53100": true, "25006": true, "57P01": true, "28P01": true, "28000": true, "08006": true, "53300": true, "58030": true,
 		"53200": false, "53400": false, "58P01": false, "42501": false, "23505": false, "40001": false, "57014": false,
 	} {
 		require.Equal(t, unfit, dberr.Unfit(fmt.Errorf("handle: %w", &pgconn.PgError{Code: code})), code)
@@ -48,7 +48,7 @@ func TestCodeOf(t *testing.T) {
 }
 
 func TestRemedy(t *testing.T) {
-	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "sqlite 13": "room", "sqlite 5": "locked for writing", "sqlite 10": "ulimit -f", "40001": "log", dberr.Misfit: "restart it"} {
+	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "28P01": "password", "sqlite 13": "room", "sqlite 5": "locked for writing", "sqlite 10": "ulimit -f", "40001": "log", dberr.Misfit: "restart it"} {
 		require.Contains(t, dberr.Remedy(code), what)
 	}
 }
