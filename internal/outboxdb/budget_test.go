@@ -14,11 +14,11 @@ import (
 	"github.com/waybill-go/waybill/internal/waittest"
 )
 
-// A87, S1-14, S1-15: on PostgreSQL a claim is two statements, and two before it where it
+// A87, S1-14, S1-15: on PostgreSQL a claim is three statements, sent at once, and two before it where it
 // clears away others, and a settle is one, whatever the number of rows and what became of them: each
 // table is written once or twice. A claim with nothing to write back only loses its token.
 func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
-	require.Len(t, outboxdb.Postgres("claim"), 2)
+	require.Len(t, outboxdb.Postgres("claim"), 3)
 	require.Len(t, outboxdb.Postgres("forget"), 2)
 	for _, step := range []string{"settle", "settle_published", "settle_back"} {
 		require.Len(t, outboxdb.Postgres(step), 1, step)

@@ -1,6 +1,7 @@
 package outboxdb
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -17,13 +18,13 @@ import (
 type Build struct {
 	*Store
 
-	join, renew, take, release, claim, reap step
+	join, renew, take, release, claim, settle, published, reap step
 }
 
 // Earlier is the store as a build had it that knew so many versions of the tables; testdata
 // has what was different.
 func Earlier(s *Store, knew int) (*Build, error) {
-	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, reapStep}
+	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, settleStep, publishedStep, reapStep}
 	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
 	versions, err := os.ReadDir(filepath.Join("migrations", database))
 	if err != nil {
@@ -48,7 +49,7 @@ func (b *Build) load(folder string) error {
 		if err != nil {
 			return err
 		}
-		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "reap.sql": &b.reap}[filepath.Base(file)]
+		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "settle.sql": &b.settle, "settle_published.sql": &b.published, "reap.sql": &b.reap}[filepath.Base(file)]
 		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
 		of.postgres, of.sqlite = all, all
 	}
@@ -97,9 +98,41 @@ func (b *Build) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID
 	return b.Store.release(ctx, b.release, m, lane, parts)
 }
 
-// Nor did Claim.
-func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, error) {
-	return b.Store.claim(ctx, b.claim, q)
+// Claim didn't either, and until build 9 it read a row and its message at once.
+func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
+	if err := b.forgotten(ctx, q); err != nil {
+		return c, err
+	}
+	parts, seqs, keys := bySeq(q.Rows)
+	return c, b.do(ctx, lasting(q.Durable), b.claim,
+		statement{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
+		statement{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
+			row, err := claimedAtOnce(r)
+			c.Rows = append(c.Rows, row)
+			slices.SortFunc(c.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+			return err
+		}})
+}
+
+func claimedAtOnce(r result) (c relay.Claimed, err error) {
+	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
+	c.Partition = int(r.number(0))
+	if c.MessageID, err = r.uuid(6); err != nil {
+		return c, err
+	}
+	c.StreamCategory, c.Topic, c.PartitionKey, c.MessageType, c.Payload = r.text(7), r.text(8), r.text(9), r.text(10), r.bytes(11)
+	c.ContentType, c.CloudEvent, c.CorrelationID, c.TenantID, c.Traceparent = r.text(12), r.text(13), r.text(14), r.text(15), r.text(16)
+	for i, t := range []*time.Time{&c.OccurredAt, &c.CreatedAt} {
+		if *t, err = r.time(17 + i); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// Settle joined each message that it deletes until build 9.
+func (b *Build) Settle(ctx context.Context, w relay.Settlement) (known bool, err error) {
+	return b.Store.settle(ctx, b.settle, b.published, w)
 }
 
 // ReapBlindly is the reap of build 3, which knew nothing of transactions.

@@ -3,6 +3,7 @@ package outboxdb
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -17,50 +18,106 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim, e
 	return s.claim(ctx, claimStep, q)
 }
 
-func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (c relay.Claim, err error) {
-	if len(q.Forget) > 0 {
-		member := int64(q.Member)
-		if err := s.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}}); err != nil {
-			return relay.Claim{}, err
-		}
-	}
-	parts, seqs, keys := bySeq(q.Rows)
-	c.Rows = make([]relay.Claimed, 0, len(q.Rows))
-	runs := []statement{
-		{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
-		{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
-			row, err := claimed(r)
-			c.Rows = append(c.Rows, row)
-			return err
-		}},
-	}
-	how := unsaved
-	if q.Durable {
-		how = durable
-	}
-	if err := s.do(ctx, how, by, runs...); err != nil {
+func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (relay.Claim, error) {
+	if err := s.forgotten(ctx, q); err != nil {
 		return relay.Claim{}, err
 	}
-	slices.SortFunc(c.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
-	return c, nil
+	parts, seqs, keys := bySeq(q.Rows)
+	r := reading{parts: parts, seqs: seqs, keys: keys, rows: make([]claimedRow, len(seqs))}
+	member := int64(q.Member)
+	runs := []statement{
+		{values: []any{member, q.N, seqs}, must: true, row: r.token},
+		{values: []any{member, q.N, int64(q.Lane), parts, seqs, keys}, row: r.queued},
+		{values: []any{member, q.N}, row: r.message},
+	}
+	if err := s.do(ctx, lasting(q.Durable), by, runs...); err != nil {
+		return relay.Claim{}, err
+	}
+	return r.claim(), nil
 }
 
-func claimed(r result) (c relay.Claimed, err error) {
-	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
-	c.Partition = int(r.number(0))
-	if c.MessageID, err = r.uuid(6); err != nil {
-		return c, err
+// forgotten deletes the tokens of claims that weren't answered.
+func (s *Store) forgotten(ctx context.Context, q relay.ClaimRequest) error {
+	if len(q.Forget) == 0 {
+		return nil
 	}
-	c.StreamCategory, c.Topic, c.PartitionKey, c.MessageType, c.Payload = r.text(7), r.text(8), r.text(9), r.text(10), r.bytes(11)
-	c.ContentType, c.CloudEvent, c.CorrelationID, c.TenantID, c.Traceparent = r.text(12), r.text(13), r.text(14), r.text(15), r.text(16)
-	var now time.Time
-	for i, t := range []*time.Time{&c.OccurredAt, &c.CreatedAt, &now} {
-		if *t, err = r.time(17 + i); err != nil {
-			return c, err
+	member := int64(q.Member)
+	return s.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}})
+}
+
+// reading is a claim on its way: what its statements say of each row.
+type reading struct {
+	parts      pairs
+	seqs, keys []int64
+	rows       []claimedRow // as seqs
+	alive      bool
+	now        time.Time
+}
+
+type claimedRow struct {
+	relay.Claimed
+	queued, read bool
+}
+
+func (c *reading) token(r result) (err error) {
+	c.alive = true
+	c.now, err = r.time(1)
+	return err
+}
+
+// at is the row that a result's first column names.
+func (c *reading) at(r result) (i int, err error) {
+	seq := r.number(0)
+	i, asked := slices.BinarySearch(c.seqs, seq)
+	if !asked {
+		return 0, fmt.Errorf("outbox: claim: row %d wasn't asked for", seq)
+	}
+	return i, nil
+}
+
+func (c *reading) queued(r result) error {
+	i, err := c.at(r)
+	if err != nil {
+		return err
+	}
+	row := &c.rows[i]
+	row.queued, row.Seq, row.KeyHash, row.Partition = true, c.seqs[i], c.keys[i], int(c.parts[i][0])
+	row.Attempts, row.Losses, row.Waits = int(r.number(1)), int(r.number(2)), r.yes(3)
+	return nil
+}
+
+func (c *reading) message(r result) error {
+	i, err := c.at(r)
+	if err != nil {
+		return err
+	}
+	row := &c.rows[i]
+	if row.MessageID, err = r.uuid(1); err != nil {
+		return err
+	}
+	row.StreamCategory, row.Topic, row.PartitionKey, row.MessageType, row.Payload = r.text(2), r.text(3), r.text(4), r.text(5), r.bytes(6)
+	row.ContentType, row.CloudEvent, row.CorrelationID, row.TenantID, row.Traceparent = r.text(7), r.text(8), r.text(9), r.text(10), r.text(11)
+	if row.OccurredAt, err = r.time(12); err != nil {
+		return err
+	}
+	if row.CreatedAt, err = r.time(13); err != nil {
+		return err
+	}
+	row.Waited = max(c.now.Sub(row.CreatedAt), 0)
+	row.read = true
+	return nil
+}
+
+// claim is what was read of both: what isn't queued any more has been decided, and its message
+// may be gone.
+func (c *reading) claim() relay.Claim {
+	claim := relay.Claim{Alive: c.alive, Rows: make([]relay.Claimed, 0, len(c.rows))}
+	for i := range c.rows {
+		if row := &c.rows[i]; row.queued && row.read {
+			claim.Rows = append(claim.Rows, row.Claimed)
 		}
 	}
-	c.Waited = max(now.Sub(c.CreatedAt), 0)
-	return c, nil
+	return claim
 }
 
 // bySeq are the columns of rows in the order of their seqs.

@@ -1,7 +1,6 @@
 package outboxdb
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -44,11 +43,7 @@ func (a *answers) of(i int) func(columns [][]byte) error {
 		return nil
 	case i < len(a.runs)-1:
 		return func(columns [][]byte) error {
-			kept := make([][]byte, len(columns))
-			for c := range columns {
-				kept[c] = bytes.Clone(columns[c])
-			}
-			a.earlier = append(a.earlier, answer{i, kept})
+			a.earlier = append(a.earlier, answer{i, a.copies.columns(columns)})
 			return nil
 		}
 	}
@@ -76,10 +71,14 @@ func (a *answers) tell() error {
 type copies struct {
 	text   strings.Builder
 	bodies []byte
+	rows   [][]byte
 }
 
 // together is how many bytes lie together, all of which stay as long as one of them is used.
 const together = 16 << 10
+
+// columnsTogether is how many columns do.
+const columnsTogether = 512
 
 func (c *copies) string(b []byte) string {
 	if c.text.Cap()-c.text.Len() < len(b) {
@@ -99,6 +98,21 @@ func (c *copies) bytes(b []byte) []byte {
 	first := len(c.bodies)
 	c.bodies = append(c.bodies, b...)
 	return c.bodies[first:len(c.bodies):len(c.bodies)]
+}
+
+// columns are a row's; a NULL is nil.
+func (c *copies) columns(row [][]byte) [][]byte {
+	if cap(c.rows)-len(c.rows) < len(row) {
+		c.rows = make([][]byte, 0, max(min(2*cap(c.rows), columnsTogether), len(row)))
+	}
+	first := len(c.rows)
+	for _, column := range row {
+		if column != nil {
+			column = c.bytes(column)
+		}
+		c.rows = append(c.rows, column)
+	}
+	return c.rows[first:len(c.rows):len(c.rows)]
 }
 
 func (r *result) null(i int) bool {

@@ -6,17 +6,21 @@
 INSERT INTO outbox_claims (member, n, seqs)
 SELECT m.member, $2::bigint, $3::bigint[] FROM outbox_members AS m
 WHERE m.member = $1::bigint AND m.until > 'epoch' AND EXISTS (SELECT FROM outbox_uncrashed AS u WHERE u.member = m.member) FOR SHARE OF m
-RETURNING member;
+RETURNING member, clock_timestamp();
 -- What the track believes is read again: an operator may have changed it [NOREREAD].
--- ANY has its reason in settle_published.sql.
-WITH v AS MATERIALIZED (
-	SELECT $3::smallint AS lane, u.*
-	FROM outbox_claims AS c CROSS JOIN unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[], (SELECT $6::bigint[])::bigint[]) AS u(part, seq, key)
-	WHERE c.member = $1::bigint AND c.n = $2::bigint
-)
-SELECT q.part, q.seq, q.key, q.attempts, q.losses, q.held OR COALESCE(q.due_at > clock_timestamp(), false),
-	b.message_id, b.stream_category, b.topic, b.partition_key, b.message_type, b.payload, b.content_type, b.cloud_event,
-	b.correlation_id, b.tenant_id, b.traceparent, b.occurred_at, b.created_at, clock_timestamp()
-FROM v
-JOIN outbox_queue AS q ON q.lane = ANY (ARRAY[v.lane]) AND q.key = ANY (ARRAY[v.key]) AND q.part = v.part AND q.seq = v.seq
-JOIN outbox_messages AS b ON b.seq = ANY (ARRAY[v.seq])
+-- OFFSET has each row found by an index, whatever is known of the table: a join's plan that
+-- was made for an empty one may read all of it, and compare. By its key, too, so that of
+-- either index all columns are known.
+SELECT q.*
+FROM unnest((SELECT $4::smallint[])::smallint[], (SELECT $5::bigint[])::bigint[], (SELECT $6::bigint[])::bigint[]) AS v(part, seq, key)
+CROSS JOIN LATERAL (
+	SELECT q.seq, q.attempts, q.losses, q.held OR COALESCE(q.due_at > clock_timestamp(), false) FROM outbox_queue AS q
+	WHERE q.lane = $3::smallint AND q.key = v.key AND q.part = v.part AND q.seq = v.seq
+	OFFSET 0
+) AS q
+WHERE EXISTS (SELECT FROM outbox_claims WHERE member = $1::bigint AND n = $2::bigint);
+-- Apart from the queue's rows one pass of the index finds all: joined, each row would begin
+-- one of its own.
+SELECT seq, message_id, stream_category, topic, partition_key, message_type, payload, content_type, cloud_event,
+	correlation_id, tenant_id, traceparent, occurred_at, created_at
+FROM outbox_messages WHERE seq = ANY ((SELECT seqs FROM outbox_claims WHERE member = $1::bigint AND n = $2::bigint)::bigint[])

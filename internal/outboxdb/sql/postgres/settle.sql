@@ -12,9 +12,9 @@ WITH token AS (
 	WHERE q.lane = ANY (ARRAY[v.lane]) AND q.key = ANY (ARRAY[v.key]) AND q.part = v.part AND q.seq = v.seq
 	RETURNING q.seq, q.attempts
 ), bodies AS (
-	DELETE FROM outbox_messages AS b USING gone
-	WHERE $7::boolean AND b.seq = ANY (ARRAY[gone.seq])
-		AND gone.seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
+	DELETE FROM outbox_messages
+	WHERE $7::boolean AND seq = ANY ((SELECT array_agg(seq) FROM gone)::bigint[])
+		AND seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
 ), logged AS (
 	INSERT INTO outbox_log (lane, member, n, published, retries, low, high, seqs, attempts)
 	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), sum(attempts), min(seq), max(seq), array_agg(seq),

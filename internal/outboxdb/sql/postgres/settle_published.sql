@@ -13,9 +13,9 @@ WITH token AS (
 	RETURNING q.seq, q.attempts
 ), bodies AS (
 	-- A target that is joining may need what is above its cursor.
-	DELETE FROM outbox_messages AS b USING gone
-	WHERE $7::boolean AND b.seq = ANY (ARRAY[gone.seq])
-		AND gone.seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
+	DELETE FROM outbox_messages
+	WHERE $7::boolean AND seq = ANY ((SELECT array_agg(seq) FROM gone)::bigint[])
+		AND seq <= COALESCE((SELECT min(value::bigint) FROM outbox_settings WHERE name LIKE 'backfill:%'), 9223372036854775807)
 ), logged AS (
 	INSERT INTO outbox_log (lane, member, n, published, retries, low, high, seqs, attempts)
 	SELECT $3::smallint, $1::bigint, $2::bigint, count(*), sum(attempts), min(seq), max(seq), array_agg(seq),
