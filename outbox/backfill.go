@@ -82,10 +82,14 @@ func (b Backfill) CopyEvent(own string, e *Event, partitions int) (Row, error) {
 type Backfilled struct {
 	Events         int64     // By this call.
 	Oldest, Latest time.Time // When the first and the last of them were raised; zero if there is none.
+	// Abandoned have a row that was given up when the target was one before. It stays, and
+	// an operator decides about it: it would be published behind those that follow.
+	Abandoned int64
 }
 
 // Add adds what was copied elsewhere.
 func (d *Backfilled) Add(o Backfilled) {
+	d.Abandoned += o.Abandoned
 	if o.Events > 0 {
 		d.Events += o.Events
 		d.note(o.Oldest)

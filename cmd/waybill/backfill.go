@@ -30,6 +30,8 @@ type backfilled struct {
 	Events int64      `json:"events"`
 	Oldest *time.Time `json:"oldest"`
 	Latest *time.Time `json:"latest"`
+	// Abandoned were given up when the broker was a target before.
+	Abandoned int64 `json:"abandoned"`
 }
 
 func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
@@ -62,7 +64,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 				errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 				continue
 			}
-			told := backfilled{Events: done.Events}
+			told := backfilled{Events: done.Events, Abandoned: done.Abandoned}
 			if done.Events > 0 {
 				told.Oldest, told.Latest = &done.Oldest, &done.Latest
 			}
@@ -112,5 +114,9 @@ func (b backfillCmd) sentence(broker string, done outbox.Backfilled) string {
 	if b.DryRun {
 		return fmt.Sprintf("%s would get %s.", broker, events)
 	}
-	return fmt.Sprintf("%s got %s, and is live.", broker, events)
+	told := fmt.Sprintf("%s got %s, and is live.", broker, events)
+	if done.Abandoned > 0 {
+		told += fmt.Sprintf(" %s given up when it was a target before, and not copied: `waybill outbox list --target %s --status abandoned` shows which, and `waybill outbox retry` sends them behind the others.", were(done.Abandoned), broker)
+	}
+	return told
 }

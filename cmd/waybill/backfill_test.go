@@ -94,8 +94,15 @@ func TestBackfill_StepByStep(t *testing.T) {
 		r = waybill(t, "--config", file, "outbox", "backfill")
 		require.Equal(t, result{0, "Provider default: partner got no events, and is live.\n", "partner: 0 events copied\n"}, r)
 		r = waybill(t, "--config", file, "--json", "outbox", "backfill", "--dry-run")
-		require.JSONEq(t, `{"providers": {"default": {"partner": {"events": 0, "oldest": null, "latest": null}}}}`, r.stdout)
+		require.JSONEq(t, `{"providers": {"default": {"partner": {"events": 0, "oldest": null, "latest": null, "abandoned": 0}}}}`, r.stdout)
 	})
+}
+
+// What was given up before the broker was taken out doesn't go there: people are told of it.
+func TestBackfill_TellsOfWhatWasGivenUp(t *testing.T) {
+	require.Equal(t, "partner got no events, and is live. 1 row was given up when it was a target before, and not copied:"+
+		" `waybill outbox list --target partner --status abandoned` shows which, and `waybill outbox retry` sends them behind the others.",
+		backfillCmd{}.sentence("partner", outbox.Backfilled{Abandoned: 1}))
 }
 
 // A broker can come without the history, too, and then has none.

@@ -142,7 +142,7 @@ func (s *Store) CountBackfill(ctx context.Context, b outbox.Backfill) (outbox.Ba
 			found.Add(outbox.Backfilled{Events: n, Oldest: oldest.Time, Latest: latest.Time})
 		}
 		return nil
-	}, c.own, c.Context+"::", cursor)
+	}, c.own, c.Context+"::", cursor, c.Target.Broker)
 	return found, err
 }
 
@@ -253,9 +253,9 @@ func (c *copier) note(ctx context.Context, tx bun.Tx, before, n int64, what aske
 
 // copyStored is a transaction of a back-fill from the outbox.
 func (s *Store) copyStored(ctx context.Context, tx bun.Tx, c *copier, cursor, bound int64, last bool, done *outbox.Backfilled) (progress, error) {
-	rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_events"), cursor, done, c.own, c.Context+"::", cursor, bound, backfillRows)
+	rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_events"), cursor, c.own, c.Context+"::", cursor, bound, backfillRows)
 	if err == nil {
-		err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
+		err = s.insertMissing(ctx, tx, c.Target.Broker, rows, done)
 	}
 	switch {
 	case err != nil:
@@ -304,10 +304,10 @@ func parseCursor(name, value string) (cursor int64, err error) {
 	return cursor, nil
 }
 
-// insertMissing stores rows. An event that has its row already, from a time when
+// insertMissing stores rows, and notes them. An event that has its row already, from a time when
 // the target was one before, keeps that. Nobody else writes rows for it: units of work
 // don't while it joins, and other back-fills wait for the cursor.
-func (s *Store) insertMissing(ctx context.Context, tx bun.Tx, target string, rows []outbox.Row) error {
+func (s *Store) insertMissing(ctx context.Context, tx bun.Tx, target string, rows []outbox.Row, done *outbox.Backfilled) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -315,15 +315,31 @@ func (s *Store) insertMissing(ctx context.Context, tx bun.Tx, target string, row
 	for i, r := range rows {
 		ids[i] = r.MessageID
 	}
-	var have []string
-	if err := scanAll(ctx, tx, &have, s.text("backfill_have"), target, bun.List(ids)); err != nil {
+	have := map[string]bool{}
+	err := dbrows.Each(ctx, tx, s.text("backfill_have"), func(scan func(...any) error) error {
+		var id string
+		var abandoned bool
+		err := scan(&id, &abandoned)
+		if have[id] = true; abandoned {
+			done.Abandoned++
+		}
+		return err
+	}, target, bun.List(ids))
+	if err != nil {
 		return err
 	}
-	rows = slices.DeleteFunc(rows, func(r outbox.Row) bool { return slices.Contains(have, r.MessageID) })
+	rows = slices.DeleteFunc(rows, func(r outbox.Row) bool { return have[r.MessageID] })
 	if len(rows) == 0 {
 		return nil
 	}
+	note(done, rows)
 	return s.insertRows(ctx, tx, rows)
+}
+
+func note(done *outbox.Backfilled, rows []outbox.Row) {
+	for _, r := range rows {
+		done.Note(r.OccurredAt)
+	}
 }
 
 // goLive makes the target one like all others.

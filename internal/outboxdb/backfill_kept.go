@@ -132,9 +132,9 @@ func (s *Store) checkKept(ctx context.Context, c *copier) error {
 // come.
 func (s *Store) copyKept(ctx context.Context, tx bun.Tx, c *copier, k keptCursor, cursor, bound int64, last bool, done *outbox.Backfilled) (progress, error) {
 	if k.At == nil {
-		rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_unkept"), cursor, done, c.own, c.Context+"::", cursor, backfillRows, k.From)
+		rows, read, full, err := s.readRows(ctx, tx, c, s.text("backfill_unkept"), cursor, c.own, c.Context+"::", cursor, backfillRows, k.From)
 		if err == nil {
-			err = s.insertMissing(ctx, tx, c.Target.Broker, rows)
+			err = s.insertMissing(ctx, tx, c.Target.Broker, rows, done)
 		}
 		if err != nil {
 			return more, err
@@ -146,7 +146,7 @@ func (s *Store) copyKept(ctx context.Context, tx bun.Tx, c *copier, k keptCursor
 		k.At = &at
 		return more, s.writeKept(ctx, tx, c.position, k)
 	}
-	rows, read, full, err := s.readKeptEvents(ctx, tx, c, *k.At, bound, done)
+	rows, read, full, err := s.readKeptEvents(ctx, tx, c, *k.At, bound)
 	if err != nil {
 		return more, err
 	}
@@ -155,7 +155,7 @@ func (s *Store) copyKept(ctx context.Context, tx bun.Tx, c *copier, k keptCursor
 		// wait for this lock yet.
 		return more, errTooMany
 	}
-	if err := s.insertMissing(ctx, tx, c.Target.Broker, rows); err != nil {
+	if err := s.insertMissing(ctx, tx, c.Target.Broker, rows, done); err != nil {
 		return more, err
 	}
 	if last {
@@ -176,7 +176,7 @@ var errTooMany = errors.New("outbox: more than the last transaction of a back-fi
 
 // readKeptEvents makes rows of the next events of the history. read is the position up to which
 // it has all; full says that there may be more below the bound.
-func (s *Store) readKeptEvents(ctx context.Context, tx bun.Tx, c *copier, after, bound int64, done *outbox.Backfilled) (rows []outbox.Row, read int64, full bool, err error) {
+func (s *Store) readKeptEvents(ctx context.Context, tx bun.Tx, c *copier, after, bound int64) (rows []outbox.Row, read int64, full bool, err error) {
 	next, found, err := historydb.Next(ctx, tx, after)
 	if err != nil {
 		return nil, 0, false, err
@@ -204,7 +204,6 @@ func (s *Store) readKeptEvents(ctx context.Context, tx bun.Tx, c *copier, after,
 			return nil, 0, false, fmt.Errorf("event at position %d of the history: %w", e.Position, copied)
 		}
 		rows = append(rows, row)
-		done.Note(row.OccurredAt)
 	}
 	return rows, read, full, err
 }
@@ -233,9 +232,11 @@ func (s *Store) countKept(ctx context.Context, c *copier, cursor int64) (found o
 		after = *k.At
 	} else {
 		for full := true; full; {
-			if _, cursor, full, err = s.readRows(ctx, s.reader, c, s.text("backfill_unkept"), cursor, &found, c.own, c.Context+"::", cursor, backfillRows, k.From); err != nil {
+			var rows []outbox.Row
+			if rows, cursor, full, err = s.readRows(ctx, s.reader, c, s.text("backfill_unkept"), cursor, c.own, c.Context+"::", cursor, backfillRows, k.From); err != nil {
 				return found, err
 			}
+			note(&found, rows)
 		}
 	}
 	err = historydb.Count(ctx, s.reader, c.Context, after, func(wireName string, n int64, oldest, latest dbtime.Time) {
@@ -248,7 +249,7 @@ func (s *Store) countKept(ctx context.Context, c *copier, cursor int64) (found o
 
 // readRows makes rows for the target of those that its context's own broker got: seq, key, type and
 // body. read is the last seq that it has looked at; full says that there may be more.
-func (s *Store) readRows(ctx context.Context, db bun.IDB, c *copier, query string, after int64, done *outbox.Backfilled, args ...any) (rows []outbox.Row, read int64, full bool, err error) {
+func (s *Store) readRows(ctx context.Context, db bun.IDB, c *copier, query string, after int64, args ...any) (rows []outbox.Row, read int64, full bool, err error) {
 	n, size := 0, 0
 	read = after
 	err = dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
@@ -274,7 +275,6 @@ func (s *Store) readRows(ctx context.Context, db bun.IDB, c *copier, query strin
 			return nil // It was published again, since the context has another own broker.
 		}
 		rows = append(rows, row)
-		done.Note(row.OccurredAt)
 		return nil
 	}, args...)
 	return rows, read, full, err
