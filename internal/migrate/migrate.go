@@ -55,10 +55,14 @@ type SchemaError struct {
 	Have    int // 0: the feature was never migrated.
 	Need    int
 	Oldest  int // what builds must know at least where the tables are newer than this one needs
+	Hidden  hidden
 }
 
 func (e *SchemaError) Error() string {
 	switch {
+	case e.Hidden.schema != "":
+		return fmt.Sprintf("tables of %s can't be seen: schema %s has Waybill's tables, and role %s has no right to use it; let their owner run `waybill migrate --role engine=%s`, or app= or read= for a program without an engine",
+			e.Feature, e.Hidden.schema, e.Hidden.role, strings.Trim(e.Hidden.role, `"`))
 	case e.Have == 0:
 		return fmt.Sprintf("tables of %s are missing; run `waybill migrate` or engine.Migrate", e.Feature)
 	case e.Have < e.Need:
@@ -75,11 +79,11 @@ func (s Set) Up(ctx context.Context, db *bun.DB) error {
 	// create once they exist.
 	err := s.Check(ctx, db)
 	missing, ok := errors.AsType[*SchemaError](err)
-	if !ok || missing.Have > missing.Need {
+	if !ok || missing.Have > missing.Need || missing.Hidden.schema != "" {
 		return err
 	}
 	if err := s.up(ctx, db); err != nil {
-		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, err)
+		return fmt.Errorf("migrate: tables of %s: %w", s.Feature, denied(err))
 	}
 	return nil
 }
@@ -150,7 +154,13 @@ func (s Set) Check(ctx context.Context, db bun.IDB) error {
 	if have == len(files) || have > len(files) && oldest <= len(files) {
 		return nil
 	}
-	return &SchemaError{Feature: s.Feature, Have: have, Need: len(files), Oldest: oldest}
+	wrong := &SchemaError{Feature: s.Feature, Have: have, Need: len(files), Oldest: oldest}
+	if have == 0 && db.Dialect().Name() == dialect.PG {
+		if wrong.Hidden, err = hiddenFrom(ctx, db); err != nil {
+			return fmt.Errorf("migrate: version of %s: %w", s.Feature, err)
+		}
+	}
+	return wrong
 }
 
 // reached is the version that the tables are at and, where a build that needs another one
