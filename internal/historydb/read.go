@@ -119,7 +119,7 @@ func (r *Reader) Page(ctx context.Context, after, until int64, limit int) (p Pag
 		return p, err
 	}
 	bottom = next - 1
-	bound := min(end, bottom+span)
+	bound := Until(bottom, span, end)
 	var full bool
 	p.Events, full, err = Between(ctx, r.db, r.Filter, bottom, bound, limit)
 	if err != nil {
@@ -242,6 +242,16 @@ func Head(ctx context.Context, db bun.IDB) (int64, error) {
 		return 0, fmt.Errorf("history: read its head: %w", err)
 	}
 	return max(history, events), nil
+}
+
+// Until is the position that is so many after another one, or most if that comes first. Near
+// the greatest one there is no sum: below 0 it would be a page with nothing in it, and a reader
+// would stand there for ever.
+func Until(after, n, most int64) int64 {
+	if after > math.MaxInt64-n {
+		return most
+	}
+	return min(after+n, most)
 }
 
 // Next is the lowest position after another one that can be seen.

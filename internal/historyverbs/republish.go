@@ -207,7 +207,7 @@ func (r Republish) each(ctx context.Context, db *bun.DB, do func(events []histor
 		if err != nil || !found || next > head {
 			return err
 		}
-		end := min(next-1+span, head)
+		end := historydb.Until(next-1, span, head)
 		events, full, err := historydb.Between(ctx, db, r.filter(r.Context), next-1, end, limit)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package historyverbs_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -124,6 +125,28 @@ func TestRepublish_U14_WhatACommandRaised(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{0, 5, 0}, []int64{done.Rows, done.Waiting, done.Action}, "they are going to be published anyway")
 		require.Equal(t, want, w.queued())
+	})
+}
+
+// At the greatest positions that there can be, the history is read, republished and copied for a
+// broker that joins, as anywhere: nothing adds to them what they have no room for.
+func TestRepublish_TheGreatestPositions(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.withPartner()
+		b := newBook("b")
+		w.caused("k", b)
+		w.caused("k", b)
+		w.exec("UPDATE history SET position = ? WHERE version = 2", int64(math.MaxInt64-1))
+		w.forgotten()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		done, err := historyverbs.Republish{
+			Chosen: historyverbs.Chosen{Causation: "k"}, Context: "library", Actor: "ada", Published: []string{"Noted"},
+			Writer: outbox.Writer{Internal: "default", External: []outbox.Target{partner}},
+		}.Run(ctx, w.p)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, done.Events)
+		require.Equal(t, []string{"b@1.1", "b@2.1"}, places(w.read()))
 	})
 }
 

@@ -184,7 +184,7 @@ func (s *Store) readKeptEvents(ctx context.Context, tx bun.Tx, c *copier, after,
 	if !found || next > bound {
 		return nil, max(after, bound), false, nil
 	}
-	end := min(bound, next-1+keptSpan)
+	end := historydb.Until(next-1, keptSpan, bound)
 	events, full, err := historydb.Between(ctx, tx, historydb.Filter{Context: c.Context}, next-1, end, backfillRows)
 	if err != nil {
 		return nil, 0, false, err

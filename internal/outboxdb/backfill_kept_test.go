@@ -3,7 +3,9 @@ package outboxdb_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
@@ -249,6 +251,22 @@ func TestBackfill_FromHistory_TheLastTransactionIsSmall(t *testing.T) {
 	_, err := k.store(hook).BackfillAtOnce(t.Context(), keptToPartner)
 	require.NoError(t, err)
 	require.Equal(t, k.all, k.got())
+}
+
+// The greatest position that there can be is copied like any other.
+func TestBackfill_FromHistory_TheGreatestPosition(t *testing.T) {
+	eachKeeping(t, func(t *testing.T, k *keeping) {
+		k.begins()
+		k.raise(2, 1, true)
+		k.run(k.DB, bun.SafeQuery("UPDATE history SET position = ? WHERE position = (SELECT max(position) FROM history)", int64(math.MaxInt64)))
+		k.joins()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		done, err := k.store().BackfillAtOnce(ctx, keptToPartner)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, done.Events)
+		require.Equal(t, k.all, k.got())
+	})
 }
 
 func TestBackfill_FromHistory_Refused(t *testing.T) {
