@@ -23,7 +23,7 @@ func (s *Store) claim(ctx context.Context, by step, q relay.ClaimRequest) (relay
 		return relay.Claim{}, err
 	}
 	parts, seqs, keys := bySeq(q.Rows)
-	r := reading{parts: parts, seqs: seqs, keys: keys, rows: make([]claimedRow, len(seqs))}
+	r := reading{parts: parts, seqs: seqs, keys: keys, rows: make([]relay.Claimed, len(seqs)), queue: make([]bool, len(seqs)), read: make([]bool, len(seqs))}
 	member := int64(q.Member)
 	runs := []statement{
 		{values: []any{member, q.N, seqs}, must: true, row: r.token},
@@ -49,14 +49,11 @@ func (s *Store) forgotten(ctx context.Context, q relay.ClaimRequest) error {
 type reading struct {
 	parts      pairs
 	seqs, keys []int64
-	rows       []claimedRow // as seqs
+	rows       []relay.Claimed // as seqs
+	queue      []bool          // has it
+	read       []bool          // is its message
 	alive      bool
 	now        time.Time
-}
-
-type claimedRow struct {
-	relay.Claimed
-	queued, read bool
 }
 
 func (c *reading) token(r result) (err error) {
@@ -81,8 +78,9 @@ func (c *reading) queued(r result) error {
 		return err
 	}
 	row := &c.rows[i]
-	row.queued, row.Seq, row.KeyHash, row.Partition = true, c.seqs[i], c.keys[i], int(c.parts[i][0])
+	row.Seq, row.KeyHash, row.Partition = c.seqs[i], c.keys[i], int(c.parts[i][0])
 	row.Attempts, row.Losses, row.Waits = int(r.number(1)), int(r.number(2)), r.yes(3)
+	c.queue[i] = true
 	return nil
 }
 
@@ -104,20 +102,21 @@ func (c *reading) message(r result) error {
 		return err
 	}
 	row.Waited = max(c.now.Sub(row.CreatedAt), 0)
-	row.read = true
+	c.read[i] = true
 	return nil
 }
 
 // claim is what was read of both: what isn't queued any more has been decided, and its message
 // may be gone.
 func (c *reading) claim() relay.Claim {
-	claim := relay.Claim{Alive: c.alive, Rows: make([]relay.Claimed, 0, len(c.rows))}
+	n := 0
 	for i := range c.rows {
-		if row := &c.rows[i]; row.queued && row.read {
-			claim.Rows = append(claim.Rows, row.Claimed)
+		if c.queue[i] && c.read[i] {
+			c.rows[n] = c.rows[i]
+			n++
 		}
 	}
-	return claim
+	return relay.Claim{Alive: c.alive, Rows: c.rows[:n]}
 }
 
 // bySeq are the columns of rows in the order of their seqs.
