@@ -39,7 +39,10 @@ func explain(c *pgx.ConnConfig, err error) error {
 		err = attempts{failed.Unwrap()} // the ConnectError itself holds the configuration
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
+	unfit, isUnfit := errors.AsType[*encodingError](err)
 	switch {
+	case isUnfit:
+		return fmt.Errorf("server %s: %w", server, unfit)
 	case errors.Is(err, errStrings):
 		return fmt.Errorf("server %s: %w", server, errStrings)
 	case !ok && errors.Is(err, context.Canceled):

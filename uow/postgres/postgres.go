@@ -185,9 +185,21 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 // an argument could end the string that it stands in.
 var errStrings = errors.New("standard_conforming_strings is off, and without it arguments can't be quoted safely: turn it on for this role (ALTER ROLE … SET standard_conforming_strings = on) or database")
 
+// encodingError is a database that can't keep every text. Whatever a customer's name or a
+// partner's message has beyond its letters would fail one day, when it comes.
+type encodingError struct{ database, encoding string }
+
+func (e *encodingError) Error() string {
+	return fmt.Sprintf("database %q has the encoding %s, which can't keep every text that events have: make one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move what is in this one by pg_dump", e.database, e.encoding)
+}
+
 func afterConnect(_ context.Context, c *pgx.Conn) error {
 	if c.PgConn().ParameterStatus("standard_conforming_strings") != "on" {
 		return errStrings
+	}
+	// A pooler may not say it. SQL_ASCII keeps every byte as it is.
+	if encoding := c.PgConn().ParameterStatus("server_encoding"); encoding != "" && encoding != "UTF8" && encoding != "SQL_ASCII" {
+		return &encodingError{c.Config().Database, encoding}
 	}
 	c.TypeMap().RegisterType(&pgtype.Type{
 		Name: "timestamptz", OID: pgtype.TimestamptzOID,
