@@ -220,10 +220,26 @@ func TestSchedule_AndUnschedule(t *testing.T) {
 		for want, do := range map[string]func(ctx context.Context) error{
 			"has no time":            func(ctx context.Context) error { return command.Schedule(ctx, "a", time.Time{}, CountLoan{"l1"}) },
 			"has no name":            func(ctx context.Context) error { return command.Schedule(ctx, "", far, CountLoan{"l1"}) },
+			"command is nil":         func(ctx context.Context) error { return command.Schedule(ctx, "b", far, nil) },
 			"is for another context": func(ctx context.Context) error { return command.Schedule(ctx, "a", far, ChargeFee{"l1"}) },
 		} {
 			require.ErrorContains(t, w.units.Do(t.Context(), do), want)
 		}
+		require.Equal(t, 1, w.timers("waiting"), "b is still set")
+	})
+}
+
+// A timer that is set with no command isn't stopped, nor is the one that is moved by it.
+func TestTimer_WithoutACommandIsRefused(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		w.place("l1")
+		far := time.Now().Add(time.Hour)
+		w.update("l1", func(l *Loan) { domain.SetTimer(l, "due", far, CountLoan{"l1"}) })
+		require.ErrorContains(t, w.loans.Update(t.Context(), "l1", func(l *Loan) error {
+			domain.SetTimer(l, "due", far, nil)
+			return nil
+		}), `timer "due" of loan l1: its command is nil`)
+		require.Equal(t, 1, w.timers("waiting"))
 	})
 }
 

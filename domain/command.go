@@ -243,7 +243,7 @@ func SetTimer(a AggregateRoot, name string, at time.Time, command any) {
 // an aggregate stops all of its timers.
 func StopTimer(a AggregateRoot, name string) {
 	s := &a.root().state
-	s.Timers = append(s.Timers, rootstate.Timer{Name: name})
+	s.Timers = append(s.Timers, rootstate.Timer{Name: name, Stop: true})
 }
 
 // stringField finds the field that JSON calls name, for messages that must have it.

@@ -130,7 +130,7 @@ func TestTimer_IsNotedUntilTheSave(t *testing.T) {
 	timers := rootstate.Of(b).Timers
 	require.Len(t, timers, 2)
 	require.Equal(t, rootstate.Timer{ID: timers[0].ID, Name: "due", At: at, Command: Remind{"b1"}}, timers[0])
-	require.Equal(t, rootstate.Timer{Name: "other"}, timers[1])
+	require.Equal(t, rootstate.Timer{Name: "other", Stop: true}, timers[1])
 }
 
 func TestNow_IsTheClockOfTheContext(t *testing.T) {

@@ -44,9 +44,11 @@ func (u *Unit) timer(ctx context.Context, p *part, owner string, t rootstate.Tim
 	switch {
 	case t.Name == "":
 		return errors.New("it has no name: give it one, by which it can be stopped")
-	case t.Command == nil:
+	case t.Stop:
 		p.timers = append(p.timers, timer{owner: owner, name: t.Name})
 		return nil
+	case t.Command == nil:
+		return errors.New("its command is nil: give it one of the context's commands, or stop it by StopTimer or Unschedule")
 	case t.At.IsZero():
 		return errors.New("it has no time: say when it is due")
 	}
@@ -166,7 +168,7 @@ func (u *Unit) Schedule(ctx context.Context, name string, at time.Time, command 
 //
 // For package command.
 func (u *Unit) Unschedule(ctx context.Context, name string) error {
-	return u.schedule(ctx, rootstate.Timer{Name: name}, CommandOptions{})
+	return u.schedule(ctx, rootstate.Timer{Name: name, Stop: true}, CommandOptions{})
 }
 
 func (u *Unit) schedule(ctx context.Context, t rootstate.Timer, o CommandOptions) error {
