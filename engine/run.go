@@ -291,14 +291,14 @@ func (e *Engine) stop(ctx context.Context) error {
 		e.pending.Wait()
 	}
 
-	// Handlers that don't end must leave time for the processors to release their
-	// partitions: a partition that isn't released waits for its lease to run out.
-	handlers, cancel := context.WithCancel(ctx)
-	if deadline, ok := ctx.Deadline(); ok {
-		handlers, cancel = context.WithTimeout(ctx, time.Until(deadline)*2/3)
-	}
+	// Handlers that don't end must leave time for projections to end, for which handlers may
+	// wait, and for the processors to release their partitions: a partition that isn't released
+	// waits for its lease to run out.
+	handlers, cancel := before(ctx, 2.0/3)
 	errs = append(errs, together(e.streams, func(s stream) error { return s.runner.Stop(handlers) })...)
-	errs = append(errs, e.stopFeeders(handlers)...)
+	cancel()
+	feeders, cancel := before(ctx, 1.0/2)
+	errs = append(errs, e.stopFeeders(feeders)...)
 	cancel()
 	errs = append(errs, together(e.databases, func(d *database) error { return d.stop(ctx) })...)
 	e.lookouts.stop()
@@ -310,6 +310,15 @@ func (e *Engine) stop(ctx context.Context) error {
 	}
 	e.log.Info("engine has stopped")
 	return nil
+}
+
+// before ends after a share of the time that ctx has left.
+func before(ctx context.Context, share float64) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(share*float64(time.Until(deadline))))
 }
 
 // together stops parts at the same time.

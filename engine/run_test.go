@@ -458,12 +458,13 @@ func TestStop_LetsCallsFinish(t *testing.T) {
 	require.Len(t, b.partner.Messages("sales.sale"), 1)
 }
 
-// A handler that doesn't end is cut off, and leaves time to release partitions.
+// A handler that doesn't end is cut off, and leaves time for projections to end, and to release
+// partitions.
 // Conformance: A79.
 func TestStop_IsBounded(t *testing.T) {
 	b := setup(t)
 	entered := make(chan struct{})
-	cfg := b.config()
+	cfg, _ := b.shows(b.config(), nil)
 	cfg.StopTimeout = 2 * time.Second
 	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
 		close(entered)
@@ -480,6 +481,7 @@ func TestStop_IsBounded(t *testing.T) {
 	err := <-ended
 	require.ErrorContains(t, err, `subscription "parcels"`)
 	require.NotContains(t, err.Error(), "processor")
+	require.NotContains(t, err.Error(), "projection")
 	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, stats["default"].LeaseOwners)
