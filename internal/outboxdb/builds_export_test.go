@@ -18,13 +18,13 @@ import (
 type Build struct {
 	*Store
 
-	join, renew, take, release, claim, settle, published, reap step
+	join, renew, take, release, claim, settle, reap step
 }
 
 // Earlier is the store as a build had it that knew so many versions of the tables; testdata
 // has what was different.
 func Earlier(s *Store, knew int) (*Build, error) {
-	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, settleStep, publishedStep, reapStep}
+	b := &Build{s, joinStep, renewStep, takeStep, releaseStep, claimStep, settleStep, reapStep}
 	database := map[bool]string{true: "sqlite", false: "postgres"}[s.sqlite()]
 	versions, err := os.ReadDir(filepath.Join("migrations", database))
 	if err != nil {
@@ -49,7 +49,7 @@ func (b *Build) load(folder string) error {
 		if err != nil {
 			return err
 		}
-		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "settle.sql": &b.settle, "settle_published.sql": &b.published, "reap.sql": &b.reap}[filepath.Base(file)]
+		of := map[string]*step{"join.sql": &b.join, "renew.sql": &b.renew, "take.sql": &b.take, "release.sql": &b.release, "claim.sql": &b.claim, "settle.sql": &b.settle, "reap.sql": &b.reap}[filepath.Base(file)]
 		all := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(sql)), ";"), ";\n")
 		of.postgres, of.sqlite = all, all
 	}
@@ -100,13 +100,20 @@ func (b *Build) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID
 
 // Claim didn't either, and until build 9 it read a row and its message at once.
 func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
-	if err := b.forgotten(ctx, q); err != nil {
-		return c, err
+	member := int64(q.Member)
+	if len(q.Forget) > 0 {
+		if err := b.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}}); err != nil {
+			return c, err
+		}
+	}
+	how := unsaved
+	if q.Durable {
+		how = durable
 	}
 	parts, seqs, keys := bySeq(q.Rows)
-	return c, b.do(ctx, lasting(q.Durable), b.claim,
-		statement{values: []any{int64(q.Member), q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
-		statement{values: []any{int64(q.Member), q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
+	return c, b.do(ctx, how, b.claim,
+		statement{values: []any{member, q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
+		statement{values: []any{member, q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
 			row, err := claimedAtOnce(r)
 			c.Rows = append(c.Rows, row)
 			slices.SortFunc(c.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -130,9 +137,15 @@ func claimedAtOnce(r result) (c relay.Claimed, err error) {
 	return c, nil
 }
 
-// Settle joined each message that it deletes until build 9.
+// Settle joined each message that it deletes until build 9. The short form, of what is
+// published alone, is part of the long one.
 func (b *Build) Settle(ctx context.Context, w relay.Settlement) (known bool, err error) {
-	return b.Store.settle(ctx, b.settle, b.published, w)
+	if b.sqlite() || slices.Equal(b.settle.postgres, settleStep.postgres) {
+		return b.Store.Settle(ctx, w)
+	}
+	values := append(append([]any{int64(w.Member), w.N}, b.published(w)...), failed(w.Failed)...)
+	values = append(append(values, refs(w.Lost)...), abandoned(w.Abandoned)...)
+	return known, b.do(ctx, durable, b.settle, statement{values: values, row: func(result) error { known = true; return nil }})
 }
 
 // ReapBlindly is the reap of build 3, which knew nothing of transactions.

@@ -20,17 +20,17 @@ var (
 // Settle deletes the token and, only if it was there, does what w says: all or
 // nothing. It locks in the order of seq.
 func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err error) {
-	return s.settle(ctx, settleStep, publishedStep, w)
-}
-
-func (s *Store) settle(ctx context.Context, all, published step, w relay.Settlement) (known bool, err error) {
-	what, values := all, []any{int64(w.Member), w.N}
+	how := unsaved
+	if w.Durable {
+		how = durable
+	}
+	what, values := settleStep, []any{int64(w.Member), w.N}
 	others := len(w.Failed)+len(w.Abandoned)+len(w.Lost) > 0
 	switch {
 	case len(w.Published) == 0 && !others:
 		what = backStep
 	case !others:
-		what, values = published, append(values, s.published(w)...)
+		what, values = publishedStep, append(values, s.published(w)...)
 	default:
 		values = append(append(append(append(values, s.published(w)...), failed(w.Failed)...), refs(w.Lost)...), abandoned(w.Abandoned)...)
 	}
@@ -41,7 +41,7 @@ func (s *Store) settle(ctx context.Context, all, published step, w relay.Settlem
 			runs = append(runs, statement{values: values})
 		}
 	}
-	if err := s.do(ctx, lasting(w.Durable), what, runs...); err != nil {
+	if err := s.do(ctx, how, what, runs...); err != nil {
 		return false, err
 	}
 	return known, nil
