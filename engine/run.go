@@ -34,11 +34,11 @@ const (
 // a database or a broker that is down for a while ends nothing. It installs no
 // signal handlers: use signal.NotifyContext.
 func (e *Engine) Run(ctx context.Context) error {
-	if err := e.Start(ctx); err != nil {
+	if failure, unclean := e.launch(ctx); failure != nil {
 		if ctx.Err() != nil {
-			return nil
+			return unclean
 		}
-		return err
+		return errors.Join(failure, unclean)
 	}
 	var failure error
 	select {
@@ -62,19 +62,24 @@ func (e *Engine) Run(ctx context.Context) error {
 // Starting a running engine does nothing. One that has stopped can't be started
 // again.
 func (e *Engine) Start(ctx context.Context) error {
+	return errors.Join(e.launch(ctx))
+}
+
+// launch returns why the start failed, and why what ran by then was not stopped cleanly.
+func (e *Engine) launch(ctx context.Context) (failure, unclean error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch e.phase.Load() {
 	case running:
-		return nil
+		return nil, nil
 	case stopped:
-		return errors.New("engine: it has stopped, and an engine runs once: make another with engine.New")
+		return errors.New("engine: it has stopped, and an engine runs once: make another with engine.New"), nil
 	}
 	e.phase.Store(starting)
 	if err := e.start(ctx); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.StopTimeout)
 		defer cancel()
-		return errors.Join(err, e.stop(stop))
+		return err, e.stop(stop)
 	}
 	e.phase.Store(running)
 	about := []any{"providers", len(e.databases), "brokers", len(e.links), "subscriptions", len(e.streams)}
@@ -85,7 +90,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		about = append(about, "app", e.AppAddr())
 	}
 	e.log.Info("engine is running", about...)
-	return nil
+	return nil, nil
 }
 
 func (e *Engine) start(ctx context.Context) error {

@@ -72,8 +72,8 @@ type TimerChange struct {
 	Now    bool   // By the database's clock.
 	Actor  string // For the record.
 	DryRun bool
-	// UpTo leaves those that were set later, by the database's clock. Zero: no bound.
-	UpTo time.Time
+	// Before leaves those that were not set before it, by the database's clock. Zero: no bound.
+	Before time.Time
 }
 
 // TimersChanged is what a change came to.

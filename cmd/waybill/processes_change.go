@@ -29,7 +29,7 @@ func (e endProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 	case e.Retention <= 0:
 		return &usageError{fmt.Errorf("--retention is %v: above 0", e.Retention)}
 	}
-	shown := map[string]time.Time{} // Up to when what was shown had begun.
+	shown := map[string]time.Time{} // What was shown had begun before.
 	return act[processdb.Changed]{deed: e.deed, do: func(dryRun bool, all map[string]processdb.Changed) error {
 		return c.eachProcesses(ctx, e.Provider, func(p uow.Provider, s *processdb.Store) (err error) {
 			if plan, planned := all[p.Name()]; planned && plan.Changed == 0 {
@@ -40,7 +40,7 @@ func (e endProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr new
 					return err
 				}
 			}
-			all[p.Name()], err = s.End(ctx, e.filter(), processdb.End{Retention: e.Retention, Actor: e.actor(), DryRun: dryRun, UpTo: shown[p.Name()]})
+			all[p.Name()], err = s.End(ctx, e.filter(), processdb.End{Retention: e.Retention, Actor: e.actor(), DryRun: dryRun, Before: shown[p.Name()]})
 			if done := all[p.Name()]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "%s ended; action %d, by %s.\n", processes(done.Changed), done.Action, e.actor())
 			}

@@ -65,7 +65,7 @@ func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, 
 	if a.filter().Empty() {
 		return &usageError{fmt.Errorf("%s what? Choose timers by --id, --owner, --name, --type or another filter; --dry-run shows what it would do", verb)}
 	}
-	shown := map[string]time.Time{} // Up to when what was shown had been set.
+	shown := map[string]time.Time{} // What was shown had been set before.
 	return act[outbox.TimersChanged]{deed: a.deed, do: func(dryRun bool, all map[string]outbox.TimersChanged) error {
 		return c.eachTimers(ctx, a.Provider, func(provider string, s *timerdb.Store) (err error) {
 			if plan, planned := all[provider]; planned && plan.Changed == 0 {
@@ -76,7 +76,7 @@ func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, 
 					return err
 				}
 			}
-			change.Actor, change.DryRun, change.UpTo = a.actor(), dryRun, shown[provider]
+			change.Actor, change.DryRun, change.Before = a.actor(), dryRun, shown[provider]
 			all[provider], err = s.Change(ctx, a.filter(), change)
 			if done := all[provider]; done.Action != 0 && !c.JSON {
 				fmt.Fprintf(stdout, "%s %s; action %d, by %s.\n", timers(done.Changed), did, done.Action, a.actor())

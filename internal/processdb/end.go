@@ -26,9 +26,9 @@ type End struct {
 	Retention time.Duration
 	Actor     string // For the record.
 	DryRun    bool
-	// UpTo leaves those that began later, by the database's clock: with [Store.Time] of before a
-	// dry run, what begins meanwhile stays. Zero: no bound.
-	UpTo time.Time
+	// Before leaves those that didn't begin before it, by the database's clock: with [Store.Time] of
+	// before a dry run, what begins meanwhile stays. Zero: no bound.
+	Before time.Time
 }
 
 // Changed is what a change came to.
@@ -64,8 +64,8 @@ func (s *Store) End(ctx context.Context, f Filter, c End) (done Changed, err err
 	if err != nil {
 		return done, err
 	}
-	if !c.UpTo.IsZero() {
-		match = bun.SafeQuery("? AND p.began_at <= ?", match, dbtime.Value(s.db.Dialect(), c.UpTo))
+	if !c.Before.IsZero() { // What begins in the same millisecond, SQLite's unit, may not have been shown.
+		match = bun.SafeQuery("? AND p.began_at < ?", match, dbtime.Value(s.db.Dialect(), c.Before))
 	}
 	var chosen []Process
 	err = dbrows.Each(ctx, s.db, "SELECT "+columns+" FROM processes AS p WHERE ? ORDER BY p.began_at, p.process, p.id", func(scan func(...any) error) error {

@@ -171,6 +171,13 @@ func TestEnd(t *testing.T) {
 		require.Equal(t, processdb.Running, d.Status)
 		require.Len(t, d.Timers, 1)
 
+		// Who was shown what had begun before a moment has not seen what began in that moment.
+		for before, changed := range map[time.Time]int64{d.BeganAt: 0, d.BeganAt.Add(time.Millisecond): 1} {
+			done, err = w.End(t.Context(), processdb.Filter{Process: "library.lending", IDs: []string{"l1"}}, processdb.End{Retention: day, DryRun: true, Before: before})
+			require.NoError(t, err)
+			require.Equal(t, processdb.Changed{Changed: changed}, done)
+		}
+
 		done, err = w.End(t.Context(), f, processdb.End{Retention: day, Actor: "ada"})
 		require.NoError(t, err)
 		require.Equal(t, processdb.Changed{Changed: 1, Left: 1, Action: done.Action}, done)

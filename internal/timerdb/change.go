@@ -39,8 +39,8 @@ func (s *Store) Change(ctx context.Context, f outbox.TimerFilter, c outbox.Timer
 	if err != nil {
 		return done, err
 	}
-	if !c.UpTo.IsZero() {
-		match = bun.SafeQuery("? AND t.set_at <= ?", match, dbtime.Value(s.db.Dialect(), c.UpTo))
+	if !c.Before.IsZero() { // What is set in the same millisecond, SQLite's unit, may not have been shown.
+		match = bun.SafeQuery("? AND t.set_at < ?", match, dbtime.Value(s.db.Dialect(), c.Before))
 	}
 	run := &operate.Run{DB: s.db, What: o.what, Done: "timers " + o.word, DryRun: c.DryRun, LockWait: patience, Record: o.record(f)}
 	run.After = func() { o.busy = append(o.busy, o.skipped...) }

@@ -127,6 +127,23 @@ func TestChange_StopsWhatWaitsAndWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
+// Who was shown what had been set before a moment has not seen what was set in that moment.
+func TestChange_LeavesWhatWasNotSetBefore(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		set := timer("a", "x", noon)
+		w.commit(timerdb.Set(set))
+		f := outbox.TimerFilter{Owner: "a"}
+		found, err := w.store().Find(t.Context(), f)
+		require.NoError(t, err)
+		at := found.Timers[0].SetAt
+		for before, changed := range map[time.Time]int64{at: 0, at.Add(time.Millisecond): 1} {
+			dry, err := w.store().Change(t.Context(), f, outbox.TimerChange{DryRun: true, Before: before})
+			require.NoError(t, err)
+			require.Equal(t, outbox.TimersChanged{Changed: changed}, dry)
+		}
+	})
+}
+
 func TestChange_MovesWhatWaitsAndLeavesWhatIsOnItsWay(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		sent, waits := timer("a", "x", past), timer("a", "y", noon)
