@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
@@ -477,6 +478,7 @@ func TestStop_IsBounded(t *testing.T) {
 	go func() { ended <- e.Run(ctx) }()
 	b.sell(1)
 	<-entered
+	eventually(t, func() bool { return e.phase.Load() == running })
 	cancel()
 	err := <-ended
 	require.ErrorContains(t, err, `subscription "parcels"`)
@@ -487,6 +489,42 @@ func TestStop_IsBounded(t *testing.T) {
 	require.Empty(t, stats["default"].LeaseOwners)
 	require.Equal(t, 1, b.main.Unacknowledged("sales.sale", "parcels"), "it comes again")
 }
+
+// What a stop cuts off is said also where it ends a start: a handler may run by then.
+func TestRun_SaysWhatIsCutOffWhereItEndsTheStart(t *testing.T) {
+	b := setup(t)
+	entered := make(chan struct{})
+	cfg, _ := b.shows(b.config(), nil)
+	cfg.StopTimeout = time.Second
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
+		close(entered)
+		<-ctx.Done()
+		return ctx.Err()
+	})}
+	ctx, cancel := context.WithCancel(t.Context())
+	e := b.make(cfg)
+	hook := queryHook(func(query string) {
+		if strings.Contains(query, "projection") && e.streams[0].started.Load() {
+			<-entered
+			cancel()
+		}
+	})
+	b.db.DB().AddQueryHook(hook)
+	b.db.Reader().AddQueryHook(hook)
+	b.sell(1)
+	require.ErrorContains(t, e.Run(ctx), `subscription "parcels"`)
+	require.NotEqual(t, running, e.phase.Load())
+}
+
+// queryHook sees each query before it runs.
+type queryHook func(query string)
+
+func (h queryHook) BeforeQuery(ctx context.Context, event *bun.QueryEvent) context.Context {
+	h(event.Query)
+	return ctx
+}
+
+func (queryHook) AfterQuery(context.Context, *bun.QueryEvent) {}
 
 // A brief outage of everything ends nothing.
 func TestRun_OutlivesABrokersRestart(t *testing.T) {

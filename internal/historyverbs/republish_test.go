@@ -69,7 +69,9 @@ func (w *world) republish(change func(r *historyverbs.Republish)) (historyverbs.
 	if change != nil {
 		change(&r)
 	}
-	return r.Run(w.t.Context(), w.p)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	return r.Run(ctx, w.p)
 }
 
 // caused saves a book whose events have a cause.
@@ -138,12 +140,7 @@ func TestRepublish_TheGreatestPositions(t *testing.T) {
 		w.caused("k", b)
 		w.exec("UPDATE history SET position = ? WHERE version = 2", int64(math.MaxInt64-1))
 		w.forgotten()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		done, err := historyverbs.Republish{
-			Chosen: historyverbs.Chosen{Causation: "k"}, Context: "library", Actor: "ada", Published: []string{"Noted"},
-			Writer: outbox.Writer{Internal: "default", External: []outbox.Target{partner}},
-		}.Run(ctx, w.p)
+		done, err := w.republish(nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 2, done.Events)
 		require.Equal(t, []string{"b@1.1", "b@2.1"}, places(w.read()))

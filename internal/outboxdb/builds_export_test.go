@@ -102,16 +102,12 @@ func (b *Build) Release(ctx context.Context, m relay.MemberID, lane relay.LaneID
 func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
 	member := int64(q.Member)
 	if len(q.Forget) > 0 {
-		if err := b.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}}); err != nil {
+		if err := b.forget(ctx, member, q.Forget); err != nil {
 			return c, err
 		}
 	}
-	how := unsaved
-	if q.Durable {
-		how = durable
-	}
 	parts, seqs, keys := bySeq(q.Rows)
-	return c, b.do(ctx, how, b.claim,
+	return c, b.do(ctx, lasting(q.Durable), b.claim,
 		statement{values: []any{member, q.N, seqs}, must: true, row: func(result) error { c.Alive = true; return nil }},
 		statement{values: []any{member, q.N, int64(q.Lane), parts, seqs, keys}, row: func(r result) error {
 			row, err := claimedAtOnce(r)

@@ -16,7 +16,7 @@ var claimStep, forgetStep = load("claim"), load("forget")
 func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim, err error) {
 	member := int64(q.Member)
 	if len(q.Forget) > 0 {
-		if err := s.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, q.Forget}}); err != nil {
+		if err := s.forget(ctx, member, q.Forget); err != nil {
 			return relay.Claim{}, err
 		}
 	}
@@ -42,11 +42,7 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 		}},
 		{values: []any{member, q.N}, row: func(r result) error { return messageInto(in(read, r), r, now) }},
 	}
-	how := unsaved
-	if q.Durable {
-		how = durable
-	}
-	if err := s.do(ctx, how, claimStep, runs...); err != nil {
+	if err := s.do(ctx, lasting(q.Durable), claimStep, runs...); err != nil {
 		return relay.Claim{}, err
 	}
 	// What isn't queued any more has been decided, and its message may be gone.
@@ -58,6 +54,11 @@ func (s *Store) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 		}
 	}
 	return c, nil
+}
+
+// forget deletes the tokens of claims that were not answered.
+func (s *Store) forget(ctx context.Context, member int64, claims []int64) error {
+	return s.do(ctx, unsaved, forgetStep, statement{values: []any{member}}, statement{values: []any{member, claims}})
 }
 
 func messageInto(c *relay.Claimed, r result, now time.Time) (err error) {

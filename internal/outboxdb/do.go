@@ -62,6 +62,14 @@ const (
 	keeps // durable, and has a deadline: it doesn't wait for a connection of the pool
 )
 
+// lasting is how a transaction is kept that a crash of the server may not undo, or may.
+func lasting(always bool) mode {
+	if always {
+		return durable
+	}
+	return unsaved
+}
+
 // commits is what a mode says of PostgreSQL's synchronous_commit.
 func (m mode) commits() any {
 	if m == unsaved {

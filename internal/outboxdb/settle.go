@@ -20,10 +20,6 @@ var (
 // Settle deletes the token and, only if it was there, does what w says: all or
 // nothing. It locks in the order of seq.
 func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err error) {
-	how := unsaved
-	if w.Durable {
-		how = durable
-	}
 	what, values := settleStep, []any{int64(w.Member), w.N}
 	others := len(w.Failed)+len(w.Abandoned)+len(w.Lost) > 0
 	switch {
@@ -41,7 +37,7 @@ func (s *Store) Settle(ctx context.Context, w relay.Settlement) (known bool, err
 			runs = append(runs, statement{values: values})
 		}
 	}
-	if err := s.do(ctx, how, what, runs...); err != nil {
+	if err := s.do(ctx, lasting(w.Durable), what, runs...); err != nil {
 		return false, err
 	}
 	return known, nil
