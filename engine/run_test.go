@@ -509,8 +509,8 @@ func TestRun_SaysWhatIsCutOffWhereItEndsTheStart(t *testing.T) {
 			cancel()
 		}
 	})
-	b.db.DB().AddQueryHook(hook)
-	b.db.Reader().AddQueryHook(hook)
+	b.db.DB().AddQueryHook(hook)     //nolint:staticcheck // WithQueryHook makes another DB than the engine's
+	b.db.Reader().AddQueryHook(hook) //nolint:staticcheck // likewise
 	b.sell(1)
 	require.ErrorContains(t, e.Run(ctx), `subscription "parcels"`)
 	require.NotEqual(t, running, e.phase.Load())
