@@ -11,7 +11,7 @@
    between calls or in the middle of one, or topic 0 does, OUTAGES times; both come back
    at any time. The lane's process starts anew RESTARTS times. While topic 0 is away its
    slots may turn out to be other keys: its backlog is without end. The sizes are N, HALF
-   and one here for 500, 64, 8 and one.
+   and one here for 500, 128, 16 and one.
    Abstracted: time (what waits gets due, and a call times out, at any step), order within
    keys, a call of which poison takes a part of its topic along.
 
@@ -42,7 +42,7 @@
                calls, whatever the other topic does
      BACKLOG   with everything there for good and no poison, the rows that were in silent
                calls leave in as many calls as their sizes ask for, and one per open
-               breaker. So with 500, 64, 8: after one outage 10,000 rows in some 160
+               breaker. So with 500, 128, 16: after one outage 10,000 rows in some 80
    With two calls POISONED and STARVED are left out: a call may take for ever there.
    Switches that must fail: see README.md. */
 #ifndef POISONS

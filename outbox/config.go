@@ -19,8 +19,9 @@ const maxAttempts = 1000000
 type Config struct {
 	// Calls of the broker of a lane that may be out at once. Defaults to 8.
 	Calls int
-	// BatchSize is how many rows one claim takes at most. A lane has at most four batches in hand, or
-	// 1,000 rows if that is more: so many a killed process repeats. Defaults to 250.
+	// BatchSize is how many rows one claim takes at most. The broker has at most two batches of a lane
+	// that it hasn't answered, or 1,000 rows if that is more: so many a killed process repeats of a slow
+	// broker. With those that are being recorded a lane has three batches in hand at most. Defaults to 500.
 	BatchSize int
 	// PollInterval is how long a lane that found nothing waits before it looks
 	// again, unless it is woken. Each further empty look doubles it. Defaults to 1 s.
@@ -98,7 +99,7 @@ type Retention struct {
 // WithDefaults returns c with a value in every field.
 func (c Config) WithDefaults() Config {
 	c.Calls = cmp.Or(c.Calls, 8)
-	c.BatchSize = cmp.Or(c.BatchSize, 250)
+	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxPollInterval = cmp.Or(c.MaxPollInterval, max(5*time.Second, c.PollInterval))
 	c.Lease = cmp.Or(c.Lease, max(DefaultLease, 2*min(c.PublishTimeout, math.MaxInt64/2)))

@@ -13,7 +13,7 @@ import (
 func TestConfig_DefaultsPass(t *testing.T) {
 	require.NoError(t, outbox.Config{}.Check())
 	require.Equal(t, outbox.Config{
-		Calls: 8, BatchSize: 250, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
+		Calls: 8, BatchSize: 500, PollInterval: time.Second, MaxPollInterval: 5 * time.Second,
 		Lease: 30 * time.Second, PublishTimeout: 15 * time.Second, OnAbandoned: outbox.Skip, OnFailover: outbox.Stop,
 		Retry:     outbox.RetryPolicy{MaxAttempts: 5, BaseDelay: time.Minute, Multiplier: 2, MaxBackoff: time.Hour, Jitter: 0.25},
 		Retention: outbox.Retention{Published: 168 * time.Hour, Abandoned: 720 * time.Hour, Every: time.Hour},

@@ -123,6 +123,7 @@ func TestBacklog_O6_ManyPrioritiesCostLittle(t *testing.T) {
 			store := counted(b)
 			cfg := quick()
 			cfg.OnAbandoned, cfg.PollInterval, cfg.MaxPollInterval = outbox.Hold, time.Second, time.Second
+			cfg.BatchSize = 250 // What is fetched one by one is claimed before it makes larger batches.
 			p := start(t, relay.Config{Store: store, Lanes: []relay.Lane{to(m)}, Outbox: cfg})
 			eventually(t, func() bool { return len(m.Messages(orders)) == 4999 }, prefix)
 			require.NoError(t, p.Stop(t.Context()))
@@ -241,7 +242,7 @@ func (s *silent) Publish(ctx context.Context, messages []broker.Message) error {
 // answered; the lane's state says what it does. That 10,000 such rows do, too, is tested
 // of the breakers.
 func TestBacklog_AfterAnOutageItGoesAtFullSpeed(t *testing.T) {
-	const rows = 4_000
+	const rows = 10_000
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		drain := func(prefix string, outage bool) (calls int64) {
 			inserted := insertTo(b, "", prefix, rows)

@@ -10,14 +10,17 @@ import (
 )
 
 func TestInHand_HasABoundWhateverTheBrokerTakes(t *testing.T) {
-	for cfg, most := range map[outbox.Config]int{
-		{}:                          1000,
-		{BatchSize: 100}:            800,
-		{BatchSize: 1000}:           4000,
-		{BatchSize: 10, Calls: 1}:   10,
-		{BatchSize: 1000, Calls: 2}: 2000,
+	for cfg, want := range map[outbox.Config][2]int{
+		{}:                          {1500, 1000},
+		{BatchSize: 100}:            {800, 800},
+		{BatchSize: 250}:            {1000, 1000},
+		{BatchSize: 1000}:           {3000, 2000},
+		{BatchSize: 10, Calls: 1}:   {10, 10},
+		{BatchSize: 1000, Calls: 2}: {2000, 2000},
 	} {
-		require.Equal(t, most, mostInHand(cfg.WithDefaults()), "%+v", cfg)
+		all, unanswered := mostInHand(cfg.WithDefaults())
+		require.Equal(t, want[0], all, "%+v", cfg)
+		require.Equal(t, want[1], unanswered, "%+v", cfg)
 	}
 }
 
@@ -26,19 +29,21 @@ func TestInHand_HasABoundWhateverTheBrokerTakes(t *testing.T) {
 func TestInHand_BoundsTheNextClaim(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {
-		what            string
-		out, hand, room int
-		careful         time.Duration
+		what                        string
+		out, hand, unanswered, room int
+		careful                     time.Duration
 	}{
-		{"nothing is out", 0, 0, 100, 0},
-		{"a batch at most", 1, 50, 100, 0},
-		{"what is left", 3, 320, 80, 0},
-		{"what is left is too little beside so much", 3, 395, 0, 0},
-		{"as much is out as may be", 3, 400, 0, 0},
-		{"all calls are out", 4, 8, 0, 0},
-		{"after a claim that failed", 0, 0, 0, time.Second},
+		{"nothing is out", 0, 0, 0, 100, 0},
+		{"a batch at most", 1, 50, 50, 100, 0},
+		{"what is left", 3, 320, 120, 80, 0},
+		{"what is left is too little beside so much", 3, 395, 195, 0, 0},
+		{"as much is out as may be", 3, 400, 100, 0, 0},
+		{"what the broker may have", 2, 200, 150, 50, 0},
+		{"the broker has what it may", 2, 200, 200, 0, 0},
+		{"all calls are out", 4, 8, 8, 0, 0},
+		{"after a claim that failed", 0, 0, 0, 0, time.Second},
 	} {
-		l := &lane{r: &Relay{cfg: Config{Outbox: outbox.Config{Calls: 4, BatchSize: 100}}}, most: 400, out: c.out, track: newTrack(nil), careful: now.Add(c.careful)}
+		l := &lane{r: &Relay{cfg: Config{Outbox: outbox.Config{Calls: 4, BatchSize: 100}}}, most: 400, mostUnanswered: 200, out: c.out, unanswered: c.unanswered, track: newTrack(nil), careful: now.Add(c.careful)}
 		l.track.parts[0] = &partTrack{hand: c.hand}
 		require.Equal(t, c.room, l.room(now), c.what)
 	}
@@ -124,7 +129,7 @@ func TestHorizon_AsksOnceASecondAndForSomething(t *testing.T) {
 // A row in quarantine waits until nothing else is out: chosen as the second of two, it
 // would wait for the first, which nobody has claimed.
 func TestClaims_ARowInQuarantineIsTheFirst(t *testing.T) {
-	l := &lane{r: &Relay{gate: NewGate(), cfg: Config{Outbox: outbox.Config{}.WithDefaults()}}, most: 1000, wake: newWake()}
+	l := &lane{r: &Relay{gate: NewGate(), cfg: Config{Outbox: outbox.Config{}.WithDefaults()}}, most: 1000, mostUnanswered: 1000, wake: newWake()}
 	l.breakers = newBreakers(func() float64 { return 0 })
 	l.track = newTrack(l.breakers)
 	l.track.take(0)

@@ -22,7 +22,7 @@ const (
 // silentRows are how many rows of keys that were in so many silent calls go
 // together. Not alone at once: after an outage that would be a call per key
 // [ALONEATONCE].
-var silentRows = [mostSilent + 1]int{0, 64, 8, 1}
+var silentRows = [mostSilent + 1]int{0, 128, 16, 1}
 
 // breaker keeps from calling what doesn't answer: open, it lets one row through,
 // at growing intervals, until one is answered. The zero value is closed.

@@ -25,14 +25,17 @@ type flight struct {
 	token []RowRef // with a slot: the rows that its token has, by seq; some may not go
 }
 
-// inHandEnough are so many rows that a lane is never idle beside a broker that answers
-// within some ten milliseconds: while some are claimed, others are called and settled.
+// inHandEnough are so many rows that small batches keep a broker busy that answers within
+// some ten milliseconds.
 const inHandEnough = 1000
 
-// mostInHand bounds the rows that a lane has in hand. A kill makes these come again, so
-// what calls and batches allow is not used up where less is as fast.
-func mostInHand(cfg outbox.Config) int {
-	return min(cfg.Calls*cfg.BatchSize, max(inHandEnough, 4*cfg.BatchSize))
+// mostInHand bounds the rows that a lane has in hand, and of these the ones that the broker
+// has not answered: while a batch is claimed, another is called and a third settled. A kill
+// makes what was called come again, which of a slow broker is the second, so what calls and
+// batches allow is not used up where less is as fast.
+func mostInHand(cfg outbox.Config) (all, unanswered int) {
+	allowed := cfg.Calls * cfg.BatchSize
+	return min(allowed, max(inHandEnough, 3*cfg.BatchSize)), min(allowed, max(inHandEnough, 2*cfg.BatchSize))
 }
 
 // claimsAtOnce are so many that a lane has out at a time, of different keys: each has a
@@ -154,8 +157,11 @@ func (l *lane) tryChoose(first bool) (c *choice, leave func(), ok bool) {
 	if rows := l.room(now); rows > 0 {
 		c = l.track.choose(now, limits{rows: rows, bytes: bytes, alone: first && gate.open(now)})
 	}
+	taken := 0
 	if c != nil {
+		taken = len(c.rows)
 		l.out++
+		l.unanswered += taken
 	}
 	l.mu.Unlock()
 	if c == nil {
@@ -164,7 +170,20 @@ func (l *lane) tryChoose(first bool) (c *choice, leave func(), ok bool) {
 		return nil, nil, true
 	}
 	gate.bytes.adjust(bytes, c.bytes)
-	return c, func() { gate.returned(c.bytes, gate.end) }, true
+	return c, func() {
+		l.answered(taken)
+		gate.returned(c.bytes, gate.end)
+	}, true
+}
+
+// answered has the lane claim others while these rows are settled, if it waited for that.
+func (l *lane) answered(rows int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mostUnanswered-l.unanswered < l.r.cfg.Outbox.BatchSize {
+		l.wake.ring()
+	}
+	l.unanswered -= rows
 }
 
 // room is how many rows the next claim may have. The lock is held.
@@ -173,7 +192,7 @@ func (l *lane) room(now time.Time) int {
 		return 0
 	}
 	batch, hand := l.r.cfg.Outbox.BatchSize, l.track.inHand()
-	room := min(batch, l.most-hand)
+	room := min(batch, l.most-hand, l.mostUnanswered-l.unanswered)
 	if room <= 0 || l.out > 0 && room < min(batch, hand/4) {
 		return 0 // a claim of a few rows costs as much as one of many
 	}

@@ -68,16 +68,20 @@ type lane struct {
 	mu       sync.Mutex
 	breakers *breakers
 	track    *track
-	life     *membership      // that the track is of; nil: none
-	knows    int              // changes of what is the member's own, that the track has; 0: none
-	doubt    bool             // the membership has to end, once nothing is out
-	out      int              // calls that are not settled
-	most     int              // rows in hand
-	slots    slots            // of transactions
-	names    map[int64]string // of topics
-	told     map[int64]string // topics of whose outage the log has a line, and the broker's words in it
-	panics   int              // of the adapter, in a row
-	careful  time.Time        // no claim before, after a panic
+	life     *membership // that the track is of; nil: none
+	knows    int         // changes of what is the member's own, that the track has; 0: none
+	doubt    bool        // the membership has to end, once nothing is out
+	out      int         // calls that are not settled
+	most     int         // rows in hand
+
+	unanswered     int // of these, the ones that the broker has not answered
+	mostUnanswered int
+
+	slots   slots            // of transactions
+	names   map[int64]string // of topics
+	told    map[int64]string // topics of whose outage the log has a line, and the broker's words in it
+	panics  int              // of the adapter, in a row
+	careful time.Time        // no claim before, after a panic
 
 	n       int64   // of the last claim
 	forget  []int64 // claims that were not answered
@@ -99,7 +103,7 @@ func newLane(r *Relay, cfg Lane) *lane {
 	l.breakers = newBreakers(l.random)
 	l.transactional, _ = cfg.Broker.(broker.Transactional)
 	l.exact = l.transactional != nil && l.transactional.ExactlyOnce()
-	l.most = mostInHand(r.cfg.Outbox)
+	l.most, l.mostUnanswered = mostInHand(r.cfg.Outbox)
 	l.name = fmt.Sprintf("outbox-processor-%s-to-%s", r.cfg.Provider, cfg.Target)
 	if cfg.External {
 		l.name += "-external"
