@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/outbox"
@@ -178,6 +179,66 @@ type slow struct {
 func (s slow) Publish(ctx context.Context, messages []broker.Message) error {
 	<-time.After(s.takes)
 	return s.Broker.Publish(context.WithoutCancel(ctx), messages)
+}
+
+// unsettled is a store that settles nothing before it is let.
+type unsettled struct {
+	*outboxdb.Store
+	let chan struct{}
+}
+
+func (s *unsettled) Settle(ctx context.Context, t relay.Settlement) (bool, error) {
+	select {
+	case <-s.let:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	return s.Store.Settle(ctx, t)
+}
+
+// What is being settled keeps no broker busy: beside it a batch more is called, and no more
+// than that. What is called and not answered is two batches.
+func TestInHand_WhatIsSettledKeepsNoBrokerBusy(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		cfg := patient()
+		cfg.Calls = 8
+		settled := func() {
+			eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 }, "all is settled")
+		}
+		insertTo(b, "", "k", 1600)
+		m, let := memory.New(memory.Config{}), make(chan struct{})
+		p := start(t, relay.Config{Store: &unsettled{b.Store, let}, Lanes: []relay.Lane{to(m)}, Outbox: cfg})
+		eventually(t, func() bool { return len(m.Messages(orders)) == 1500 }, "three batches")
+		require.Never(t, func() bool { return len(m.Messages(orders)) > 1500 }, 300*time.Millisecond, 10*time.Millisecond)
+		close(let)
+		settled()
+		require.NoError(t, p.Stop(t.Context()))
+
+		insertTo(b, "", "l", 1100)
+		hangs := &hanging{Broker: m, let: make(chan struct{})}
+		p = processor(t, b, cfg, to(hangs))
+		eventually(t, func() bool { return hangs.has.Load() == 1000 }, "two batches")
+		require.Never(t, func() bool { return hangs.has.Load() > 1000 }, 300*time.Millisecond, 10*time.Millisecond)
+		close(hangs.let)
+		settled()
+		require.NoError(t, p.Stop(t.Context()))
+	})
+}
+
+// hanging answers nothing before it is let, and counts what it has.
+type hanging struct {
+	broker.Broker
+	has atomic.Int64
+	let chan struct{}
+}
+
+func (s *hanging) Publish(ctx context.Context, messages []broker.Message) error {
+	s.has.Add(int64(len(messages)))
+	select {
+	case <-s.let:
+	case <-ctx.Done():
+	}
+	return s.Broker.Publish(ctx, messages)
 }
 
 // O8: without prefix a key's rows go one by one. What there is no time for is handed back:
