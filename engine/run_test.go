@@ -459,19 +459,26 @@ func TestStop_LetsCallsFinish(t *testing.T) {
 	require.Len(t, b.partner.Messages("sales.sale"), 1)
 }
 
-// A handler that doesn't end is cut off, and leaves time for projections to end, and to release
-// partitions.
-// Conformance: A79.
-func TestStop_IsBounded(t *testing.T) {
-	b := setup(t)
-	entered := make(chan struct{})
-	cfg, _ := b.shows(b.config(), nil)
-	cfg.StopTimeout = 2 * time.Second
+// hangs has a projection, and a subscription whose handler ends only when it is cut off. entered
+// is closed when it runs.
+func (b *bench) hangs() (cfg Config, entered chan struct{}) {
+	entered = make(chan struct{})
+	cfg, _ = b.shows(b.config(), nil)
 	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
 		close(entered)
 		<-ctx.Done()
 		return ctx.Err()
 	})}
+	return cfg, entered
+}
+
+// A handler that doesn't end is cut off, and leaves time for projections to end, and to release
+// partitions.
+// Conformance: A79.
+func TestStop_IsBounded(t *testing.T) {
+	b := setup(t)
+	cfg, entered := b.hangs()
+	cfg.StopTimeout = 2 * time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	e := b.make(cfg)
 	ended := make(chan error, 1)
@@ -493,14 +500,8 @@ func TestStop_IsBounded(t *testing.T) {
 // What a stop cuts off is said also where it ends a start: a handler may run by then.
 func TestRun_SaysWhatIsCutOffWhereItEndsTheStart(t *testing.T) {
 	b := setup(t)
-	entered := make(chan struct{})
-	cfg, _ := b.shows(b.config(), nil)
+	cfg, entered := b.hangs()
 	cfg.StopTimeout = time.Second
-	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
-		close(entered)
-		<-ctx.Done()
-		return ctx.Err()
-	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	e := b.make(cfg)
 	hook := queryHook(func(query string) {

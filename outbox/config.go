@@ -21,7 +21,7 @@ type Config struct {
 	Calls int
 	// BatchSize is how many rows one claim takes at most. The broker has at most two batches of a lane
 	// that it hasn't answered, or 1,000 rows if that is more: so many a killed process repeats of a slow
-	// broker. With those that are being recorded a lane has three batches in hand at most. Defaults to 500.
+	// broker. With those that are being recorded a lane has three batches in hand, or 1,000. Defaults to 500.
 	BatchSize int
 	// PollInterval is how long a lane that found nothing waits before it looks
 	// again, unless it is woken. Each further empty look doubles it. Defaults to 1 s.

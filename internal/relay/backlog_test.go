@@ -196,32 +196,27 @@ func (s *unsettled) Settle(ctx context.Context, t relay.Settlement) (bool, error
 	return s.Store.Settle(ctx, t)
 }
 
-// What is being settled keeps no broker busy: beside it a batch more is called, and no more
-// than that. What is called and not answered is two batches.
+// What is called and not answered is two batches. What is being settled keeps no broker busy:
+// beside it a batch more is called, and no more than that.
 func TestInHand_WhatIsSettledKeepsNoBrokerBusy(t *testing.T) {
 	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
 		cfg := patient()
 		cfg.Calls = 8
-		settled := func() {
-			eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 }, "all is settled")
-		}
 		insertTo(b, "", "k", 1600)
-		m, let := memory.New(memory.Config{}), make(chan struct{})
-		p := start(t, relay.Config{Store: &unsettled{b.Store, let}, Lanes: []relay.Lane{to(m)}, Outbox: cfg})
-		eventually(t, func() bool { return len(m.Messages(orders)) == 1500 }, "three batches")
-		require.Never(t, func() bool { return len(m.Messages(orders)) > 1500 }, 300*time.Millisecond, 10*time.Millisecond)
-		close(let)
-		settled()
-		require.NoError(t, p.Stop(t.Context()))
-
-		insertTo(b, "", "l", 1100)
+		m := memory.New(memory.Config{})
 		hangs := &hanging{Broker: m, let: make(chan struct{})}
-		p = processor(t, b, cfg, to(hangs))
-		eventually(t, func() bool { return hangs.has.Load() == 1000 }, "two batches")
-		require.Never(t, func() bool { return hangs.has.Load() > 1000 }, 300*time.Millisecond, 10*time.Millisecond)
+		store := &unsettled{b.Store, make(chan struct{})}
+		start(t, relay.Config{Store: store, Lanes: []relay.Lane{to(hangs)}, Outbox: cfg})
+		has := func(most int64, what string) {
+			eventually(t, func() bool { return hangs.has.Load() == most }, what)
+			require.Never(t, func() bool { return hangs.has.Load() > most }, 300*time.Millisecond, 10*time.Millisecond)
+		}
+		has(1000, "two batches")
 		close(hangs.let)
-		settled()
-		require.NoError(t, p.Stop(t.Context()))
+		has(1500, "a third beside those that are settled")
+		close(store.let)
+		eventually(t, func() bool { return b.Count("SELECT count(*) FROM outbox_queue") == 0 }, "all is settled")
+		require.Len(t, m.Messages(orders), 1600)
 	})
 }
 
