@@ -82,10 +82,19 @@ func newDirectory(t *testing.T) string {
 	return dir
 }
 
+// inDirectory is a cluster that has a place and is still empty. It ends after all that the test
+// makes later, also where the test starts it again: an engine is stopped while it is there.
+func inDirectory(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: filepath.Join(newDirectory(t), "data"), port: freePort(t)}
+	t.Cleanup(c.kill)
+	return c
+}
+
 // newCluster makes an empty one, and starts it with these settings.
 func newCluster(t *testing.T, settings ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: filepath.Join(newDirectory(t), "data"), port: freePort(t)}
+	c := inDirectory(t)
 	run(t, "initdb", "-D", c.dir, "-U", "waybill", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
 	c.start(settings...)
 	run(t, "createdb", "-h", "127.0.0.1", "-p", c.port, "-U", "waybill", "waybill")
@@ -95,7 +104,7 @@ func newCluster(t *testing.T, settings ...string) *cluster {
 // copied is a copy of the cluster, by pg_basebackup, that isn't started yet.
 func (c *cluster) copied(args ...string) *cluster {
 	c.t.Helper()
-	other := &cluster{t: c.t, dir: filepath.Join(newDirectory(c.t), "data"), port: freePort(c.t)}
+	other := inDirectory(c.t)
 	run(c.t, "pg_basebackup", append([]string{"-D", other.dir, "-h", "127.0.0.1", "-p", c.port, "-U", "waybill", "--no-sync", "-c", "fast"}, args...)...)
 	return other
 }
@@ -114,7 +123,6 @@ func (c *cluster) start(settings ...string) {
 	require.NoError(c.t, err)
 	c.hold = hold
 	require.NoError(c.t, c.server.Start())
-	c.t.Cleanup(c.kill)
 	waittest.Until(c.t, func() bool {
 		_, err := os.Stat(filepath.Join(c.dir, "postmaster.pid")) // this server, and no other at its port
 		return err == nil && command(c.t, "pg_isready", "-q", "-h", "127.0.0.1", "-p", c.port).Run() == nil
