@@ -45,19 +45,27 @@ func (s *Store) pages(ctx context.Context, what step, lane relay.LaneID, parts [
 			runs = append(runs, statement{values: []any{int64(lane), p.Part, p.Low, limit}, row: add})
 		}
 	} else {
-		which, lows := make([]int64, len(parts)), make([]int64, len(parts))
-		for i, p := range parts {
-			which[i], lows[i] = int64(p.Part), p.Low
-		}
+		which, lows := columnsOf(parts)
 		runs = []statement{{values: []any{int64(lane), which, lows, limit}, row: add}}
 	}
 	if err := s.do(ctx, reads, what, runs...); err != nil {
 		return nil, err
 	}
+	sortByPart(rows)
+	return rows, nil
+}
+
+func columnsOf(parts []relay.PartLow) (which, lows []int64) {
+	for _, p := range parts {
+		which, lows = append(which, int64(p.Part)), append(lows, p.Low)
+	}
+	return which, lows
+}
+
+func sortByPart(rows []relay.QueueRow) {
 	slices.SortFunc(rows, func(a, b relay.QueueRow) int {
 		return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Seq, b.Seq))
 	})
-	return rows, nil
 }
 
 func queueRow(r result) relay.QueueRow {

@@ -152,9 +152,8 @@ func (t *track) wantFrom(row QueueRow) *keyTrack {
 		return nil
 	}
 	if k == nil {
-		k = newKey(row)
+		k = t.know(row)
 		k.class = row.Class
-		t.keys[row.Key] = k
 	}
 	from := min(row.Seq, p.low+1)
 	if len(k.list) > 0 {

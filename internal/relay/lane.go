@@ -191,7 +191,7 @@ func (l *lane) turn(hard context.Context, parts []int, all bool) (again bool, er
 		return false, err
 	}
 	all = all || time.Since(l.looked) >= lookAnyway
-	more, err := l.read(hard, parts, all)
+	more, err := l.read(hard, life, parts, all)
 	if err == nil {
 		again, err = l.claims(hard, life)
 	}

@@ -129,8 +129,7 @@ func (t *track) keep(row QueueRow, now time.Time) *keyTrack {
 		}
 	}
 	if k == nil {
-		k = newKey(row)
-		t.keys[row.Key] = k
+		k = t.know(row)
 	}
 	_, inHand := find(k.hand, row.Seq)
 	switch {

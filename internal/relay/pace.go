@@ -18,21 +18,25 @@ const (
 // a queue that shows in the round trip, is TCP Vegas's (Brakmo and Peterson, 1995). It is
 // not safe for concurrent use.
 type pace struct {
-	best, mean time.Duration
+	best  [2]time.Duration // of looks, and of those that claim
+	waits time.Duration    // what a look takes longer than the best one, about
 }
 
 // looked notes how long a look took.
-func (p *pace) looked(took time.Duration) {
-	took = max(took, 1)
-	if p.best == 0 {
-		p.best, p.mean = took, took
+func (p *pace) looked(claims bool, took time.Duration) {
+	best := &p.best[0]
+	if claims {
+		best = &p.best[1]
 	}
-	p.mean += (min(took, paceWorst*p.best) - p.mean) / paceWeight
-	p.best = min(took, p.best+max(p.best/paceDrift, 1))
+	took = max(took, 1)
+	if *best == 0 {
+		*best = took
+	}
+	p.waits += (min(took, paceWorst**best) - *best - p.waits) / paceWeight
+	*best = min(took, *best+max(*best/paceDrift, 1))
 }
 
 // rest is for how long nothing is to be read or claimed after a turn of so many rows.
 func (p *pace) rest(rows int) time.Duration {
-	waits := max(0, p.mean-p.best)
-	return min(time.Duration(rows)*waits/paceShare, paceMax)
+	return min(time.Duration(rows)*max(p.waits, 0)/paceShare, paceMax)
 }

@@ -9,7 +9,7 @@ func TestPace_RestsWhereTheMachineIsBusy(t *testing.T) {
 	var p pace
 	looks := func(n int, took time.Duration) {
 		for range n {
-			p.looked(took)
+			p.looked(false, took)
 		}
 	}
 	between := func(when string, rows int, least, most time.Duration) {

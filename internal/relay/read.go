@@ -18,7 +18,7 @@ const (
 // read takes in what there is to see: looks at partitions that were poked, or all, and
 // fetches of keys that are wanted. Nothing of it overlaps a claim [TWOREADERS]: it is
 // one goroutine. more says that there is more to read.
-func (l *lane) read(hard context.Context, parts []int, all bool) (more bool, err error) {
+func (l *lane) read(hard context.Context, life *membership, parts []int, all bool) (more bool, err error) {
 	if all {
 		if err := l.r.raise(hard); err != nil {
 			return false, err
@@ -46,6 +46,11 @@ func (l *lane) read(hard context.Context, parts []int, all bool) (more bool, err
 		// What can't go on, as in an outage, stays due: it isn't asked for all the time.
 		took := time.Since(now)
 		l.dueNot = now.Add(took + min(max(10*took, retryLater), lookAnyway))
+	}
+	if !all {
+		if err := l.claimFresh(hard, life); err != nil {
+			return false, err
+		}
 	}
 	if more, err = l.looks(hard); err != nil {
 		return more, err
@@ -139,7 +144,7 @@ func (l *lane) looks(hard context.Context) (more bool, err error) {
 		}
 		behind := err == nil && l.track.behind()
 		idle := l.out == 0 && l.track.listed > 0
-		l.pace.looked(time.Since(begin))
+		l.pace.looked(false, time.Since(begin))
 		l.mu.Unlock()
 		if err != nil {
 			return false, err

@@ -98,6 +98,9 @@ type Store interface {
 	// Claim locks the member's row, inserts the token and reads what is still queued of
 	// the rows.
 	Claim(ctx context.Context, c ClaimRequest) (Claim, error)
+	// LookAndClaim is a look, and the claim of all that it finds, with nothing between. There is
+	// no claim if that has more bytes than are allowed, or a row that waits or has a loss.
+	LookAndClaim(ctx context.Context, r LookRequest) (Looked, error)
 	// Settle deletes the token and, only if it was there, does what s says, in one
 	// transaction. Nothing changed if it was not known. Without rows it hands back.
 	Settle(ctx context.Context, s Settlement) (known bool, err error)
@@ -172,6 +175,42 @@ type ClaimRequest struct {
 type Claim struct {
 	Alive bool      // the member's row was there. If not, nothing is claimed.
 	Rows  []Claimed // in the order of seq, without those that are gone
+}
+
+// LookRequest asks for what partitions have, and for the claim of it.
+type LookRequest struct {
+	Member MemberID
+	Lane   LaneID
+	N      int64 // the token's number, as in a [ClaimRequest]
+	Parts  []PartLow
+	Limit  int // rows of each partition
+	Bytes  int // of all rows
+}
+
+// Looked is the answer to a [LookRequest].
+type Looked struct {
+	Found []QueueRow // by (part, seq)
+	Claim Claim      // of all that was found; not alive: there is none
+}
+
+// Claimable says that all that was found can be claimed as it is.
+func (r LookRequest) Claimable(found []QueueRow) bool {
+	bytes := 0
+	for _, row := range found {
+		if bytes += row.Bytes; row.Waits || row.Losses > 0 {
+			return false
+		}
+	}
+	return len(found) > 0 && bytes <= r.Bytes
+}
+
+// Claims is the request for what was found.
+func (r LookRequest) Claims(found []QueueRow) ClaimRequest {
+	c := ClaimRequest{Member: r.Member, Lane: r.Lane, N: r.N}
+	for _, row := range found {
+		c.Rows = append(c.Rows, RowRef{row.Part, row.Seq, row.Key})
+	}
+	return c
 }
 
 // Settlement is what a call's answers mean.

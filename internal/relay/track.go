@@ -70,6 +70,7 @@ type partTrack struct {
 	stalled int  // full pages in a row that ended beyond the horizon
 	retired bool // it is to be released
 	hand    int  // rows
+	keys    int  // that are known
 	moved   int  // counts what sets low back
 }
 
@@ -154,6 +155,7 @@ func (t *track) update(k *keyTrack) {
 	if k.idle() {
 		if t.keys[k.key] == k {
 			delete(t.keys, k.key)
+			t.countKey(k, -1)
 		}
 		return
 	}
@@ -172,6 +174,20 @@ func (t *track) update(k *keyTrack) {
 	case k.want:
 		at.at = int64(k.checkAt.Sub(t.born))
 		t.checks.push(at)
+	}
+}
+
+// know begins to keep a key in mind.
+func (t *track) know(row QueueRow) *keyTrack {
+	k := newKey(row)
+	t.keys[row.Key] = k
+	t.countKey(k, 1)
+	return k
+}
+
+func (t *track) countKey(k *keyTrack, n int) {
+	if p := t.parts[k.part]; p != nil {
+		p.keys += n
 	}
 }
 

@@ -271,6 +271,11 @@ func (c *conn) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, er
 	return ask(ctx, c, relaytest.Claim, r.Lane, r, func() (relay.Claim, error) { return c.Store.Claim(context.Background(), r) })
 }
 
+// LookAndClaim implements [relay.Store].
+func (c *conn) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
+	return ask(ctx, c, relaytest.Claim, r.Lane, r, func() (relay.Looked, error) { return c.Store.LookAndClaim(context.Background(), r) })
+}
+
 // Settle implements [relay.Store].
 func (c *conn) Settle(ctx context.Context, t relay.Settlement) (bool, error) {
 	return ask(ctx, c, relaytest.Settle, t.Lane, t, func() (bool, error) { return c.Store.Settle(context.Background(), t) })

@@ -91,34 +91,47 @@ func dueOrder(a, b relay.DueAt) int { return cmp.Or(a.At.Compare(b.At), cmp.Comp
 
 // Claim implements [relay.Store].
 func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, error) {
-	return do(ctx, s, Claim, func() (c relay.Claim, err error) {
-		if m := s.members[r.Member]; (m == nil || m.ended || m.crashed) && !s.without["NOLOCK"] {
-			return c, nil
+	return do(ctx, s, Claim, func() (relay.Claim, error) { return s.claim(r), nil })
+}
+
+// LookAndClaim implements [relay.Store]. Its faults are those of a claim.
+func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
+	return do(ctx, s, Claim, func() (relay.Looked, error) {
+		l := relay.Looked{Found: s.above(r.Lane, r.Parts, r.Limit, -1)}
+		if r.Claimable(l.Found) {
+			l.Claim = s.claim(r.Claims(l.Found))
 		}
-		s.keep(r.Durable)
-		for _, n := range r.Forget {
-			delete(s.tokens, token{r.Member, n})
-		}
-		c.Alive = true
-		s.tokens[token{r.Member, r.N}] = slices.Clone(r.Rows)
-		now := time.Now()
-		for _, ref := range slices.SortedFunc(slices.Values(r.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) }) {
-			q, b := s.queue[ref.Seq], s.bodies[ref.Seq]
-			if q == nil && b != nil && s.without["NOREREAD"] {
-				q = &queued{QueueRow: relay.QueueRow{Part: ref.Part, Seq: ref.Seq, Key: ref.Key}, lane: r.Lane}
-			}
-			if q == nil || q.lane != r.Lane || q.Part != ref.Part {
-				continue
-			}
-			c.Rows = append(c.Rows, relay.Claimed{
-				Row: b.Row, Seq: q.Seq, KeyHash: q.Key, Attempts: q.attempts, Losses: q.Losses, Waits: q.waits(now) && !s.without["NOREREAD"], CreatedAt: b.created, Waited: now.Sub(b.created),
-			})
-		}
-		if s.without["MARKFIRST"] {
-			s.settle(relay.Settlement{Published: r.Rows})
-		}
-		return c, nil
+		return l, nil
 	})
+}
+
+func (s *Store) claim(r relay.ClaimRequest) (c relay.Claim) {
+	if m := s.members[r.Member]; (m == nil || m.ended || m.crashed) && !s.without["NOLOCK"] {
+		return c
+	}
+	s.keep(r.Durable)
+	for _, n := range r.Forget {
+		delete(s.tokens, token{r.Member, n})
+	}
+	c.Alive = true
+	s.tokens[token{r.Member, r.N}] = slices.Clone(r.Rows)
+	now := time.Now()
+	for _, ref := range slices.SortedFunc(slices.Values(r.Rows), func(a, b relay.RowRef) int { return cmp.Compare(a.Seq, b.Seq) }) {
+		q, b := s.queue[ref.Seq], s.bodies[ref.Seq]
+		if q == nil && b != nil && s.without["NOREREAD"] {
+			q = &queued{QueueRow: relay.QueueRow{Part: ref.Part, Seq: ref.Seq, Key: ref.Key}, lane: r.Lane}
+		}
+		if q == nil || q.lane != r.Lane || q.Part != ref.Part {
+			continue
+		}
+		c.Rows = append(c.Rows, relay.Claimed{
+			Row: b.Row, Seq: q.Seq, KeyHash: q.Key, Attempts: q.attempts, Losses: q.Losses, Waits: q.waits(now) && !s.without["NOREREAD"], CreatedAt: b.created, Waited: now.Sub(b.created),
+		})
+	}
+	if s.without["MARKFIRST"] {
+		s.settle(relay.Settlement{Published: r.Rows})
+	}
+	return c
 }
 
 // Settle implements [relay.Store].

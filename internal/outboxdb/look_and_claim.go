@@ -1,0 +1,52 @@
+package outboxdb
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+// SQLite, where statements are no round trips, has the steps one after the other.
+var lookAndClaimStep = step{name: "look_and_claim", postgres: statements("postgres", "look_and_claim")}
+
+// LookAndClaim looks, and claims all that it finds, if that can be claimed as it is.
+func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (l relay.Looked, err error) {
+	if s.sqlite() {
+		l.Found, err = s.Look(ctx, r.Lane, r.Parts, r.Limit)
+		if err == nil && r.Claimable(l.Found) {
+			l.Claim, err = s.Claim(ctx, r.Claims(l.Found))
+		}
+		return l, err
+	}
+	member, claimed := int64(r.Member), false
+	which, lows := columnsOf(r.Parts)
+	var now time.Time
+	rows := map[int64]*relay.Claimed{}
+	err = s.do(ctx, unsaved, lookAndClaimStep,
+		statement{values: []any{member}, row: func(r result) (err error) {
+			now, err = r.time(1)
+			return err
+		}},
+		statement{values: []any{member, r.N, int64(r.Lane), which, lows, r.Limit, int64(r.Bytes)}, row: func(r result) error {
+			row := queueRow(r)
+			l.Found, claimed = append(l.Found, row), r.yes(9)
+			rows[row.Seq] = &relay.Claimed{Seq: row.Seq, KeyHash: row.Key, Attempts: int(r.number(8))}
+			rows[row.Seq].Partition = row.Part
+			return nil
+		}},
+		statement{values: []any{member, r.N}, row: func(r result) error { return messageInto(rows[r.number(0)], r, now) }})
+	if err != nil {
+		return relay.Looked{}, err
+	}
+	if l.Claim.Alive = claimed; claimed {
+		for _, row := range rows {
+			l.Claim.Rows = append(l.Claim.Rows, *row)
+		}
+	}
+	slices.SortFunc(l.Claim.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	sortByPart(l.Found)
+	return l, nil
+}
