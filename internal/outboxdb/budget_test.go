@@ -19,6 +19,7 @@ import (
 // table is written once or twice. A claim with nothing to write back only loses its token.
 func TestStatements_A87_S1_14_S1_15_Budget(t *testing.T) {
 	require.Len(t, outboxdb.Postgres("claim"), 3)
+	require.Len(t, outboxdb.Postgres("look_and_claim"), 3)
 	require.Len(t, outboxdb.Postgres("forget"), 2)
 	for _, step := range []string{"settle", "settle_published", "settle_back"} {
 		require.Len(t, outboxdb.Postgres(step), 1, step)

@@ -27,7 +27,7 @@ func (s *Store) BackfillAtOnce(ctx context.Context, b outbox.Backfill) (outbox.B
 }
 
 // Postgres are the statements of a step, as PostgreSQL gets them.
-func Postgres(name string) []string { return load(name).postgres }
+func Postgres(name string) []string { return statements("postgres", name) }
 
 // SQLite are those that SQLite gets.
 func SQLite(name string) []string { return load(name).sqlite }
@@ -39,7 +39,7 @@ func Plans(name string) string {
 			return s.plans()
 		}
 	}
-	return load(name).plans()
+	return step{name: name}.plans()
 }
 
 // KeepHistoryAtOnce doesn't wait for units of work that haven't heard of it.

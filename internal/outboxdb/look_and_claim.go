@@ -16,8 +16,8 @@ var lookAndClaimStep = step{name: "look_and_claim", postgres: statements("postgr
 func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (l relay.Looked, err error) {
 	if s.sqlite() {
 		l.Found, err = s.Look(ctx, r.Lane, r.Parts, r.Limit)
-		if err == nil && r.Claimable(l.Found) {
-			l.Claim, err = s.Claim(ctx, r.Claims(l.Found))
+		if c, ok := r.Claim(l.Found); err == nil && ok {
+			l.Claim, err = s.Claim(ctx, c)
 		}
 		return l, err
 	}

@@ -27,6 +27,7 @@ func suite(t *testing.T, database func(testing.TB) outboxdbtest.Database) {
 		})
 	}
 	ofRows(test)
+	ofLooks(test)
 	ofSettlements(test)
 	ofMembers(test)
 	ofPeople(test)

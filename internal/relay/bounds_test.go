@@ -133,8 +133,7 @@ func TestClaims_ARowInQuarantineIsTheFirst(t *testing.T) {
 	l.breakers = newBreakers(func() float64 { return 0 })
 	l.track = newTrack(l.breakers)
 	l.track.take(0)
-	k := newKey(QueueRow{Key: 1})
-	l.track.keys[1] = k
+	k := l.track.know(QueueRow{Key: 1})
 	l.track.list(k, QueueRow{Seq: 1, Key: 1, Losses: quarantineFrom})
 	l.track.update(k)
 	c, _ := l.choose(false)

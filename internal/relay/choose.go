@@ -23,6 +23,7 @@ type choice struct {
 	count   int   // silent calls that these keys were in
 	alone   bool  // its row is in quarantine
 	durable bool  // a row has a loss
+	unsent  bool  // it goes back as it is
 	lane    bool  // the lane's breaker lets it through
 	topic   int64 // a breaker lets a row of this topic through
 	probe   bool

@@ -79,6 +79,13 @@ func (f *flight) call() map[int]error {
 	if f.c.alone && condemned(f.rows[0]) {
 		return map[int]error{0: errCrash}
 	}
+	if f.c.unsent {
+		errs := map[int]error{}
+		for i := range f.rows {
+			errs[i] = errUnsent
+		}
+		return errs
+	}
 	c := &call{l: f.l, life: f.life, rows: f.rows, f: f}
 	c.publish()
 	leave()

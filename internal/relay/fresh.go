@@ -14,53 +14,47 @@ func (l *lane) claimFresh(hard context.Context, life *membership) error {
 		return nil
 	}
 	bytes := gate.bytes.reserve()
-	f := &flight{l: l, life: life, c: &choice{}}
-	defer func() { // unless it flies
-		if f != nil {
-			gate.returned(bytes, gate.end)
+	leave := func() { gate.returned(bytes, gate.end) }
+	flies := false
+	defer func() {
+		if !flies {
+			leave()
 		}
 	}()
-	look, ok := l.beginFresh(bytes)
+	if bytes == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	look, ok := l.track.beginFresh(l.r.horizon.Load().at(), l.room(time.Now()))
+	l.mu.Unlock()
 	if !ok {
 		return nil
 	}
 	l.n++
+	f := &flight{l: l, life: life, track: l.track, n: l.n, leave: leave}
 	begin := time.Now()
-	request := LookRequest{Member: life.id, Lane: l.id, N: l.n, Parts: look.parts, Limit: look.limit, Bytes: bytes}
+	request := LookRequest{Member: life.id, Lane: l.id, N: f.n, Parts: look.parts, Limit: look.limit, Bytes: bytes}
 	looked, err := within(hard, func(ctx context.Context) (Looked, error) { return l.r.cfg.Store.LookAndClaim(ctx, request) })
 	if err != nil {
-		l.forget = append(l.forget, l.n)
+		l.forget = append(l.forget, f.n)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.track.lookFailed(look)
 		return err
 	}
-	f.track, f.n = l.track, l.n
-	if !f.found(look, looked, time.Since(begin)) {
+	if flies = f.found(look, looked, time.Since(begin)); !flies {
 		return nil
 	}
+	taken := len(f.c.rows)
 	gate.bytes.adjust(bytes, f.c.bytes)
-	taken, held := len(f.c.rows), f.c.bytes
+	bytes = f.c.bytes
 	f.leave = func() {
 		l.answered(taken)
-		gate.returned(held, gate.end)
+		leave()
 	}
-	flying := f
-	f = nil
-	flying.claimed(looked.Claim.Rows)
-	l.flights.Go(func() { flying.fly(hard) })
+	f.claimed(looked.Claim.Rows)
+	l.flights.Go(func() { f.fly(hard) })
 	return nil
-}
-
-// beginFresh says what to look at; ok is false if nothing is to be claimed so.
-func (l *lane) beginFresh(bytes int) (look look, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	room := l.room(time.Now())
-	if bytes == 0 || room <= 0 {
-		return look, false
-	}
-	return l.track.beginFresh(l.r.horizon.Load().at(), room)
 }
 
 // found takes in what was found, and says whether it was claimed.
@@ -69,48 +63,56 @@ func (f *flight) found(of look, looked Looked, took time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pace.looked(true, took)
+	if looked.Claim.Alive {
+		f.c = l.track.chooseFound(looked.Found)
+		l.out++
+		l.unanswered += len(f.c.rows)
+	}
 	l.track.looked(of, looked.Found, time.Now())
 	for _, row := range looked.Found {
 		l.r.seen(row.Seq)
 	}
-	if !looked.Claim.Alive {
-		return false
-	}
-	f.c = l.track.chooseFound(looked.Found)
-	l.out++
-	l.unanswered += len(f.c.rows)
-	return true
+	return looked.Claim.Alive
 }
 
-// beginFresh is a look at poked partitions of which no key is known, of at most so many rows.
+// beginFresh is a look at what is new in partitions of which no key is known, of less than
+// so many rows. In one that was not read to its end before, a claim is to choose.
 func (t *track) beginFresh(horizon int64, rows int) (look, bool) {
-	if t.listed > 0 || len(t.dead) > 0 || t.breakers.lane.open() {
-		return look{}, false
-	}
 	l := look{horizon: horizon}
+	if t.listed > 0 || len(t.dead) > 0 || t.breakers.lane.open() {
+		return l, false
+	}
 	for _, part := range t.owned() {
-		if p := t.parts[part]; p.poked && p.keys == 0 && !p.more && !p.retired && len(l.parts) < rows {
-			p.poked = false
+		if p := t.parts[part]; p.poked && p.keys == 0 && p.ended && !p.more && !p.retired {
 			l.parts, l.moved = append(l.parts, PartLow{part, p.low}), append(l.moved, p.moved)
 		}
 	}
-	if len(l.parts) == 0 {
+	if len(l.parts) == 0 || rows < 2*len(l.parts) {
 		return l, false
+	}
+	for _, pl := range l.parts {
+		t.parts[pl.Part].poked = false
 	}
 	l.limit = rows / len(l.parts)
 	return l, true
 }
 
-// chooseFound takes what was found and claimed in hand, but what may not go by now, or not
-// like this: a breaker has opened meanwhile, or its key was in silent calls. That stays
-// listed, as if it weren't claimed.
+// chooseFound takes in hand what was found and claimed, of keys that nobody knew. If one of
+// them was in silent calls, which go in calls of their own, nothing is sent.
 func (t *track) chooseFound(rows []QueueRow) *choice {
 	c := &choice{}
+	var found []*keyTrack
 	for _, row := range rows {
 		k := t.keys[row.Key]
-		if k != nil && len(k.list) > 0 && k.heap != nil && t.bucketOf(k) == 0 && !t.breakers.lane.open() {
-			t.hold(c, k, len(k.list))
+		if k == nil {
+			k = t.know(row)
+			found = append(found, k)
 		}
+		t.add(k, len(k.list), entry{seq: row.Seq, bytes: row.Bytes, losses: row.Losses, class: row.Class})
+	}
+	for _, k := range found {
+		c.unsent = c.unsent || t.breakers.silentCalls(k.key) > 0
+		t.hold(c, k, len(k.list))
 	}
 	t.breakers.began(c)
 	return c.finish()

@@ -37,10 +37,6 @@ type keyTrack struct {
 	index   int      // in heap
 }
 
-func newKey(row QueueRow) *keyTrack {
-	return &keyTrack{key: row.Key, topic: row.Topic, part: row.Part}
-}
-
 // idle says that nothing is remembered.
 func (k *keyTrack) idle() bool {
 	return len(k.list) == 0 && len(k.hand) == 0 && k.rest == 0 && !k.want

@@ -101,7 +101,7 @@ func (t *track) looked(l look, rows []QueueRow, now time.Time) {
 func (p *partTrack) raise(l look, rows []QueueRow, most int) {
 	to := l.horizon
 	if len(rows) < l.limit {
-		p.stalled = 0
+		p.stalled, p.ended = 0, true
 	} else {
 		last := rows[len(rows)-1].Seq
 		if p.more = true; last > to {

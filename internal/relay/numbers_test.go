@@ -78,8 +78,7 @@ func TestWake_S1_04_CommitsAreNotLookedFor(t *testing.T) {
 		t.Logf("%v, statements: %v", time.Since(begin), asked)
 		// One poll may be due in that second, and has partitions read that nothing was committed to.
 		require.LessOrEqual(t, asked[relaytest.Poll], 1)
-		require.GreaterOrEqual(t, asked[relaytest.Look], commits)
-		require.LessOrEqual(t, asked[relaytest.Look], commits+8*asked[relaytest.Poll])
+		require.LessOrEqual(t, asked[relaytest.Look], 8*asked[relaytest.Poll])
 		delete(asked, relaytest.Poll)
 		delete(asked, relaytest.Look)
 		require.Equal(t, map[relaytest.Step]int{

@@ -19,7 +19,7 @@ const (
 // not safe for concurrent use.
 type pace struct {
 	best  [2]time.Duration // of looks, and of those that claim
-	waits time.Duration    // what a look takes longer than the best one, about
+	waits time.Duration    // paceWeight times what a look takes longer than the best one, about
 }
 
 // looked notes how long a look took.
@@ -32,11 +32,11 @@ func (p *pace) looked(claims bool, took time.Duration) {
 	if *best == 0 {
 		*best = took
 	}
-	p.waits += (min(took, paceWorst**best) - *best - p.waits) / paceWeight
+	p.waits += min(took, paceWorst**best) - *best - p.waits/paceWeight
 	*best = min(took, *best+max(*best/paceDrift, 1))
 }
 
 // rest is for how long nothing is to be read or claimed after a turn of so many rows.
 func (p *pace) rest(rows int) time.Duration {
-	return min(time.Duration(rows)*max(p.waits, 0)/paceShare, paceMax)
+	return min(time.Duration(rows)*(p.waits/paceWeight)/paceShare, paceMax)
 }

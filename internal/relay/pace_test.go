@@ -8,8 +8,8 @@ import (
 func TestPace_RestsWhereTheMachineIsBusy(t *testing.T) {
 	var p pace
 	looks := func(n int, took time.Duration) {
-		for range n {
-			p.looked(false, took)
+		for n := range n {
+			p.looked(n%2 == 0, took)
 		}
 	}
 	between := func(when string, rows int, least, most time.Duration) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ func (s *sim) reader() {
 		s.claimed()
 		s.claimed = nil
 	default:
-		[]func(){s.look, s.fetch, s.due, s.claim, s.claim}[s.random.IntN(5)]()
+		[]func(){s.look, s.fetch, s.due, s.claim, s.claim, s.lookAndClaim}[s.random.IntN(6)]()
 	}
 }
 
@@ -72,6 +73,62 @@ func (s *sim) look() {
 		}
 		s.t.looked(l, s.spoilt(rows), s.now)
 		s.spoil()
+	}
+}
+
+// lookAndClaim is both in one step.
+func (s *sim) lookAndClaim() {
+	if len(s.calls) >= 4 || len(s.forget) > 0 {
+		return
+	}
+	if s.off == "NOTFRESH" { // it takes partitions for such of which nothing is known
+		for part, p := range s.t.parts {
+			s.t.drop(part)
+			s.t.take(part)
+			s.t.parts[part].low, s.t.parts[part].ended = p.low, true
+		}
+	}
+	l, ok := s.t.beginFresh(s.h.at(), 4+s.random.IntN(12))
+	if !ok {
+		return
+	}
+	if s.chance(5) {
+		s.t.lookFailed(l)
+		return
+	}
+	s.n++
+	q := LookRequest{N: s.n, Limit: l.limit, Bytes: 1 + s.random.IntN(30)}
+	var rows []QueueRow
+	for _, pl := range l.parts {
+		rows = append(rows, s.read(func(r *simRow) bool { return r.Part == pl.Part && r.Seq > pl.Low }, l.limit)...)
+	}
+	slices.SortFunc(rows, func(a, b QueueRow) int { return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Seq, b.Seq)) })
+	claim, ok := q.Claim(rows)
+	if !ok {
+		s.looking = func() { s.t.looked(l, rows, s.now) }
+		return
+	}
+	call := &simCall{n: q.N}
+	for _, row := range claim.Rows {
+		r := s.rows[row.Seq]
+		call.rows = append(call.rows, Claimed{Row: outbox.Row{Partition: row.Part}, Seq: row.Seq, KeyHash: r.Key, Attempts: r.attempts})
+		s.tokens[q.N] = append(s.tokens[q.N], row.Seq)
+	}
+	slices.SortFunc(call.rows, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	s.claimed = func() {
+		if s.chance(5) { // its answer is lost
+			s.forget = append(s.forget, q.N)
+			s.t.lookFailed(l)
+			return
+		}
+		s.fresh++
+		call.c = s.t.chooseFound(rows)
+		s.t.looked(l, rows, s.now)
+		call.rows = s.t.claimed(call.c, call.rows)
+		s.calls = append(s.calls, call)
+		if !call.c.unsent {
+			s.send(call)
+		}
 	}
 }
 
@@ -247,7 +304,7 @@ func (s *sim) answers(call *simCall) map[int]error {
 	for i, row := range call.rows {
 		topic := 1 + row.KeyHash/simParts%simTopics
 		switch {
-		case broken[row.KeyHash]:
+		case broken[row.KeyHash] || call.c.unsent:
 			errs[i] = errUnsent
 			continue
 		case condemned(row):

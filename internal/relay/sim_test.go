@@ -68,6 +68,8 @@ type sim struct {
 	hold    bool
 	fine    bool // all is answered from now on
 	sent    int
+	fresh   int  // claims by a look
+	calm    bool // few units commit, so that nothing waits for a claim
 }
 
 func newSim(seed uint64, off string) *sim {
@@ -148,6 +150,9 @@ func (s *sim) read(which func(*simRow) bool, limit int) (rows []QueueRow) {
 // --- units -------------------------------------------------------------------
 
 func (s *sim) unit() {
+	if s.calm && s.chance(80) {
+		return
+	}
 	if len(s.txs) < 4 && s.chance(40) {
 		s.xid++
 		s.txs = append(s.txs, &simTx{name: fmt.Sprint("tx", s.xid)})

@@ -99,7 +99,8 @@ type Store interface {
 	// the rows.
 	Claim(ctx context.Context, c ClaimRequest) (Claim, error)
 	// LookAndClaim is a look, and the claim of all that it finds, with nothing between. There is
-	// no claim if that has more bytes than are allowed, or a row that waits or has a loss.
+	// no claim if that has more bytes than are allowed, a row that waits or has a loss, or a
+	// full page, behind which a higher class may be.
 	LookAndClaim(ctx context.Context, r LookRequest) (Looked, error)
 	// Settle deletes the token and, only if it was there, does what s says, in one
 	// transaction. Nothing changed if it was not known. Without rows it hands back.
@@ -183,7 +184,7 @@ type LookRequest struct {
 	Lane   LaneID
 	N      int64 // the token's number, as in a [ClaimRequest]
 	Parts  []PartLow
-	Limit  int // rows of each partition
+	Limit  int // rows of each partition, above 0
 	Bytes  int // of all rows
 }
 
@@ -193,24 +194,18 @@ type Looked struct {
 	Claim Claim      // of all that was found; not alive: there is none
 }
 
-// Claimable says that all that was found can be claimed as it is.
-func (r LookRequest) Claimable(found []QueueRow) bool {
+// Claim is the request for what was found; ok is false if that isn't to be claimed.
+func (r LookRequest) Claim(found []QueueRow) (c ClaimRequest, ok bool) {
+	c = ClaimRequest{Member: r.Member, Lane: r.Lane, N: r.N}
 	bytes := 0
-	for _, row := range found {
-		if bytes += row.Bytes; row.Waits || row.Losses > 0 {
-			return false
+	for i, row := range found {
+		full := i+1 >= r.Limit && found[i+1-r.Limit].Part == row.Part
+		if bytes += row.Bytes; row.Waits || row.Losses > 0 || full {
+			return c, false
 		}
-	}
-	return len(found) > 0 && bytes <= r.Bytes
-}
-
-// Claims is the request for what was found.
-func (r LookRequest) Claims(found []QueueRow) ClaimRequest {
-	c := ClaimRequest{Member: r.Member, Lane: r.Lane, N: r.N}
-	for _, row := range found {
 		c.Rows = append(c.Rows, RowRef{row.Part, row.Seq, row.Key})
 	}
-	return c
+	return c, len(found) > 0 && bytes <= r.Bytes
 }
 
 // Settlement is what a call's answers mean.

@@ -285,6 +285,14 @@ func (c *counting) Claim(ctx context.Context, q relay.ClaimRequest) (relay.Claim
 	return c.Store.Claim(ctx, q)
 }
 
+func (c *counting) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
+	c.step("claim")
+	c.mu.Lock()
+	c.looks = append(c.looks, r.Parts...)
+	c.mu.Unlock()
+	return c.Store.LookAndClaim(ctx, r)
+}
+
 func (c *counting) Settle(ctx context.Context, s relay.Settlement) (bool, error) {
 	c.step("settle")
 	return c.Store.Settle(ctx, s)

@@ -67,6 +67,7 @@ type partTrack struct {
 	low     int64
 	poked   bool // something was committed
 	more    bool // the last page was full
+	ended   bool // and once it was not: what is read now is new
 	stalled int  // full pages in a row that ended beyond the horizon
 	retired bool // it is to be released
 	hand    int  // rows
@@ -155,7 +156,7 @@ func (t *track) update(k *keyTrack) {
 	if k.idle() {
 		if t.keys[k.key] == k {
 			delete(t.keys, k.key)
-			t.countKey(k, -1)
+			t.parts[k.part].keys--
 		}
 		return
 	}
@@ -179,16 +180,10 @@ func (t *track) update(k *keyTrack) {
 
 // know begins to keep a key in mind.
 func (t *track) know(row QueueRow) *keyTrack {
-	k := newKey(row)
+	k := &keyTrack{key: row.Key, topic: row.Topic, part: row.Part}
 	t.keys[row.Key] = k
-	t.countKey(k, 1)
+	t.parts[row.Part].keys++
 	return k
-}
-
-func (t *track) countKey(k *keyTrack, n int) {
-	if p := t.parts[k.part]; p != nil {
-		p.keys += n
-	}
 }
 
 func (t *track) bucketOf(k *keyTrack) int {

@@ -88,7 +88,7 @@ func (s *sim) found() {
 
 // counts asserts that what the track counts is what it has, and where.
 func (s *sim) counts() {
-	listed, low, hand := 0, 0, map[int]int{}
+	listed, low, hand, keys := 0, 0, map[int]int{}, map[int]int{}
 	for _, k := range s.t.keys {
 		for _, e := range k.list {
 			listed++
@@ -100,6 +100,7 @@ func (s *sim) counts() {
 			}
 		}
 		hand[k.part] += len(k.hand)
+		keys[k.part]++
 	}
 	if listed != s.t.listed || low != s.t.low {
 		panic(fmt.Sprintf("%d rows listed and %d low, counted %d and %d", listed, low, s.t.listed, s.t.low))
@@ -107,6 +108,9 @@ func (s *sim) counts() {
 	for part, p := range s.t.parts {
 		if p.hand != hand[part] {
 			panic(fmt.Sprintf("%d rows of partition %d in hand, counted %d", hand[part], part, p.hand))
+		}
+		if p.keys != keys[part] {
+			panic(fmt.Sprintf("%d keys of partition %d are known, counted %d", keys[part], part, p.keys))
 		}
 	}
 }
@@ -174,23 +178,26 @@ func (s *sim) run(steps int) (violated any) {
 // read and what is made of it.
 // Conformance: A42, D6, F-01, F-02, U-01.
 func TestTrack_KeepsOrderAndForgetsNothing(t *testing.T) {
-	sent := 0
-	for seed := range uint64(40) {
+	sent, fresh := 0, 0
+	for seed := range uint64(80) {
 		s := newSim(seed, "")
+		s.calm = seed >= 40
 		require.Nil(t, s.run(3000), "seed %d", seed)
-		sent += s.sent
+		sent, fresh = sent+s.sent, fresh+s.fresh
 	}
-	require.Greater(t, sent, 5000, "the simulation does something")
+	require.Greater(t, sent, 4000, "the simulation does something")
+	require.Greater(t, fresh, 50, "looks claim")
 }
 
 // Every switch of model/track.pml leaves out a rule, of the track or of who
 // works beside it, and the simulation falls by the property that it is for.
 func TestTrack_WithoutARuleTheSimulationFalls(t *testing.T) {
 	t.Parallel()
-	near := map[string]uint64{"TWOREADERS": 159, "NOCHECK": 125, "FIRSTDUE": 260} // seeds that find what is rare
+	near := map[string]uint64{"TWOREADERS": 520, "NOCHECK": 207, "FIRSTDUE": 373} // seeds that find what is rare
 	for off, violates := range map[string]string{
 		"NOHORIZON": "FORGET", "HORIZONLATE": "FORGET", "RESTLOST": "ORDER", "NOCHECK": "FORGET", "FROMDUE": "ORDER", "WANTLISTS": "ORDER", "FIRSTDUE": "FORGET",
 		"NODUE": "FORGET", "SKIPNODUE": "FORGET", "BACKLOST": "FORGET", "TWOREADERS": "FORGET", "KEEPBUF": "ORDER", "NOREREAD": "DECIDED", "PIPEBAD": "ORDER",
+		"NOTFRESH": "DECIDED",
 	} {
 		t.Run(off, func(t *testing.T) {
 			t.Parallel()

@@ -98,8 +98,8 @@ func (s *Store) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, e
 func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
 	return do(ctx, s, Claim, func() (relay.Looked, error) {
 		l := relay.Looked{Found: s.above(r.Lane, r.Parts, r.Limit, -1)}
-		if r.Claimable(l.Found) {
-			l.Claim = s.claim(r.Claims(l.Found))
+		if c, ok := r.Claim(l.Found); ok {
+			l.Claim = s.claim(c)
 		}
 		return l, nil
 	})

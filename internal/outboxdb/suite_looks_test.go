@@ -1,0 +1,121 @@
+package outboxdb_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/internal/relay"
+)
+
+func ofLooks(test suiteTest) {
+	test("LookAndClaim_TakesAllThatItFinds", claimsFound)
+	test("LookAndClaim_NothingThatCannotGoAsItIs", claimsNothing)
+	test("LookAndClaim_NothingForWhoIsGone", claimsForNobody)
+}
+
+// lookAndClaim asks for at most limit rows of each of the member's partitions, above low, and
+// of so many bytes.
+func (m *member) lookAndClaim(low int64, limit, bytes int) (relay.LookRequest, relay.Looked) {
+	m.T.Helper()
+	q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: m.Next().N, Limit: limit, Bytes: bytes}
+	for _, p := range m.Parts {
+		q.Parts = append(q.Parts, relay.PartLow{Part: p, Low: low})
+	}
+	l, err := m.Store.LookAndClaim(m.T.Context(), q)
+	require.NoError(m.T, err)
+	return q, l
+}
+
+const enough = 1 << 20
+
+// What it claims is what a look finds, and what a claim of that reads; it is settled like one.
+func claimsFound(t *testing.T, b *bench) {
+	m := b.worker("w1")
+	_, l := m.lookAndClaim(0, 100, enough)
+	require.Empty(t, l.Found)
+	require.False(t, l.Claim.Alive)
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"), "nothing has no token")
+
+	b.Insert("a", "b", "a", "c")
+	want, look := m.claim(100), m.Look(100)
+	known, err := b.Settle(t.Context(), relay.Settlement{Member: m.ID, Lane: m.Lane, N: want.n})
+	require.NoError(t, err)
+	require.True(t, known)
+
+	q, l := m.lookAndClaim(0, 100, enough)
+	require.True(t, l.Claim.Alive)
+	require.Equal(t, look, l.Found)
+	require.Len(t, l.Claim.Rows, 4)
+	for i := range l.Claim.Rows {
+		require.Positive(t, l.Claim.Rows[i].Waited)
+		l.Claim.Rows[i].Waited = want.rows[i].Waited
+	}
+	require.Equal(t, want.rows, l.Claim.Rows)
+	require.Equal(t, "w1", b.entries()[0].LockedBy)
+	known, err = b.Settle(t.Context(), relay.Settlement{Member: m.ID, Lane: m.Lane, N: q.N, Published: refs(l.Claim.Rows)})
+	require.NoError(t, err)
+	require.True(t, known)
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_queue"))
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+
+	rows := b.Insert("d", "d", "d")
+	_, l = m.lookAndClaim(l.Claim.Rows[3].Seq+1, 100, enough)
+	require.Len(t, l.Claim.Rows, len(rows)-1, "above low")
+}
+
+func refs(rows []relay.Claimed) (refs []relay.RowRef) {
+	for _, r := range rows {
+		refs = append(refs, r.Ref())
+	}
+	return refs
+}
+
+// A row that waits, or has a loss, or more bytes than may be read, or more rows than were asked
+// for: then it is a look.
+func claimsNothing(t *testing.T, b *bench) {
+	m := b.worker("w1")
+	b.Insert("a", "b")
+	look := func(bytes int) {
+		t.Helper()
+		_, l := m.lookAndClaim(0, 100, bytes)
+		require.False(t, l.Claim.Alive)
+		require.Empty(t, l.Claim.Rows)
+		require.Equal(t, m.Look(100), l.Found)
+		require.Len(t, l.Found, 2)
+		require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+	}
+	bytes := b.Count("SELECT sum(bytes) FROM outbox_queue")
+	look(int(bytes) - 1)
+	for state, change := range map[string]string{
+		"held": "held = true", "due later": "due_at = " + strings.NewReplacer("-1 hours", "+1 hours", "- interval", "+ interval").Replace(past(b.Bench)), "with a loss": "losses = 1",
+	} {
+		t.Log(state)
+		b.Exec(fmt.Sprintf("UPDATE outbox_queue SET %s WHERE seq = 2", change))
+		look(enough)
+		b.Exec("UPDATE outbox_queue SET held = false, due_at = NULL, losses = 0")
+	}
+	b.Exec("UPDATE outbox_queue SET due_at = " + past(b.Bench)) // its time has come
+	b.Insert("b")
+	bytes = b.Count("SELECT sum(bytes) FROM outbox_queue")
+	_, l := m.lookAndClaim(0, 2, enough)
+	require.False(t, l.Claim.Alive, "the page is full")
+	require.Len(t, l.Found, 3)
+	_, l = m.lookAndClaim(0, 1, enough)
+	require.Len(t, l.Found, 2, "of each partition so many")
+	_, l = m.lookAndClaim(0, 3, int(bytes))
+	require.Len(t, l.Claim.Rows, 3)
+}
+
+// [NOLOCK, NOEXPEL]: whose membership has ended looks, and claims nothing.
+func claimsForNobody(t *testing.T, b *bench) {
+	m := b.worker("w1")
+	b.Insert("a")
+	b.heir(m)
+	_, l := m.lookAndClaim(0, 100, enough)
+	require.Len(t, l.Found, 1)
+	require.False(t, l.Claim.Alive)
+	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+}
