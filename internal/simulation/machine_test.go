@@ -73,6 +73,10 @@ func (m *machine) statement(s *statement, before, after relaytest.State, calls m
 	switch r := s.request.(type) {
 	case relay.ClaimRequest:
 		err = m.claim(s, r, before)
+	case relay.LookRequest:
+		if c, claims := r.Claim(m.found(r, before)); claims {
+			err = m.claim(s, c, before)
+		}
 	case relay.Settlement:
 		err = m.settle(r, calls)
 	case take:
@@ -194,6 +198,22 @@ func (m *machine) leave(s *statement, members []relay.MemberID) error {
 		m.end(member)
 	}
 	return nil
+}
+
+// found is what a look finds.
+func (m *machine) found(r relay.LookRequest, before relaytest.State) (rows []relay.QueueRow) {
+	for _, p := range r.Parts {
+		page := 0
+		for _, seq := range slices.Sorted(maps.Keys(before.Queue)) {
+			if q := before.Queue[seq]; q.Lane == r.Lane && q.Part == p.Part && seq > p.Low && page < r.Limit {
+				page++
+				row := q.QueueRow
+				row.Waits = q.Held || q.Due.After(m.now)
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows
 }
 
 // claim: of a member that is there; of a key that it has nothing of in hand; and no row that

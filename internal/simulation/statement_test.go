@@ -94,7 +94,13 @@ func (w *world) leave(s *statement) {
 // unheard: a claim that isn't answered is forgotten by its process. The lock is held.
 func (w *world) unheard(s *statement) {
 	s.ghost = true
-	if c, ok := s.request.(relay.ClaimRequest); ok && s.ran {
+	if !s.ran {
+		return
+	}
+	switch c := s.request.(type) {
+	case relay.ClaimRequest:
+		w.ghosts[token{c.Member, c.N}] = true
+	case relay.LookRequest:
 		w.ghosts[token{c.Member, c.N}] = true
 	}
 }
