@@ -107,6 +107,34 @@ func TestRace_AClaimDuringTheReapOfItsMemberHasNothing(t *testing.T) {
 	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
 }
 
+// So it is with a look that claims. And what an operator changes meanwhile it sees [NOREREAD].
+func TestRace_ALookThatClaimsWaitsForWhoHasItsMember(t *testing.T) {
+	for name, meanwhile := range map[string]func(s *session, m *outboxdbtest.Member){
+		"a reap": reapIn,
+		"an operator": func(s *session, m *outboxdbtest.Member) {
+			s.exec("SELECT FROM outbox_members WHERE member = $1 FOR NO KEY UPDATE", m.ID)
+			s.exec("UPDATE outbox_queue SET held = true WHERE seq = 1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, m := raced(t)
+			q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: 1, Limit: 100, Bytes: enough}
+			for _, p := range m.Parts {
+				q.Parts = append(q.Parts, relay.PartLow{Part: p})
+			}
+			s := open(t, b)
+			meanwhile(s, m)
+			s.during(func() {
+				l, err := b.LookAndClaim(t.Context(), q)
+				require.NoError(t, err)
+				require.Len(t, l.Found, 2)
+				require.False(t, l.Claim.Alive)
+			})
+			require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
+		})
+	}
+}
+
 // Claims of one member don't wait for each other, which saves the relay as much time as
 // the database's answers take.
 func TestRace_ClaimsOfOneMemberRunAtATime(t *testing.T) {

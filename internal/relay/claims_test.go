@@ -8,8 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/relay"
 	"github.com/waybill-go/waybill/internal/relay/relaytest"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // Two claims of a lane are out at a time, and never more; nothing is looked at beside
@@ -64,6 +66,64 @@ func TestClaims_OneOfTwoFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A look that claims, and isn't answered, is forgotten as a claim is: what it found is
+// published once, whether its token is there or not.
+func TestFresh_WhatIsNotAnswered(t *testing.T) {
+	for name, fault := range map[string]relaytest.Fault{
+		"refused": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start()
+				w.ready(map[*process]int{p: 8})
+				w.insert(p, "first")
+				w.delivered(time.Minute)
+				looks := p.store.Calls(relaytest.Look)
+				p.store.Before(func(step relaytest.Step) {
+					if step == relaytest.Claim {
+						require.Equal(w, looks, p.store.Calls(relaytest.Look), "nothing has looked before")
+						p.store.Before(nil)
+					}
+				})
+				p.store.Fault(relaytest.Claim, fault)
+				w.insert(p, "a", "b", "a")
+				w.delivered(time.Minute)
+				require.Len(t, w.ids("a"), 2)
+				require.Len(t, w.broker.Messages(topic), 4)
+				require.NoError(t, p.Stop(w.Context()))
+				time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+				require.Zero(t, w.store.Tokens())
+			})
+		})
+	}
+}
+
+// What a look that claims may read is more than it does: the rest is for others at once.
+func TestFresh_GivesBackWhatItDoesNotNeed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		gate := relay.NewGate()
+		shared := func(_ *process, cfg *relay.Config) { cfg.Gate = gate }
+		other := &world{T: w.T, store: relaytest.New(8), broker: memory.New(memory.Config{})}
+		a, b := w.start(shared), other.start(shared)
+		w.ready(map[*process]int{a: 8})
+		other.ready(map[*process]int{b: 8})
+		release := w.broker.Stall()
+		looks := a.store.Calls(relaytest.Look)
+		for part, n := 0, 0; part < 8; n++ {
+			if key := fmt.Sprint("key-", n); outbox.PartitionOf(key, 8) == part {
+				part++
+				w.insert(a, key)
+				w.until(time.Second, "called", func() bool { return len(w.broker.Calls()) == part })
+			}
+		}
+		require.Equal(w, looks, a.store.Calls(relaytest.Look))
+		other.insert(b, "b")
+		other.delivered(time.Second)
+		release()
+		w.delivered(time.Second)
+	})
 }
 
 // Where claims fail for long and renewals don't, what is to be forgotten has a bound: the
