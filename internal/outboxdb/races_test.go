@@ -109,6 +109,7 @@ func TestRace_AClaimDuringTheReapOfItsMemberHasNothing(t *testing.T) {
 
 // So it is with a look that claims. And what an operator changes meanwhile it sees [NOREREAD].
 func TestRace_ALookThatClaimsWaitsForWhoHasItsMember(t *testing.T) {
+	t.Parallel()
 	for name, meanwhile := range map[string]func(s *session, m *outboxdbtest.Member){
 		"a reap": reapIn,
 		"an operator": func(s *session, m *outboxdbtest.Member) {
