@@ -101,8 +101,8 @@ func TestDatabase_S2_51_StatementsThatHangAreEnded(t *testing.T) {
 			WHERE datname = $1 AND wait_event_type = 'Lock' AND query `+what, w.database)
 	}
 	for _, what := range []string{
-		"LIKE '%INSERT INTO outbox_claims%'", // a claim
-		"LIKE 'UPDATE outbox_members%'",      // a renewal
+		"LIKE '%outbox_members AS m%FOR SHARE%'", // a claim, or a look that claims
+		"LIKE 'UPDATE outbox_members%'",          // a renewal
 	} {
 		var first []string
 		eventually(t, func() bool { first = hanging(what); return len(first) > 0 }, "a statement %s hangs", what)

@@ -21,30 +21,31 @@ func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (l relay.
 		}
 		return l, err
 	}
-	member, claimed := int64(r.Member), false
+	member := int64(r.Member)
 	which, lows := columnsOf(r.Parts)
 	var now time.Time
-	rows := map[int64]*relay.Claimed{}
+	queued := map[int64]relay.Claimed{}
 	err = s.do(ctx, unsaved, lookAndClaimStep,
 		statement{values: []any{member}, row: func(r result) (err error) {
 			now, err = r.time(1)
 			return err
 		}},
-		statement{values: []any{member, r.N, int64(r.Lane), which, lows, r.Limit, int64(r.Bytes)}, row: func(r result) error {
+		statement{values: []any{member, r.N, int64(r.Lane), which, lows, r.Limit, int64(r.Bytes), r.Rows}, row: func(r result) error {
 			row := queueRow(r)
-			l.Found, claimed = append(l.Found, row), r.yes(9)
-			rows[row.Seq] = &relay.Claimed{Seq: row.Seq, KeyHash: row.Key, Attempts: int(r.number(8))}
-			rows[row.Seq].Partition = row.Part
+			l.Found, l.Claim.Alive = append(l.Found, row), r.yes(9)
+			c := relay.Claimed{Seq: row.Seq, KeyHash: row.Key, Attempts: int(r.number(8))}
+			c.Partition = row.Part
+			queued[row.Seq] = c
 			return nil
 		}},
-		statement{values: []any{member, r.N}, row: func(r result) error { return messageInto(rows[r.number(0)], r, now) }})
+		statement{values: []any{member, r.N}, row: func(r result) error { // of those that have a message
+			c := queued[r.number(0)]
+			err := messageInto(&c, r, now)
+			l.Claim.Rows = append(l.Claim.Rows, c)
+			return err
+		}})
 	if err != nil {
 		return relay.Looked{}, err
-	}
-	if l.Claim.Alive = claimed; claimed {
-		for _, row := range rows {
-			l.Claim.Rows = append(l.Claim.Rows, *row)
-		}
 	}
 	slices.SortFunc(l.Claim.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	sortByPart(l.Found)

@@ -119,7 +119,7 @@ func TestRace_ALookThatClaimsWaitsForWhoHasItsMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, m := raced(t)
-			q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: 1, Limit: 100, Bytes: enough}
+			q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: 1, Limit: 100, Rows: 2, Bytes: enough}
 			for _, p := range m.Parts {
 				q.Parts = append(q.Parts, relay.PartLow{Part: p})
 			}

@@ -60,7 +60,7 @@ func (b *bench) stepsFrom(last int64) map[string]int {
 		{"due", 0, []string{"1", "'-infinity'", "0", "20"}},
 		{"claim", 0, []string{"1", "1000", "'{5,13,21}'"}},
 		{"look_and_claim", 0, []string{"1"}},
-		{"look_and_claim", 1, []string{"1", "1001", "1", "'{0,1,2,3,4,5,6,7}'", "'{" + low + "}'", "100", "1000000"}},
+		{"look_and_claim", 1, []string{"1", "1001", "1", "'{0,1,2,3,4,5,6,7}'", "'{" + low + "}'", "100", "1000000", "500"}},
 		{"settle_published", 0, []string{"1", "1000", "1", "'{4,4,4}'", "'{5,13,21}'", "'{4,4,4}'", "true"}},
 		{"poll", 0, nil},
 		{"poll", 1, []string{"'{1}'"}},

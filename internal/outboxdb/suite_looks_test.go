@@ -17,10 +17,10 @@ func ofLooks(test suiteTest) {
 }
 
 // lookAndClaim asks for at most limit rows of each of the member's partitions, above low, and
-// of so many bytes.
-func (m *member) lookAndClaim(low int64, limit, bytes int) (relay.LookRequest, relay.Looked) {
+// has them claimed if they are at most so many rows and bytes.
+func (m *member) lookAndClaim(low int64, limit, rows, bytes int) (relay.LookRequest, relay.Looked) {
 	m.T.Helper()
-	q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: m.Next().N, Limit: limit, Bytes: bytes}
+	q := relay.LookRequest{Member: m.ID, Lane: m.Lane, N: m.Next().N, Limit: limit, Rows: rows, Bytes: bytes}
 	for _, p := range m.Parts {
 		q.Parts = append(q.Parts, relay.PartLow{Part: p, Low: low})
 	}
@@ -34,7 +34,7 @@ const enough = 1 << 20
 // What it claims is what a look finds, and what a claim of that reads; it is settled like one.
 func claimsFound(t *testing.T, b *bench) {
 	m := b.worker("w1")
-	_, l := m.lookAndClaim(0, 100, enough)
+	_, l := m.lookAndClaim(0, 100, 4, enough)
 	require.Empty(t, l.Found)
 	require.False(t, l.Claim.Alive)
 	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"), "nothing has no token")
@@ -45,7 +45,7 @@ func claimsFound(t *testing.T, b *bench) {
 	require.NoError(t, err)
 	require.True(t, known)
 
-	q, l := m.lookAndClaim(0, 100, enough)
+	q, l := m.lookAndClaim(0, 100, 4, enough)
 	require.True(t, l.Claim.Alive)
 	require.Equal(t, look, l.Found)
 	require.Len(t, l.Claim.Rows, 4)
@@ -62,8 +62,14 @@ func claimsFound(t *testing.T, b *bench) {
 	require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
 
 	rows := b.Insert("d", "d", "d")
-	_, l = m.lookAndClaim(l.Claim.Rows[3].Seq+1, 100, enough)
+	_, l = m.lookAndClaim(l.Claim.Rows[3].Seq+1, 100, 4, enough)
 	require.Len(t, l.Claim.Rows, len(rows)-1, "above low")
+
+	b.Exec("DELETE FROM outbox_messages WHERE seq = " + fmt.Sprint(l.Found[1].Seq))
+	_, l = m.lookAndClaim(l.Found[0].Seq-1, 100, 4, enough)
+	require.Len(t, l.Found, 2)
+	require.Len(t, l.Claim.Rows, 1, "a row without a message is not sent")
+	require.NotEmpty(t, l.Claim.Rows[0].Payload)
 }
 
 func refs(rows []relay.Claimed) (refs []relay.RowRef) {
@@ -78,9 +84,9 @@ func refs(rows []relay.Claimed) (refs []relay.RowRef) {
 func claimsNothing(t *testing.T, b *bench) {
 	m := b.worker("w1")
 	b.Insert("a", "b")
-	look := func(bytes int) {
+	look := func(rows, bytes int) {
 		t.Helper()
-		_, l := m.lookAndClaim(0, 100, bytes)
+		_, l := m.lookAndClaim(0, 100, rows, bytes)
 		require.False(t, l.Claim.Alive)
 		require.Empty(t, l.Claim.Rows)
 		require.Equal(t, m.Look(100), l.Found)
@@ -88,24 +94,25 @@ func claimsNothing(t *testing.T, b *bench) {
 		require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))
 	}
 	bytes := b.Count("SELECT sum(bytes) FROM outbox_queue")
-	look(int(bytes) - 1)
+	look(2, int(bytes)-1)
+	look(1, enough)
 	for state, change := range map[string]string{
 		"held": "held = true", "due later": "due_at = " + strings.NewReplacer("-1 hours", "+1 hours", "- interval", "+ interval").Replace(past(b.Bench)), "with a loss": "losses = 1",
 	} {
 		t.Log(state)
 		b.Exec(fmt.Sprintf("UPDATE outbox_queue SET %s WHERE seq = 2", change))
-		look(enough)
+		look(2, enough)
 		b.Exec("UPDATE outbox_queue SET held = false, due_at = NULL, losses = 0")
 	}
 	b.Exec("UPDATE outbox_queue SET due_at = " + past(b.Bench)) // its time has come
 	b.Insert("b")
 	bytes = b.Count("SELECT sum(bytes) FROM outbox_queue")
-	_, l := m.lookAndClaim(0, 2, enough)
+	_, l := m.lookAndClaim(0, 2, 3, enough)
 	require.False(t, l.Claim.Alive, "the page is full")
 	require.Len(t, l.Found, 3)
-	_, l = m.lookAndClaim(0, 1, enough)
+	_, l = m.lookAndClaim(0, 1, 3, enough)
 	require.Len(t, l.Found, 2, "of each partition so many")
-	_, l = m.lookAndClaim(0, 3, int(bytes))
+	_, l = m.lookAndClaim(0, 3, 3, int(bytes))
 	require.Len(t, l.Claim.Rows, 3)
 }
 
@@ -114,7 +121,7 @@ func claimsForNobody(t *testing.T, b *bench) {
 	b.Insert("a")
 	look := func(m *member) {
 		t.Helper()
-		_, l := m.lookAndClaim(0, 100, enough)
+		_, l := m.lookAndClaim(0, 100, 4, enough)
 		require.Len(t, l.Found, 1)
 		require.False(t, l.Claim.Alive)
 		require.Zero(t, b.Count("SELECT count(*) FROM outbox_claims"))

@@ -14,6 +14,10 @@ func (l *lane) claimFresh(hard context.Context, life *membership) error {
 		return nil
 	}
 	bytes := gate.bytes.reserve()
+	if bytes == 0 {
+		gate.end() // wakes nobody, who would find no more
+		return nil
+	}
 	leave := func() { gate.returned(bytes, gate.end) }
 	flies := false
 	defer func() {
@@ -21,11 +25,9 @@ func (l *lane) claimFresh(hard context.Context, life *membership) error {
 			leave()
 		}
 	}()
-	if bytes == 0 {
-		return nil
-	}
 	l.mu.Lock()
-	look, ok := l.track.beginFresh(l.r.horizon.Load().at(), l.room(time.Now()))
+	rows := l.room(time.Now())
+	look, ok := l.track.beginFresh(l.r.horizon.Load().at(), rows)
 	l.mu.Unlock()
 	if !ok {
 		return nil
@@ -33,7 +35,7 @@ func (l *lane) claimFresh(hard context.Context, life *membership) error {
 	l.n++
 	f := &flight{l: l, life: life, track: l.track, n: l.n, leave: leave}
 	begin := time.Now()
-	request := LookRequest{Member: life.id, Lane: l.id, N: f.n, Parts: look.parts, Limit: look.limit, Bytes: bytes}
+	request := LookRequest{Member: life.id, Lane: l.id, N: f.n, Parts: look.parts, Limit: look.limit, Rows: rows, Bytes: bytes}
 	looked, err := within(hard, func(ctx context.Context) (Looked, error) { return l.r.cfg.Store.LookAndClaim(ctx, request) })
 	if err != nil {
 		l.forget = append(l.forget, f.n)
@@ -75,25 +77,23 @@ func (f *flight) found(of look, looked Looked, took time.Duration) bool {
 	return looked.Claim.Alive
 }
 
-// beginFresh is a look at what is new in partitions of which no key is known, of less than
-// so many rows. In one that was not read to its end before, a claim is to choose.
+// beginFresh is a look at what is new in partitions of which no key is known, if there is room
+// for rows. In one that was not read to its end before, a claim is to choose.
 func (t *track) beginFresh(horizon int64, rows int) (look, bool) {
 	l := look{horizon: horizon}
-	if t.listed > 0 || len(t.dead) > 0 || t.breakers.lane.open() {
+	if rows <= 0 || t.listed > 0 || len(t.dead) > 0 || t.breakers.lane.open() {
 		return l, false
 	}
 	for _, part := range t.owned() {
 		if p := t.parts[part]; p.poked && p.keys == 0 && p.ended && !p.more && !p.retired {
+			p.poked = false
 			l.parts, l.moved = append(l.parts, PartLow{part, p.low}), append(l.moved, p.moved)
 		}
 	}
-	if len(l.parts) == 0 || rows < 2*len(l.parts) {
+	if len(l.parts) == 0 {
 		return l, false
 	}
-	for _, pl := range l.parts {
-		t.parts[pl.Part].poked = false
-	}
-	l.limit = rows / len(l.parts)
+	l.limit = t.bounds.pageOf(len(l.parts))
 	return l, true
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // readToTheEnd is a track of two partitions that were read to their end, 0 and 1, where something was
@@ -35,14 +37,14 @@ func TestFresh_OfWhatIsNewOnly(t *testing.T) {
 		"others wait":           {func(t *track) { t.listed = 1 }, 10, nil},
 		"a topic is away":       {func(t *track) { t.shut(5) }, 10, nil},
 		"the broker is away":    {func(t *track) { t.breakers.lane.trip(time.Now(), 0) }, 10, nil},
-		"there is no room":      {func(*track) {}, 3, nil},
+		"there is no room":      {func(*track) {}, 0, nil},
 	} {
 		track := readToTheEnd(newBreakers(func() float64 { return 0 }))
 		c.change(track)
 		l, ok := track.beginFresh(20, c.room)
 		require.Equal(t, len(c.want) > 0, ok, name)
 		if ok {
-			require.Equal(t, look{parts: c.want, moved: make([]int, len(c.want)), horizon: 20, limit: c.room / len(c.want)}, l, name)
+			require.Equal(t, look{parts: c.want, moved: make([]int, len(c.want)), horizon: 20, limit: 4000 / len(c.want)}, l, name)
 			again, _ := track.beginFresh(20, c.room)
 			require.Empty(t, again.parts, name)
 		} else {
@@ -93,4 +95,17 @@ func TestFresh_PaceComparesEachKindWithItsBest(t *testing.T) {
 		p.looked(true, 6*time.Millisecond)
 	}
 	require.Positive(t, p.rest(100))
+}
+
+// With no bytes left it wakes nobody: two lanes would wake each other without an end.
+func TestFresh_WithoutBytesItWakesNobody(t *testing.T) {
+	gate := NewGate()
+	gate.bytes.left = 0
+	l := &lane{r: &Relay{gate: gate, cfg: Config{Outbox: outbox.Config{}.WithDefaults()}}, wake: newWake()}
+	other := newWake()
+	gate.refused(other)
+	require.NoError(t, l.claimFresh(t.Context(), nil))
+	require.False(t, other.rung())
+	require.True(t, gate.want(time.Now()))
+	require.True(t, gate.enter(), "it has left the gate")
 }

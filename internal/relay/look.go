@@ -40,7 +40,7 @@ func (t *track) beginLook(horizon int64) (look, bool) {
 		return look{}, false
 	}
 	slices.Sort(parts)
-	l := look{limit: max(t.bounds.pageLeast, t.bounds.page/len(parts)), horizon: horizon}
+	l := look{limit: t.bounds.pageOf(len(parts)), horizon: horizon}
 	stalled := 0
 	for _, part := range parts {
 		p := t.parts[part]

@@ -88,7 +88,7 @@ func (s *sim) lookAndClaim() {
 			s.t.parts[part].low, s.t.parts[part].ended = p.low, true
 		}
 	}
-	l, ok := s.t.beginFresh(s.h.at(), 4+s.random.IntN(12))
+	l, ok := s.t.beginFresh(s.h.at(), 1)
 	if !ok {
 		return
 	}
@@ -97,7 +97,7 @@ func (s *sim) lookAndClaim() {
 		return
 	}
 	s.n++
-	q := LookRequest{N: s.n, Limit: l.limit, Bytes: 1 + s.random.IntN(30)}
+	q := LookRequest{N: s.n, Limit: l.limit, Rows: 1 + s.random.IntN(8), Bytes: 1 + s.random.IntN(30)}
 	var rows []QueueRow
 	for _, pl := range l.parts {
 		rows = append(rows, s.read(func(r *simRow) bool { return r.Part == pl.Part && r.Seq > pl.Low }, l.limit)...)

@@ -99,8 +99,8 @@ type Store interface {
 	// the rows.
 	Claim(ctx context.Context, c ClaimRequest) (Claim, error)
 	// LookAndClaim is a look, and the claim of all that it finds, with nothing between. There is
-	// no claim if that has more bytes than are allowed, a row that waits or has a loss, or a
-	// full page, behind which a higher class may be.
+	// no claim if that is more than is allowed, or has a row that waits or has a loss, or a full
+	// page, behind which a higher class may be.
 	LookAndClaim(ctx context.Context, r LookRequest) (Looked, error)
 	// Settle deletes the token and, only if it was there, does what s says, in one
 	// transaction. Nothing changed if it was not known. Without rows it hands back.
@@ -185,7 +185,8 @@ type LookRequest struct {
 	N      int64 // the token's number, as in a [ClaimRequest]
 	Parts  []PartLow
 	Limit  int // rows of each partition, above 0
-	Bytes  int // of all rows
+	Rows   int // of all partitions, and their bytes, that may be claimed
+	Bytes  int
 }
 
 // Looked is the answer to a [LookRequest].
@@ -205,7 +206,7 @@ func (r LookRequest) Claim(found []QueueRow) (c ClaimRequest, ok bool) {
 		}
 		c.Rows = append(c.Rows, RowRef{row.Part, row.Seq, row.Key})
 	}
-	return c, len(found) > 0 && bytes <= r.Bytes
+	return c, len(found) > 0 && len(found) <= r.Rows && bytes <= r.Bytes
 }
 
 // Settlement is what a call's answers mean.

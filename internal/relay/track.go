@@ -19,6 +19,9 @@ func defaultBounds() bounds {
 	return bounds{key: 1000, lane: 16000, low: 4000, look: 12000, want: 50000, page: 4000, pageLeast: 64, pageMax: 1 << 16, fetch: 500, sample: 512}
 }
 
+// pageOf is how many rows a look reads of each of so many partitions.
+func (b bounds) pageOf(parts int) int { return max(b.pageLeast, b.page/parts) }
+
 // A key of which rows are left out is checked at most once in a while, longer
 // while nothing has changed.
 const (
