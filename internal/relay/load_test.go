@@ -51,7 +51,12 @@ func TestProcessor_F_22_APokeLooksAtItsPartition(t *testing.T) {
 		p := start(t, relay.Config{Store: store, Lanes: []relay.Lane{to(m)}, Outbox: patient()})
 		eventually(t, func() bool { return owned(p) == outboxdbtest.Partitions }, "it has all")
 		eventually(t, func() bool { return store.looked() == outboxdbtest.Partitions }, "it has looked at all")
-		waittest.Until(t, func() bool { _, n := store.take(); return n == 0 }, "it sleeps")
+		waittest.Until(t, func() bool {
+			store.take()
+			<-time.After(100 * time.Millisecond) // the poll after it has joined is still to come
+			_, n := store.take()
+			return n == 0
+		}, "it sleeps")
 
 		row := b.Insert("a")[0]
 		require.Empty(t, m.Messages(orders))
