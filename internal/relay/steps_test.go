@@ -43,6 +43,15 @@ func (s *noted) Claim(ctx context.Context, r relay.ClaimRequest) (relay.Claim, e
 	return c, err
 }
 
+// LookAndClaim implements [relay.Store].
+func (s *noted) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
+	l, err := s.Store.LookAndClaim(ctx, r)
+	if l.Claim.Alive {
+		s.step("claim")
+	}
+	return l, err
+}
+
 // Settle implements [relay.Store].
 func (s *noted) Settle(ctx context.Context, t relay.Settlement) (bool, error) {
 	switch {
