@@ -117,6 +117,11 @@ func (b *Build) Claim(ctx context.Context, q relay.ClaimRequest) (c relay.Claim,
 		}})
 }
 
+// LookAndClaim was two steps.
+func (b *Build) LookAndClaim(ctx context.Context, r relay.LookRequest) (relay.Looked, error) {
+	return b.lookThenClaim(ctx, r, b.Claim)
+}
+
 func claimedAtOnce(r result) (c relay.Claimed, err error) {
 	c = relay.Claimed{Seq: r.number(1), KeyHash: r.number(2), Attempts: int(r.number(3)), Losses: int(r.number(4)), Waits: r.yes(5)}
 	c.Partition = int(r.number(0))

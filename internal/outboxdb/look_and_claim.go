@@ -15,11 +15,7 @@ var lookAndClaimStep = step{name: "look_and_claim", postgres: statements("postgr
 // LookAndClaim looks, and claims all that it finds, if that can be claimed as it is.
 func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (l relay.Looked, err error) {
 	if s.sqlite() {
-		l.Found, err = s.Look(ctx, r.Lane, r.Parts, r.Limit)
-		if c, ok := r.Claim(l.Found); err == nil && ok {
-			l.Claim, err = s.Claim(ctx, c)
-		}
-		return l, err
+		return s.lookThenClaim(ctx, r, s.Claim)
 	}
 	member := int64(r.Member)
 	which, lows := columnsOf(r.Parts)
@@ -50,4 +46,15 @@ func (s *Store) LookAndClaim(ctx context.Context, r relay.LookRequest) (l relay.
 	slices.SortFunc(l.Claim.Rows, func(a, b relay.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	sortByPart(l.Found)
 	return l, nil
+}
+
+// lookThenClaim is both in two steps: the claim reads again what has changed meanwhile.
+func (s *Store) lookThenClaim(ctx context.Context, r relay.LookRequest, claim func(context.Context, relay.ClaimRequest) (relay.Claim, error)) (l relay.Looked, err error) {
+	if l.Found, err = s.Look(ctx, r.Lane, r.Parts, r.Limit); err != nil {
+		return relay.Looked{}, err
+	}
+	if c, ok := r.Claim(l.Found); ok {
+		l.Claim, err = claim(ctx, c)
+	}
+	return l, err
 }

@@ -44,9 +44,7 @@ func TestClaims_TwoAtATime(t *testing.T) {
 
 // One of two isn't answered: the other one's rows go their way, and nothing is lost, doubled or left behind.
 func TestClaims_OneOfTwoFails(t *testing.T) {
-	for name, fault := range map[string]relaytest.Fault{
-		"refused": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),
-	} {
+	for name, fault := range unanswered {
 		for _, which := range []int{0, 1} {
 			t.Run(fmt.Sprint(name, " ", which), func(t *testing.T) {
 				inWorld(t, func(w *world) {
@@ -71,9 +69,7 @@ func TestClaims_OneOfTwoFails(t *testing.T) {
 // A look that claims, and isn't answered, is forgotten as a claim is: what it found is
 // published once, whether its token is there or not.
 func TestFresh_WhatIsNotAnswered(t *testing.T) {
-	for name, fault := range map[string]relaytest.Fault{
-		"refused": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),
-	} {
+	for name, fault := range unanswered {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				p := w.start()

@@ -112,11 +112,12 @@ func TestReap_N1_OfADeadProcessAtOnce(t *testing.T) {
 	})
 }
 
+// unanswered is what may have become of a step that isn't answered.
+var unanswered = map[string]relaytest.Fault{"it never runs": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second)}
+
 // A claim that isn't answered is forgotten; whether it ran, runs later or never.
 func TestClaim_Unanswered(t *testing.T) {
-	for name, fault := range map[string]relaytest.Fault{
-		"never": relaytest.Refused, "it ran": relaytest.Unanswered, "it runs later": relaytest.Late(time.Second),
-	} {
+	for name, fault := range unanswered {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				p := w.start()

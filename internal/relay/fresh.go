@@ -108,7 +108,7 @@ func (t *track) chooseFound(rows []QueueRow) *choice {
 			k = t.know(row)
 			found = append(found, k)
 		}
-		t.add(k, len(k.list), entry{seq: row.Seq, bytes: row.Bytes, losses: row.Losses, class: row.Class})
+		t.add(k, len(k.list), row.entry())
 	}
 	for _, k := range found {
 		c.unsent = c.unsent || t.breakers.silentCalls(k.key) > 0

@@ -14,6 +14,9 @@ type entry struct {
 	class  int8
 }
 
+// entry is what the track keeps of the row.
+func (r QueueRow) entry() entry { return entry{r.Seq, r.Bytes, r.Losses, r.Class} }
+
 // keyTrack is what a lane knows of a key.
 type keyTrack struct {
 	key, topic int64

@@ -165,7 +165,7 @@ func (t *track) leaveOut(k *keyTrack, now time.Time) bool {
 // list adds a row to its key's list, or, where that is full, has it fetched
 // later.
 func (t *track) list(k *keyTrack, row QueueRow) {
-	e := entry{seq: row.Seq, bytes: row.Bytes, losses: row.Losses, class: row.Class}
+	e := row.entry()
 	at, ok := find(k.list, row.Seq)
 	switch {
 	case ok:

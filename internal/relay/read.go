@@ -47,7 +47,7 @@ func (l *lane) read(hard context.Context, life *membership, parts []int, all boo
 		took := time.Since(now)
 		l.dueNot = now.Add(took + min(max(10*took, retryLater), lookAnyway))
 	}
-	if !all {
+	if !all && len(parts) > 0 {
 		if err := l.claimFresh(hard, life); err != nil {
 			return false, err
 		}
