@@ -347,6 +347,8 @@ func (c *consumer) Close(ctx context.Context) error {
 	if !ours {
 		return nil
 	}
+	ctx, cancel := c.b.watch(ctx, "."+c.stream)
+	defer cancel()
 	var err error
 	if left > 0 {
 		_, err = c.b.js.ResetConsumer(ctx, c.stream, c.name)
@@ -356,7 +358,7 @@ func (c *consumer) Close(ctx context.Context) error {
 		err = c.b.unpin(ctx, c.stream, c.name)
 	}
 	if err != nil {
-		return classify(fmt.Errorf("nats: leave the group: %w", err))
+		return classify(fmt.Errorf("nats: leave the group: %w", cause(ctx, err)))
 	}
 	return nil
 }
