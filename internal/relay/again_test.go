@@ -130,3 +130,25 @@ func TestOutage_ATopicThatDoesNotComeBackIsNamed(t *testing.T) {
 		require.Equal(t, 2, w.logs.count("the broker does not answer"))
 	})
 }
+
+// A topic stays away for another reason than it went: the lane's status has what keeps it away
+// now, as that is what somebody can mend. The log has its one line.
+func TestOutage_ATopicsStatusHasTheBrokersLastWords(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start()
+		w.ready(map[*process]int{p: 8})
+		say := func(words string) {
+			err := broker.Scoped(broker.Transient, broker.ScopeTopic, errors.New(words))
+			p.broker.through(func(context.Context, []broker.Message) error { return err })
+			w.until(time.Minute, words, func() bool { return p.Status()[target].TopicError == words })
+		}
+		ids := w.commit(p, 3, 5)
+		say("no leader")
+		say("no such topic")
+		require.Equal(t, 1, w.logs.count("the broker does not answer"))
+		p.broker.down(false)
+		w.delivered(time.Minute)
+		w.inOrder(ids)
+		require.Empty(t, p.Status()[target].TopicError)
+	})
+}

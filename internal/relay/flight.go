@@ -191,9 +191,10 @@ func (l *lane) tell(o outcome, sent int) {
 	}
 	for _, s := range o.stays {
 		if l.told[s.topic] == "" { // It went away with the whole broker, which came back without it.
-			l.told[s.topic] = dberr.Clip(s.words.Error())
 			l.log.Warn("the broker does not answer; rows wait until it does", "topic", l.topicName(s.topic), "error", s.words)
 		}
+		// The last words are of what keeps it away now: a broker that wasn't reached may come back without the topic.
+		l.told[s.topic] = dberr.Clip(s.words.Error())
 	}
 }
 

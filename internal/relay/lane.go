@@ -79,7 +79,7 @@ type lane struct {
 
 	slots   slots            // of transactions
 	names   map[int64]string // of topics
-	told    map[int64]string // topics of whose outage the log has a line, and the broker's words in it
+	told    map[int64]string // topics of whose outage the log has a line, and the broker's last words of it
 	panics  int              // of the adapter, in a row
 	careful time.Time        // no claim before, after a panic
 
