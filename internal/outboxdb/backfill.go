@@ -101,7 +101,7 @@ func (s *Store) backfill(ctx context.Context, b outbox.Backfill, earliest time.T
 			err = rest(ctx, wait)
 		}
 		if err != nil {
-			return done, fmt.Errorf("outbox: back-fill of %s; run it again to continue from there: %w", b.Target.Broker, err)
+			return done, fmt.Errorf("outbox: back-fill of %s, after %d events; run it again to continue from there: %w", b.Target.Broker, done.Events, err)
 		}
 	}
 }
