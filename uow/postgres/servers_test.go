@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/internal/pipeline"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
@@ -176,7 +175,7 @@ func TestServers_O16_KeepingWaitsForNobody(t *testing.T) {
 
 // O16: a connection that broke is made anew, and what fails is rolled back.
 func TestServers_O16_KeepingAfterAFailure(t *testing.T) {
-	p, x := openThrough(t)
+	p := open(t)
 	things(t, p)
 	add := func(id string) pipeline.Statement {
 		return pipeline.Statement{Query: "INSERT INTO things (id, n) VALUES ($1, 0)", Values: []any{id}}
@@ -184,13 +183,28 @@ func TestServers_O16_KeepingAfterAFailure(t *testing.T) {
 	require.NoError(t, keep(t.Context(), p, add("a")))
 	require.ErrorContains(t, keep(t.Context(), p, add("b"), add("a")), "23505")
 	require.NoError(t, keep(t.Context(), p, add("c")))
-	x.Set(netfault.CutBefore)
-	require.Error(t, keep(t.Context(), p, add("d")))
+	require.Error(t, keep(t.Context(), p, add("d"), pipeline.Statement{Query: "SELECT pg_terminate_backend(pg_backend_pid())"}))
 	require.NoError(t, keep(t.Context(), p, add("e")))
 	require.Equal(t, []string{"a", "c", "e"}, ids(t, p))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, keep(ctx, p, add("f")), context.Canceled)
+}
+
+// O16: what the server ended while nobody used it, as its idle_session_timeout does, or an
+// operator, costs no renewal.
+func TestServers_O16_KeepingAfterTheServerEndedTheConnection(t *testing.T) {
+	p := open(t)
+	things(t, p)
+	pid, _ := whoKeeps(t, p)
+	exec(t, p, "SELECT pg_terminate_backend("+pid+")")
+	waittest.Until(t, func() bool {
+		var gone bool
+		err := p.DB().NewRaw("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ?)", pid).Scan(t.Context(), &gone)
+		return err == nil && gone
+	})
+	again, _ := whoKeeps(t, p)
+	require.NotEqual(t, pid, again)
 }
 
 // O16: watchers come and go while others listen; each begins by hearing that anything
