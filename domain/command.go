@@ -217,7 +217,7 @@ func (d *Domain) EncodeCommand(command any) (*CommandType, json.RawMessage, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := json.Marshal(command)
+	data, err := jsonfields.Marshal(command)
 	if err == nil && !bytes.HasPrefix(data, []byte("{")) {
 		err = fmt.Errorf("it encodes as %.20s…, and a command has to be a JSON object", data)
 	}

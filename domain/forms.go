@@ -80,7 +80,7 @@ func (f *Forms) Recast(data []byte, from, to int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(f.along(v, from, to))
+	return jsonfields.Marshal(f.along(v, from, to))
 }
 
 // decode reads data of a version as the current Go type. The version can be read.

@@ -2,13 +2,11 @@ package domain
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/internal/jsonfields"
 	"github.com/waybill-go/waybill/internal/processmsg"
@@ -133,11 +131,8 @@ func (s *StateType) Encode(state any, stored int, unknown []byte) (doc []byte, v
 	if !s.Reaches(s.Version, version) {
 		version = s.Version // Whoever writes what is between loses nothing then.
 	}
-	if doc, err = json.Marshal(s.along(state, s.Version, version)); err != nil {
+	if doc, err = jsonfields.Marshal(s.along(state, s.Version, version)); err != nil {
 		return nil, 0, err
-	}
-	if !utf8.Valid(doc) {
-		return nil, 0, errors.New("its JSON is not UTF-8")
 	}
 	return jsonfields.Join(doc, unknown), version, nil
 }

@@ -105,6 +105,20 @@ func TestDocument_NULInState(t *testing.T) {
 	})
 }
 
+// N2: JSON can't hold it, and what came back would be another text.
+func TestDocument_N2_TextThatIsNotUTF8IsRefused(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, db testDB) {
+		tallies := repository.New[*Tally](db.units)
+		a := newTally("latin1")
+		a.SetLabel("Müller")
+		a.Label = "M\xfcller"
+		require.ErrorContains(t, tallies.Save(t.Context(), a), "uow: tally latin1 can't be stored: Label is not UTF-8, which a text has to be in JSON: convert it, or make it a []byte")
+		_, err := tallies.Get(t.Context(), "latin1")
+		requireMissing(t, err, "latin1")
+	})
+}
+
 func TestDocument_Unreadable(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, db testDB) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
@@ -76,9 +75,6 @@ func (e events[A]) Persist(c uow.Change) ([]uow.Statement, error) {
 	}
 	in := eventInsert{category: c.Type.Category, id: root.ID, version: c.Version, unit: c.Unit, refusing: refusing(c)}
 	for _, event := range c.Events {
-		if !utf8.Valid(event.Data) {
-			return nil, fmt.Errorf("the JSON of %s is not UTF-8", event.Type)
-		}
 		metadata, err := historydb.Metadata(&event)
 		if err != nil {
 			return nil, err

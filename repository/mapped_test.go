@@ -145,7 +145,7 @@ func TestMapped_N11_NULIsRefused(t *testing.T) {
 		b := newBasket("nul")
 		b.SetLabel("a\x00b")
 		require.EqualError(t, baskets.Save(t.Context(), b), "uow: basket nul can't be stored: basketRow.Label has a NUL byte, which no text can have in a database: leave it out, or use bytes (bytea, BLOB)")
-		b.SetLabel("a\xffb")
+		b.label = "a\xffb"
 		require.ErrorContains(t, baskets.Save(t.Context(), b), "basketRow.Label is not UTF-8, which a text has to be in a database")
 		b.SetLabel("of a child row")
 		require.ErrorContains(t, baskets.Save(t.Context(), b), "noteRow.Text has a NUL byte")
