@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,39 @@ func TestFailover_F_54_NothingBeforeItHasLooked(t *testing.T) {
 	s.save("after")
 	require.Contains(t, s.refuses(), "timeline: it was 00000001 and is 00000002")
 	s.silent("after")
+}
+
+// F-54: an old primary that comes back as it was, and takes writes, is used by nobody who has
+// worked with the new one, though it is the first host of the DSN: a process had connections to
+// both, and settled in one what it had claimed in the other.
+func TestFailover_F_54_AnOldPrimaryThatComesBack(t *testing.T) {
+	t.Parallel()
+	primary, standby, s := replicated(t, outbox.Continue, time.Second)
+	primary.kill()
+	standby.promote()
+	answers(t, s)
+	s.save("after")
+	s.publishes("after")
+	settled(t, s)
+
+	primary.start()
+	there := openPostgres(t, standby.dsn())
+	_, err := there.DB().ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	require.NoError(t, err)
+	answers(t, s)
+	var port string
+	require.NoError(t, s.db.DB().NewRaw("SELECT inet_server_port()").Scan(t.Context(), &port))
+	require.Equal(t, standby.port, port)
+	waittest.Until(t, func() bool { return len(s.reasons()) == 0 }, "all is well")
+
+	standby.kill()
+	waittest.Until(t, func() bool {
+		_, err = s.db.DB().ExecContext(t.Context(), "SELECT 1")
+		return err != nil && strings.Contains(err.Error(), "old primary")
+	}, "who is left is named")
+	require.ErrorContains(t, err, primary.port+" is an old primary that came back (its timeline is 00000001, and this process has worked with 00000002)")
+	require.ErrorContains(t, err, "make it a standby of the new primary")
+	require.NotContains(t, err.Error(), "target_session_attrs")
 }
 
 // Who examines a standby is told that it is one, and nothing else of what can't work there.

@@ -40,7 +40,10 @@ func explain(c *pgx.ConnConfig, err error) error {
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	unfit, isUnfit := errors.AsType[*encodingError](err)
+	_, isOldPrimary := errors.AsType[*oldPrimary](err)
 	switch {
+	case isOldPrimary:
+		return fmt.Errorf("no server of the DSN is the primary of now: %w", err)
 	case isUnfit:
 		return fmt.Errorf("server %s: %w", server, unfit)
 	case errors.Is(err, errStrings):

@@ -50,8 +50,8 @@ func (k *keeper) run(ctx context.Context, requests []request) (ran bool, err err
 	defer func() { k.free <- conn }()
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
-	if conn != nil && conn.Ping(ctx) != nil {
-		conn = hangUp(ctx, conn) // the server has ended it while nobody used it, as by idle_session_timeout
+	if conn != nil && (isOld(conn) || conn.Ping(ctx) != nil) {
+		conn = hangUp(ctx, conn) // an old primary, or the server has ended it while nobody used it, as by idle_session_timeout
 	}
 	if conn == nil {
 		if conn, err = pgx.ConnectConfig(ctx, k.cfg.Copy()); err != nil {

@@ -178,6 +178,9 @@ func (cfg Config) dsn(field, dsn string) (*pgxpool.Config, error) {
 	}
 	pc.AfterConnect = afterConnect
 	refuseReplicas(pc)
+	if manyHosts(c) {
+		refuseOldPrimaries(pc)
+	}
 	return pc, nil
 }
 
