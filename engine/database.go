@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/dblocks"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/internal/relay"
@@ -57,6 +58,7 @@ type database struct {
 	held   *cached[found[map[string]outbox.Held]]
 	late   *cached[found[timerdb.Stats]]
 	dead   *cached[found[letters]]
+	locks  *cached[found[[]dblocks.Wait]]
 	misfit *cached[*outbox.TargetsError]
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
@@ -294,6 +296,16 @@ func (d *database) waitForOperators(ctx context.Context) (f found[map[string]out
 
 func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
 	f.value, f.err = d.timers.Stats(ctx)
+	return f
+}
+
+// lockedFor is for how long a session waits for a table until health says so: a relay's own steps
+// have given up by then.
+const lockedFor = 5 * time.Second
+
+// waits are tables that sessions have waited for long.
+func (d *database) waits(ctx context.Context) (f found[[]dblocks.Wait]) {
+	f.value, f.err = dblocks.Of(ctx, d.provider.Reader(), lockedFor)
 	return f
 }
 

@@ -173,6 +173,7 @@ func (e *Engine) equip() {
 		d.running = newCached(d.countProcesses, e.lookouts, statsTimeout, statsTimeout)
 		d.projected = newCached(d.countProjections, e.lookouts, statsTimeout, statsTimeout)
 		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
+		d.locks = newCached(d.waits, e.lookouts, statsTimeout, statsTimeout)
 		d.misfit = newCached(d.compareTargets, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	for i, s := range e.streams {

@@ -197,6 +197,13 @@ func (o outboxSight) reasons() (all []reason) {
 		r.quiet = true
 		all = append(all, r)
 	}
+	for _, w := range o.locks {
+		all = append(all, reason{
+			Code: "table_locked", State: stuck,
+			what:   fmt.Sprintf("%s for the lock of table %s, the first for %v, which %s has", sessions(w.Sessions), w.Table, brief(w.Longest), w.By),
+			remedy: "Commits, publishing or handlers may be among them. They continue by themselves when it ends: " + w.Remedy + ".",
+		})
+	}
 	for context, waits := range o.unkept {
 		all = append(all, reason{
 			Code: "history_waits", State: degraded, lasting: settling,
@@ -313,6 +320,13 @@ func limit(code string, upper bool) string {
 		return code + "_critical"
 	}
 	return code
+}
+
+func sessions(n int) string {
+	if n == 1 {
+		return "1 session waits"
+	}
+	return fmt.Sprintf("%d sessions wait", n)
 }
 
 func wait(rows int64) string {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/dblocks"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -31,6 +32,7 @@ type outboxSight struct {
 	timers timersSight
 	misfit *outbox.TargetsError // the database has another list of brokers than this process
 	unkept map[string]string    // contexts whose history is yet to begin, and what it waits for
+	locks  []dblocks.Wait       // tables that sessions wait for
 }
 
 // timersSight is what a process knows of timers.
@@ -174,6 +176,10 @@ func (d *database) look(ctx context.Context) outboxSight {
 		}
 	})
 	beside.Go(func() { o.misfit, _ = d.misfit.recent(ctx) })
+	beside.Go(func() {
+		f, _ := d.locks.recent(ctx)
+		o.locks = f.value
+	})
 	counted, known := d.stats.recent(ctx)
 	beside.Wait()
 	switch {

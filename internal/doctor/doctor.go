@@ -75,7 +75,7 @@ type limits struct {
 	version     int           // of PostgreSQL, as its server_version_num
 	wal         int64         // bytes of SQLite's log
 	statement   time.Duration // until PostgreSQL ends it
-	lock        time.Duration // for which another process has SQLite's file locked
+	lock        time.Duration // for which another process has SQLite's file locked, or sessions have waited for a table of PostgreSQL
 	integrity   time.Duration // until the look at SQLite's file is ended
 	now         func() time.Time
 }
@@ -158,6 +158,7 @@ func (e *exam) checks() []check {
 			{"checkpoints", "", (*exam).checkpoints},
 			{"vacuum", "", (*exam).vacuum},
 			{"transactions", "", (*exam).transactions},
+			{"locks", "outbox", (*exam).locks},
 			{"connections", "", (*exam).connections},
 			{"pooler", "outbox", (*exam).pooler},
 		}, outbox, subscriptions)

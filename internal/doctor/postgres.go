@@ -9,6 +9,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dblocks"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/migrate"
@@ -170,6 +171,16 @@ func (e *exam) transactions(ctx context.Context, db bun.IDB) (string, error) {
 		fine += ", as far as role " + role + " can see: GRANT pg_monitor TO " + role + " shows other roles' sessions, too"
 	}
 	return fine, nil
+}
+
+// locks are those of whole tables that sessions wait for.
+func (e *exam) locks(ctx context.Context, db bun.IDB) (string, error) {
+	waits, err := dblocks.Of(ctx, db, e.limits.lock)
+	for _, w := range waits {
+		e.add(Critical, "table "+w.Table, fmt.Sprintf("sessions that wait for its lock: %d, the first for %v; %s has it", w.Sessions, w.Longest.Round(time.Second), w.By),
+			w.Remedy+"; give migrations and maintenance a lock_timeout")
+	}
+	return "nobody waits for a table", err
 }
 
 const keepsDeadRows = ": no row that has died since then can be removed, and every claim passes them"

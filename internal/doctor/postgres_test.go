@@ -235,6 +235,46 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
+// Whoever has locked a table of Waybill's is named to those who look why commits hang.
+func TestLocks(t *testing.T) {
+	p := healthyPostgres(t)
+	p.limits.lock = time.Microsecond
+	require.Empty(t, p.examine(t))
+	waits := func(t *testing.T) (end func()) {
+		ended := make(chan struct{})
+		ctx, cancel := context.WithCancel(context.Background())
+		q := p.again(t)
+		go func() {
+			defer close(ended)
+			_, _ = q.DB().ExecContext(ctx, "SELECT FROM document_unique")
+		}()
+		waittest.Until(t, func() bool { return len(p.examine(t)) == 1 })
+		return func() {
+			cancel()
+			<-ended
+			waittest.Until(t, func() bool { return len(p.examine(t)) == 0 })
+		}
+	}
+	t.Run("session", func(t *testing.T) {
+		tx, err := p.again(t).DB().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback()) }()
+		var pid int
+		require.NoError(t, tx.NewRaw("SELECT pg_backend_pid()").Scan(t.Context(), &pid))
+		_, err = tx.ExecContext(t.Context(), "LOCK TABLE document_unique")
+		require.NoError(t, err)
+		defer waits(t)()
+		p.has(t, "locks", Critical, "table document_unique", fmt.Sprintf(`sessions that wait for its lock: 1, the first for 0s; session %d (application "the doctor", user doctor, idle in transaction) has it`, pid),
+			fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it; give migrations and maintenance a lock_timeout", pid))
+	})
+	t.Run("prepared", func(t *testing.T) {
+		p.exec(t, "BEGIN; LOCK TABLE document_unique; PREPARE TRANSACTION 'forgotten'")
+		defer p.exec(t, "ROLLBACK PREPARED 'forgotten'")
+		defer waits(t)()
+		p.has(t, "locks", Critical, "table document_unique", "a prepared transaction has it", "pg_prepared_xacts has it: COMMIT PREPARED or ROLLBACK PREPARED ends it")
+	})
+}
+
 // newStandby follows the server as one with hot_standby_feedback does, by a slot
 // if there is one.
 func newStandby(t *testing.T, p *patient, slot string) *pgconn.PgConn {
