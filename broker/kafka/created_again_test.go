@@ -4,10 +4,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/kafka"
 	"github.com/waybill-go/waybill/internal/logtest"
 	"github.com/waybill-go/waybill/internal/waittest"
@@ -50,6 +52,34 @@ func TestBroker_ATopicThatIsCreatedAgainIsUsedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A topic is gone when a member comes back from an outage, as an empty Kafka has taken the place
+// of its own. The member says so, and who joins anew reads on. It had joined and had its
+// partitions, and kgo asked for ever where they begin, without a word.
+func TestBroker_ATopicThatIsGoneAfterAnOutageIsNoticed(t *testing.T) {
+	t.Parallel()
+	network := newNetwork()
+	b := open(t, func(c *kafka.Config) { c.SessionTimeout, c.Dial = 6*time.Second, network.Dial })
+	name := topic(t, b)
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 10)))
+	member := join(t, b, name)
+	require.NoError(t, member.Ack(bounded(t), receive(t, member, 10)...))
+
+	network.cut()
+	state(t, member, func(s broker.State) bool { return !s.Joined })
+	_, err := admin(t).DeleteTopics(bounded(t), name)
+	require.NoError(t, err)
+	network.up()
+	state(t, member, well)
+	_, err = member.Receive(bounded(t), 1)
+	require.ErrorContains(t, err, "was deleted, and may have been created again")
+	require.NoError(t, member.Close(bounded(t)))
+
+	require.NoError(t, b.EnsureTopics(bounded(t), name))
+	member = join(t, b, name)
+	waittest.Until(t, func() bool { return b.Publish(deadline(t), run(name, "key", 10, 1)) == nil }, "it is written")
+	require.Equal(t, "10", string(receive(t, member, 1)[0].Body))
 }
 
 // A commit of the deleted topic that comes when the new one is there already, which has more

@@ -275,6 +275,26 @@ func TestPartition_NothingOfADeletedTopicIsCommitted(t *testing.T) {
 	})
 }
 
+// A topic that isn't there in two looks in a row is gone, though nothing of it is refused.
+func TestPartition_ATopicThatLooksDoNotFindIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, g, end, ended := member(t)
+		fetch(c, fetched(0))
+		got := receive(t, c, 1)
+		for _, lacks := range []bool{true, false, true} {
+			c.looked(lacks)
+			require.False(t, c.isGone(0), "for a moment, a topic that was just created isn't known either")
+		}
+		c.looked(true)
+		require.NoError(t, c.Ack(t.Context(), got...))
+		require.Empty(t, g.marked)
+		_, err := c.Receive(t.Context(), 1)
+		require.ErrorContains(t, err, "was deleted, and may have been created again")
+		end()
+		<-ended
+	})
+}
+
 // What was delivered of a topic that was deleted is nowhere else: the member isn't over, and
 // joined again without it, before it is settled. What Kafka had beside it is counted, and so
 // is what is not settled in time.

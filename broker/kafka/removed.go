@@ -2,10 +2,12 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -13,7 +15,9 @@ import (
 const removedLook = 5 * time.Second
 
 // watch looks, until the consumer is closed, for messages that Kafka removed before this
-// group got them where none came after them: kgo goes on behind them, and says nothing.
+// group got them where none came after them: kgo goes on behind them, and says nothing. Nor
+// does it of a topic that isn't there, as an empty Kafka has taken the place of the one that
+// had it: it asks for ever where the partitions begin.
 func (c *consumer) watch() {
 	look := time.NewTicker(removedLook)
 	defer look.Stop()
@@ -30,8 +34,24 @@ func (c *consumer) watch() {
 		if err != nil {
 			continue // State tells of a Kafka that doesn't answer.
 		}
+		c.looked(errors.Is(starts[c.topic][-1].Err, kerr.UnknownTopicOrPartition))
 		waiting = c.compare(starts[c.topic], waiting)
 	}
+}
+
+// looked counts the looks in a row that found no such topic: who has partitions of it has had
+// one, and one that was just made isn't known by all servers for a moment.
+func (c *consumer) looked(lacks bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !lacks || len(c.partitions) == 0 {
+		c.health.lacking = 0
+		return
+	}
+	if c.health.lacking++; c.health.lacking == 2 {
+		c.logger.Error("kafka: Kafka has no such topic any more")
+	}
+	c.signal()
 }
 
 // compare holds where partitions begin against what was read of them. What was fetched before

@@ -41,6 +41,8 @@ type health struct {
 	down   bool            // That was logged.
 	stuck  map[int32]stuck // -1 is for what concerns none of them alone.
 	missed int64
+
+	lacking int // looks in a row: see looked.
 }
 
 // stuck is a partition that Kafka doesn't let us read.
@@ -148,7 +150,7 @@ func (c *consumer) unknownFor(d time.Duration) bool {
 			return true
 		}
 	}
-	return false
+	return c.health.lacking > 1 && time.Duration(c.health.lacking-1)*removedLook >= d
 }
 
 // isGone is unknownFor without the lock.
