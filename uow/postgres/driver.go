@@ -62,7 +62,7 @@ func (c *conn) Pipeline(ctx context.Context, then func() []pipeline.Statement, s
 	return err
 }
 
-const inTransaction, inNone = 'T', 'I'
+const inTransaction, inFailure, inNone = 'T', 'E', 'I'
 
 // BeginTx implements [driver.ConnBeginTx].
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {

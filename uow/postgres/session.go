@@ -146,9 +146,14 @@ func (c *conn) open() error {
 		return c.refused
 	case c.Conn.Conn().PgConn().TxStatus() == inNone:
 		return errEnded
+	case c.Conn.Conn().PgConn().TxStatus() == inFailure:
+		return errFailed
 	}
 	return nil
 }
+
+// errFailed is a transaction of which PostgreSQL would say that it is aborted, and no more.
+var errFailed = errors.New("a statement of the unit of work has failed and its error was not returned: nothing of the unit can be stored; return that error, or run the statement outside of the unit")
 
 // errEnded is a transaction that was ended behind other statements, where nobody looks for it.
 var errEnded = errors.New("a statement has ended the transaction of the unit of work: what came before it may be stored and what comes after isn't; take COMMIT or ROLLBACK out of it")

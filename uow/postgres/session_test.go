@@ -325,3 +325,21 @@ func TestGuardIsNotImitated(t *testing.T) {
 	require.NotErrorIs(t, err, errElse)
 	require.NoError(t, s.Rollback(t.Context()))
 }
+
+// An error that was not returned isn't found again by its cause: what PostgreSQL says of the
+// statements after it, and of the commit, is that the transaction is aborted.
+func TestCommit_SaysThatAnErrorWasNotReturned(t *testing.T) {
+	t.Parallel()
+	p := open(t)
+	things(t, p)
+	for what, statements := range map[string][]uow.Statement{"something to store": {insert("a")}, "nothing more": nil} {
+		s := p.Session()
+		db, err := s.DB(t.Context())
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), "INSERT INTO nowhere VALUES (1)")
+		require.Error(t, err)
+		require.ErrorContains(t, s.Commit(t.Context(), statements), "a statement of the unit of work has failed and its error was not returned", what)
+		require.NoError(t, s.Rollback(t.Context()))
+	}
+	require.Empty(t, ids(t, p))
+}
