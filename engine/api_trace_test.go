@@ -7,14 +7,18 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/domain"
+	"github.com/waybill-go/waybill/internal/correlation"
 	"github.com/waybill-go/waybill/repository"
 	"github.com/waybill-go/waybill/subscription"
+	"github.com/waybill-go/waybill/uow"
 )
 
 // overTwo is an engine on two databases: a sale in one of them brings about a parcel in
@@ -71,6 +75,45 @@ func wholeTrace(t *testing.T, e *Engine, who, path string, messages int) (got tr
 }
 
 func tracePath(correlation string) string { return "/api/traces/" + url.PathEscape(correlation) }
+
+// A message that is parked while its trace is read isn't shown as handled, as the inbox has it
+// from then on, too.
+func TestAPI_U_28_ATraceThatIsReadWhileAMessageIsParked(t *testing.T) {
+	b, e, other := overTwo(t)
+	b.sold("failing", 2, 0)
+	settled(t, e, "failing", 1)
+	require.NoError(t, e.Stop(t.Context()))
+	change := func(query string) {
+		for _, table := range []string{"dead_letters", "inbox"} {
+			_, err := other.DB().ExecContext(t.Context(), "UPDATE "+table+" SET "+query)
+			require.NoError(t, err)
+		}
+	}
+	change("message_id = 'not yet ' || message_id")
+	var once sync.Once
+	hook := afterQuery(func(query string) {
+		if strings.Contains(query, "inbox") || strings.Contains(query, "dead_letters") {
+			once.Do(func() { change("message_id = substr(message_id, length('not yet ') + 1)") })
+		}
+	})
+	from := []correlation.Source{{Provider: b.db}, {Provider: hookedReader{other, other.Reader().WithQueryHook(hook)}}}
+	trace, errs := correlation.Read(t.Context(), from, "failing", correlation.Options{Limit: 10})
+	require.Empty(t, errs)
+	require.Equal(t, "parked", trace.Messages[0].State)
+}
+
+// hookedReader is a provider whose reads are watched.
+type hookedReader struct {
+	uow.Provider
+	reader *bun.DB
+}
+
+func (h hookedReader) Reader() *bun.DB { return h.reader }
+
+type afterQuery func(query string)
+
+func (afterQuery) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+func (f afterQuery) AfterQuery(_ context.Context, e *bun.QueryEvent)                  { f(e.Query) }
 
 // settled waits until a trace has so many messages, none of which waits.
 func settled(t *testing.T, e *Engine, correlation string, messages int) (got traceReport) {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// freshFor is how long an answer is good for everybody who asks, so that
+	// freshFor is how long an answer is good at least for everybody who asks, so that
 	// asking often doesn't load what is asked.
 	freshFor = time.Second
 	// pingTimeout bounds a look at whether something answers. A probe waits for
@@ -15,6 +15,9 @@ const (
 	pingTimeout = 2 * time.Second
 	// statsTimeout bounds the counting of rows, of which there may be millions.
 	statsTimeout = 5 * time.Second
+	// countRest is how many times as long as a count took nobody counts again: of millions of
+	// rows a database would do nothing else while pages are open.
+	countRest = 4
 )
 
 // cached asks something slow only when somebody wants to know, once for all who
@@ -24,10 +27,12 @@ type cached[T any] struct {
 	start    func(func(ctx context.Context)) bool
 	limit    time.Duration // of a load
 	patience time.Duration // of somebody who asks
+	rest     time.Duration // after a load, in times as long as it took
 
 	mu    sync.Mutex
 	value T
 	at    time.Time
+	good  time.Duration // for how long from then
 	busy  chan struct{} // closed when the load under way ends; nil: there is none
 }
 
@@ -39,6 +44,13 @@ type found[T any] struct {
 
 func newCached[T any](load func(ctx context.Context) T, l *lookouts, limit, patience time.Duration) *cached[T] {
 	return &cached[T]{load: load, start: l.start, limit: limit, patience: patience}
+}
+
+// newCount is of what counts rows.
+func newCount[T any](load func(ctx context.Context) T, l *lookouts) *cached[T] {
+	c := newCached(load, l, statsTimeout, statsTimeout)
+	c.rest = countRest
+	return c
 }
 
 // get returns an answer that is fresh, or false if there is none in time.
@@ -87,7 +99,7 @@ func (c *cached[T]) recent(ctx context.Context) (T, bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.at.IsZero() && time.Since(c.at) < freshFor+c.limit {
+	if !c.at.IsZero() && time.Since(c.at) < c.good+c.limit {
 		return c.value, true
 	}
 	return value, false
@@ -109,15 +121,17 @@ func (c *cached[T]) ask(ctx context.Context, as age) (T, bool) {
 	return c.get(ctx)
 }
 
-func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < freshFor }
+func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < c.good }
 
 func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
+	begin := time.Now()
 	value := c.load(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.value, c.at, c.busy = value, time.Now(), nil
+	c.good = max(freshFor, c.rest*c.at.Sub(begin))
 	close(busy)
 }
 

@@ -38,6 +38,27 @@ func TestCached_HammeringLoadsOnceASecond(t *testing.T) {
 	})
 }
 
+// What takes long to count isn't counted all the time, however many ask.
+func TestCached_CountingRestsFourTimesAsLongAsItTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		l := newLookouts()
+		defer l.stop()
+		c := newCount(func(context.Context) int {
+			<-time.After(2 * time.Second)
+			return int(loads.Add(1))
+		}, l)
+		began := time.Now()
+		for time.Since(began) < time.Minute {
+			v, ok := c.recent(t.Context())
+			require.Equal(t, time.Since(began) >= 2*time.Second, ok, "it is known once it has been counted")
+			require.EqualValues(t, loads.Load(), v)
+			<-time.After(100 * time.Millisecond)
+		}
+		require.EqualValues(t, 6, loads.Load(), "every ten seconds")
+	})
+}
+
 // A81: a hung collection cannot delay a probe.
 func TestCached_A81_AHungLoadIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -167,13 +167,13 @@ func newEngine(cfg Config) *Engine {
 func (e *Engine) equip() {
 	for _, d := range e.databases {
 		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
-		d.stats = newCached(d.report, e.lookouts, statsTimeout, statsTimeout)
-		d.held = newCached(d.waitForOperators, e.lookouts, statsTimeout, statsTimeout)
-		d.late = newCached(d.lateTimers, e.lookouts, statsTimeout, statsTimeout)
-		d.running = newCached(d.countProcesses, e.lookouts, statsTimeout, statsTimeout)
-		d.projected = newCached(d.countProjections, e.lookouts, statsTimeout, statsTimeout)
-		d.dead = newCached(d.deadLetters, e.lookouts, statsTimeout, statsTimeout)
-		d.locks = newCached(d.waits, e.lookouts, statsTimeout, statsTimeout)
+		d.stats = newCount(d.report, e.lookouts)
+		d.held = newCount(d.waitForOperators, e.lookouts)
+		d.late = newCount(d.lateTimers, e.lookouts)
+		d.running = newCount(d.countProcesses, e.lookouts)
+		d.projected = newCount(d.countProjections, e.lookouts)
+		d.dead = newCount(d.deadLetters, e.lookouts)
+		d.locks = newCount(d.waits, e.lookouts)
 		d.misfit = newCached(d.compareTargets, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	for i, s := range e.streams {

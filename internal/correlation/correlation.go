@@ -269,6 +269,12 @@ func (t *Trace) fates(ctx context.Context, p uow.Provider) error {
 		}
 	}
 	asked := slices.Sorted(maps.Keys(ids))
+	// The inbox before the dead letters: what is parked between the two reads is in neither,
+	// or in the second. The other way round it would be handled, as the inbox has it, too.
+	done, err := subscription.FindConsumptions(ctx, p.Reader(), asked)
+	if err != nil {
+		return err
+	}
 	letters, err := subscription.FindLetters(ctx, p.Reader(), t.CorrelationID, asked, t.options.Limit+1)
 	if err != nil {
 		return err
@@ -277,20 +283,22 @@ func (t *Trace) fates(ctx context.Context, p uow.Provider) error {
 		t.more(p.Name(), "dead letters")
 		letters = letters[:t.options.Limit]
 	}
+	var others []string // that only dead letters are known of
 	for _, l := range letters {
 		m := t.of(l.MessageID)
 		m.Type = cmp.Or(m.Type, l.Type)
 		m.DeadLetters = append(m.DeadLetters, Letter{p.Name(), l})
 		if !ids[l.MessageID] {
 			ids[l.MessageID] = true
-			asked = append(asked, l.MessageID)
+			others = append(others, l.MessageID)
 		}
 	}
-	done, err := subscription.FindConsumptions(ctx, p.Reader(), asked)
+	more, err := subscription.FindConsumptions(ctx, p.Reader(), others)
 	if err != nil {
 		return err
 	}
-	for _, id := range asked {
+	maps.Copy(done, more)
+	for _, id := range slices.Concat(asked, others) {
 		for _, d := range done[id] {
 			// The inbox has what is parked, too, without an effect.
 			if !slices.ContainsFunc(letters, func(l subscription.DeadLetter) bool {
