@@ -236,6 +236,9 @@ func (p *producer) settle(c *call, i int, e ending) {
 		p.stale = true
 		r.err = fmt.Errorf("it doesn't exist: create it, or let EnsureTopics do so: %w", r.err)
 	}
+	if code == kerr.MessageTooLarge {
+		r.err = fmt.Errorf("raise the topic's max.message.bytes, or send less: %w", r.err)
+	}
 	r.err = fmt.Errorf("kafka: topic %s, partition %d: %w", r.Topic, r.Partition, r.err)
 	refused := refusals[code]
 	switch {

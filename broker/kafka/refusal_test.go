@@ -83,6 +83,15 @@ func TestPublish_Refusals(t *testing.T) {
 	}
 }
 
+// What a topic doesn't take is abandoned at once: the error says what would have it taken.
+func TestPublish_TooLargeForTheTopicSaysWhatHelps(t *testing.T) {
+	t.Parallel()
+	c := fake(t)
+	answers(c, kerr.MessageTooLarge)
+	err := openFake(t, c, nil).Publish(bounded(t), run("topic", "key", 0, 1))
+	require.ErrorContains(t, failures(t, err)[0], "raise the topic's max.message.bytes, or send less")
+}
+
 // O1: a refusal that doesn't pass ends the call with its code, in doubt with
 // PublishTimeout.
 func TestPublish_RefusalsThatStay(t *testing.T) {
