@@ -56,7 +56,7 @@ func (d doctorCmd) brokers(c *cli, stdout out, all *databases, groups []string, 
 // needs are those of the contexts of a file at one of its brokers; used is whether
 // they have any.
 func (d doctorCmd) needs(all *databases, b config.Broker, groups []string) (n kafkacheck.Needs, used bool) {
-	n = kafkacheck.Needs{Prefix: b.TopicPrefix}
+	n = kafkacheck.Needs{Prefix: b.TopicPrefix, MaxMessage: all.maxMessage}
 	if all.targets[0] == b.Name {
 		used = true
 		n.Contexts, n.Groups = append(n.Contexts, d.Publishes...), groups

@@ -86,7 +86,7 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	admin, topic := kadm.NewClient(client), "doctor."+uuid.NewString()
-	created, err := admin.CreateTopics(t.Context(), 2, 1, map[string]*string{"cleanup.policy": new("compact")}, topic)
+	created, err := admin.CreateTopics(t.Context(), 2, 1, map[string]*string{"cleanup.policy": new("compact,delete"), "retention.ms": new("60000"), "max.message.bytes": new("5000")}, topic)
 	require.NoError(t, err)
 	require.NoError(t, created.Error())
 	defer func() {
@@ -95,7 +95,7 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 	}()
 
 	client.ForceMetadataRefresh()
-	found := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: "doctor.", Topics: []string{strings.TrimPrefix(topic, "doctor."), "absent"}})
+	found := kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: "doctor.", Topics: []string{strings.TrimPrefix(topic, "doctor."), "absent"}, MaxMessage: 6000})
 	var all []string
 	for _, f := range found {
 		all = append(all, fmt.Sprintf("%s %s: %s", f.Severity, f.Where, f.What))
@@ -104,7 +104,13 @@ func TestDoctor_LooksAtTheTopicsOfKafka(t *testing.T) {
 	require.Contains(t, text, "shows 1 topic of those that are needed")
 	require.Contains(t, text, "warning doctor.absent: it isn't there")
 	require.Contains(t, text, "warning "+topic+": it has one replica")
-	require.Contains(t, text, "critical "+topic+": cleanup.policy is compact")
+	require.Contains(t, text, "critical "+topic+": cleanup.policy is compact,delete")
+	require.Contains(t, text, "warning "+topic+": max.message.bytes is 5000")
+	require.Contains(t, text, "warning "+topic+": retention.ms is 60000")
+
+	// Who reads a topic is not concerned with what it takes.
+	found = kafkacheck.Look(t.Context(), client, kafkacheck.Needs{Prefix: "doctor.", Reads: []string{strings.TrimPrefix(topic, "doctor.")}, MaxMessage: 6000})
+	require.NotContains(t, fmt.Sprint(found), "max.message.bytes")
 
 	r := waybill(t, "--config", kafkaFile(t, address), "doctor", "--kafka")
 	require.Contains(t, r.stdout, "ok        connection: it answers")

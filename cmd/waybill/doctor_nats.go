@@ -33,7 +33,7 @@ func (d doctorCmd) nats(ctx context.Context, c *cli, stdout out) (err error) {
 		hint = "What is consumed is not in the file: name categories with --reads."
 	}
 	look := func(b config.Broker, n kafkacheck.Needs) brokerReport {
-		return natsReport{lookAtNATS(ctx, b, natscheck.Needs{Prefix: n.Prefix, Contexts: n.Contexts, Topics: append(n.Topics, n.Reads...), MaxMessage: all.maxMessage})}
+		return natsReport{lookAtNATS(ctx, b, natscheck.Needs{Prefix: n.Prefix, Contexts: n.Contexts, Topics: append(n.Topics, n.Reads...), MaxMessage: n.MaxMessage})}
 	}
 	return d.brokers(c, stdout, all, nil, hint, look, "nats")
 }

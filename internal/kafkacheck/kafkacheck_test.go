@@ -44,6 +44,13 @@ func TestTopicsAreJudged(t *testing.T) {
 	leaderless.Partitions[1].Leader = false
 	compacted.Settings = map[string]string{"cleanup.policy": "compact,delete"}
 	hidden.Settings = nil
+	set := func(key, value string) kafkacheck.Topic {
+		made := topic(3, 3, 2)
+		made.MaxMessage, made.Settings[key] = 1000, value
+		return made
+	}
+	kept := set("retention.ms", "1000")
+	kept.Settings["cleanup.policy"] = "compact"
 	for what, c := range map[string]struct {
 		topic    kafkacheck.Topic
 		severity doctor.Severity
@@ -59,6 +66,15 @@ func TestTopicsAreJudged(t *testing.T) {
 		"more than there are":        {topic(2, 2, 3), doctor.Critical, "no message can ever be stored"},
 		"compacted":                  {compacted, doctor.Critical, "cleanup.policy is compact,delete"},
 		"settings that are hidden":   {hidden, doctor.Warning, "DescribeConfigs"},
+		"takes less than is sent":    {set("max.message.bytes", "999"), doctor.Warning, "max.message.bytes is 999, and a message may have 1000"},
+		"takes what is sent":         {set("max.message.bytes", "1000"), doctor.OK, ""},
+		"keeps for an hour":          {set("retention.ms", "3600000"), doctor.Warning, "retention.ms is 3600000: Kafka removes what is older than 1h0m0s"},
+		"keeps for a long weekend":   {set("retention.ms", "259200000"), doctor.OK, ""},
+		"keeps for ever":             {set("retention.ms", "-1"), doctor.OK, ""},
+		"keeps for ages":             {set("retention.ms", "9223372036854775807"), doctor.OK, ""},
+		"keeps so many bytes":        {set("retention.bytes", "4096"), doctor.Warning, "retention.bytes is 4096"},
+		"has no end of bytes":        {set("retention.bytes", "-1"), doctor.OK, ""},
+		"compacts, and removes none": {kept, doctor.Critical, "cleanup.policy is compact"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			found := c.topic.Judge()

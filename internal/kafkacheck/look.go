@@ -43,7 +43,11 @@ func Look(ctx context.Context, client *kgo.Client, n Needs) []doctor.Finding {
 	all := append([]doctor.Finding{{Check: "connection", Severity: doctor.OK, What: fmt.Sprintf("it answers, and shows %s of those that are needed", topics(len(names)))}}, n.missing(known)...)
 	settings := settingsOf(ctx, admin, names)
 	for _, name := range names {
-		all = append(all, topicOf(known[name], settings[name]).Judge()...)
+		t := topicOf(known[name], settings[name])
+		if n.publishes(name) {
+			t.MaxMessage = n.MaxMessage
+		}
+		all = append(all, t.Judge()...)
 	}
 	return append(all, unheard(ctx, admin, known, n.Prefix)...)
 }
@@ -81,7 +85,13 @@ func unreached(ctx context.Context, err error) doctor.Finding {
 // has says whether a topic is one of those that n needs.
 func (n Needs) has(topic string) bool {
 	name, ours := strings.CutPrefix(topic, n.Prefix)
-	return ours && (slices.Contains(n.Topics, name) || slices.Contains(n.Reads, name) ||
+	return ours && slices.Contains(n.Reads, name) || n.publishes(topic)
+}
+
+// publishes says whether n's contexts send to a topic.
+func (n Needs) publishes(topic string) bool {
+	name, ours := strings.CutPrefix(topic, n.Prefix)
+	return ours && (slices.Contains(n.Topics, name) ||
 		slices.ContainsFunc(n.Contexts, func(c string) bool { return strings.HasPrefix(name, c+".") }))
 }
 

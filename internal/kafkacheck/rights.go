@@ -18,6 +18,8 @@ type Needs struct {
 	Topics   []string // That partners have under names of their own.
 	Reads    []string // Topics that are consumed.
 	Groups   []string // Of subscriptions.
+	// MaxMessage is how many bytes a message may have, with its headers; 0: not known.
+	MaxMessage int
 	// ExactlyOnce: outboxes publish in transactions.
 	ExactlyOnce bool
 }

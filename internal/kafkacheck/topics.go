@@ -2,7 +2,9 @@ package kafkacheck
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/waybill-go/waybill/internal/doctor"
 )
@@ -15,7 +17,13 @@ type Topic struct {
 	// nil: they may not be read.
 	Settings  map[string]string
 	MinInSync int // Of Settings; 0: not known.
+	// MaxMessage is how many bytes a message may have that is published there; 0: not
+	// known, or others publish.
+	MaxMessage int
 }
+
+// longWeekend is how long a subscription may be down before somebody sees to it.
+const longWeekend = 3 * 24 * time.Hour
 
 // Partition is one of a topic's.
 type Partition struct {
@@ -50,13 +58,39 @@ func (t Topic) Judge() []doctor.Finding {
 	if strings.Contains(t.Settings["cleanup.policy"], "compact") {
 		add(doctor.Critical, "cleanup.policy is "+t.Settings["cleanup.policy"]+": Kafka removes events that are older than others of their key", "set cleanup.policy to delete")
 	}
+	t.limits(add)
 	if t.Settings == nil {
-		add(doctor.Warning, "its settings may not be read, so that min.insync.replicas and retention are not looked at", "give the right DescribeConfigs on the topic")
+		add(doctor.Warning, "its settings may not be read, so that min.insync.replicas, retention and max.message.bytes are not looked at", "give the right DescribeConfigs on the topic")
 	}
 	if len(all) == 0 {
 		add(doctor.OK, fmt.Sprintf("%d partitions, %d replicas, min.insync.replicas %d", len(t.Partitions), least, t.MinInSync), "")
 	}
 	return all
+}
+
+// limits finds what a topic doesn't take, and what it removes unread.
+func (t Topic) limits(add func(s doctor.Severity, what, remedy string)) {
+	if takes := t.number("max.message.bytes"); takes > 0 && takes < int64(t.MaxMessage) {
+		add(doctor.Warning, fmt.Sprintf("max.message.bytes is %d, and a message may have %d with its headers: one that is larger when compressed is abandoned", takes, t.MaxMessage),
+			fmt.Sprintf("set max.message.bytes to %d at least, or lower outbox.max_message_bytes", t.MaxMessage))
+	}
+	if !strings.Contains(t.Settings["cleanup.policy"], "delete") {
+		return
+	}
+	if kept := t.number("retention.ms"); kept > 0 && kept < longWeekend.Milliseconds() {
+		add(doctor.Warning, fmt.Sprintf("retention.ms is %d: Kafka removes what is older than %v, also what a subscription that was down hasn't read", kept, time.Duration(kept)*time.Millisecond),
+			"raise retention.ms above the longest time that a subscription may be down; seven days are Kafka's default")
+	}
+	if kept := t.number("retention.bytes"); kept > 0 {
+		add(doctor.Warning, fmt.Sprintf("retention.bytes is %d: Kafka removes what is more than that in a partition, also what no subscription has read", kept),
+			"set retention.bytes to -1, and retention.ms to what the disks have room for")
+	}
+}
+
+// number is one of the settings; 0: it isn't known.
+func (t Topic) number(setting string) int64 {
+	n, _ := strconv.ParseInt(t.Settings[setting], 10, 64)
+	return n
 }
 
 // count finds the smallest number of replicas, and the partitions that don't work.
