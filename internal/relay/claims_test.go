@@ -45,7 +45,7 @@ func TestClaims_TwoAtATime(t *testing.T) {
 // One of two isn't answered: the other one's rows go their way, and nothing is lost, doubled or left behind.
 func TestClaims_OneOfTwoFails(t *testing.T) {
 	for name, fault := range unanswered {
-		for _, which := range []int{0, 1} {
+		for _, which := range []int{0, 1, 2} { // the look that may claim, and finds too much, is the first
 			t.Run(fmt.Sprint(name, " ", which), func(t *testing.T) {
 				inWorld(t, func(w *world) {
 					p := w.start(func(_ *process, cfg *relay.Config) { cfg.Outbox.BatchSize = 5 })
