@@ -130,7 +130,11 @@ func (x *transactor) open(ctx context.Context) (m broker.Mark, err error) {
 	if x.number, x.epoch, err = x.producer.client.ProducerID(ctx); err != nil {
 		return m, err
 	}
-	all, err := kadm.NewClient(x.producer.client).FetchOffsets(kadm.RequireStable(ctx), x.id)
+	var all kadm.OffsetResponses
+	err = x.while(ctx, func() (err error) { // On a new Kafka the coordinator's topic is made first.
+		all, err = kadm.NewClient(x.producer.client).FetchOffsets(kadm.RequireStable(ctx), x.id)
+		return err
+	})
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return m, nil
 	}

@@ -277,3 +277,14 @@ func TestTransact_TheTopicOfTheMarksIsMadeAgain(t *testing.T) {
 		return tx.Publish(bounded(t), broker.Mark{N: 3}, run(name, "a", 1, 1)) == nil // It may be listed for a moment, as well.
 	})
 }
+
+// On a new Kafka who asks first for a mark comes before the coordinators of groups are there.
+func TestTransact_WaitsForACoordinatorThatIsYetToCome(t *testing.T) {
+	t.Parallel()
+	c := fake(t)
+	b := openFake(t, c, nil)
+	id := newID()
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.FindCoordinator}, Group: id, Err: kerr.CoordinatorNotAvailable, Count: 10})
+	_, mark := transact(t, b, id)
+	require.Zero(t, mark)
+}
