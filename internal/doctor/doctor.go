@@ -124,6 +124,7 @@ type exam struct {
 	roles    []rights.Grantee
 	findings []Finding
 	current  map[string]bool // features whose tables are those of this build
+	moved    bool            // since its outbox was written, and nobody has accepted it: see identity
 
 	check string // under way
 }

@@ -17,6 +17,7 @@ func (e *exam) identity(ctx context.Context, _ bun.IDB) (string, error) {
 		return "", err
 	}
 	if moved := present.Moved(recorded); moved != "" {
+		e.moved = true
 		e.add(Critical, "", "engines publish nothing: this is not the database that its outbox was written in ("+moved+"). "+meaning(recorded, present),
 			"a copy for other purposes: give its engines brokers of their own, then `waybill database accept`. One that takes the other's place: stop the other's engines, compare what may be missing, then `waybill database accept`")
 		return "", nil
@@ -25,6 +26,18 @@ func (e *exam) identity(ctx context.Context, _ bun.IDB) (string, error) {
 		return "the server doesn't tell who it is, or is a standby: a copy or a failover is not noticed", nil
 	}
 	return "the database is the one that its outbox was written in", nil
+}
+
+// acceptFirst is the remedy of all that stands still in a copy.
+const acceptFirst = "see the check identity: no engine does anything in this database before it is accepted"
+
+// unlessMoved is the remedy of what no engine does, which is no reason to remove it where none may
+// do anything.
+func (e *exam) unlessMoved(remedy string) string {
+	if e.moved {
+		return acceptFirst
+	}
+	return remedy
 }
 
 // meaning is how a database comes to differ in this way.

@@ -97,7 +97,7 @@ func (e *exam) deserted(ctx context.Context, db bun.IDB, target string, lane int
 				severity = Critical
 			}
 			e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no process holds a lease: nothing is published", count(n, "row")+" wait", seconds(age)),
-				"start an engine that has this broker; if one runs, its log and /readyz say what keeps it")
+				e.unlessMoved("start an engine that has this broker; if one runs, its log and /readyz say what keeps it"))
 			return err
 		}, lane)
 }

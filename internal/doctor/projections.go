@@ -32,7 +32,7 @@ func (e *exam) projections(ctx context.Context, _ bun.IDB) (string, error) {
 				"end it: "+p.Held.By[0].Remedy()+"; and bound such sessions with idle_in_transaction_session_timeout")
 		case live && !p.Fed:
 			e.add(Warning, where, "its view is in use, and no process feeds it",
-				fmt.Sprintf("start an engine whose build has version %d of it; if no build has it any more, %s", p.Version, projection.Instead(all, p)))
+				e.unlessMoved(fmt.Sprintf("start an engine whose build has version %d of it; if no build has it any more, %s", p.Version, projection.Instead(all, p))))
 		}
 	}
 	return "every projection in use is fed, and none has stopped or waits for a transaction", nil

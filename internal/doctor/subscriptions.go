@@ -34,7 +34,7 @@ func (e *exam) subscriptions(ctx context.Context, db bun.IDB) (string, error) {
 			open = fmt.Sprintf(" (%d open)", s.Open)
 		}
 		e.add(Warning, "subscription "+s.Name, fmt.Sprintf("it was not seen for %d days, and left %s in its inbox and %s%s", int(e.limits.now().Sub(*s.LastSeen).Hours()/24), inbox, count(s.DeadLetters, "dead letter"), open),
-			"if it was removed or renamed: waybill subscriptions retire "+s.Name+" --dry-run; else start what runs it")
+			e.unlessMoved("if it was removed or renamed: waybill subscriptions retire "+s.Name+" --dry-run; else start what runs it"))
 	}
 	return "every subscription that left something was seen within 30 days", nil
 }

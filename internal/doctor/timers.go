@@ -20,7 +20,7 @@ func (e *exam) timers(ctx context.Context, db bun.IDB) (string, error) {
 			var late float64
 			err := scan(&target, &late)
 			e.add(Critical, "table timers", fmt.Sprintf("a waiting timer was due %v ago: no engine sends due timers to broker %q", seconds(late), target),
-				"start an engine of this database; if one runs, its log and /api/health say what keeps it, and waybill outbox stats whether what it sends leaves")
+				e.unlessMoved("start an engine of this database; if one runs, its log and /api/health say what keeps it, and waybill outbox stats whether what it sends leaves"))
 			return err
 		})
 	if err != nil {
