@@ -28,7 +28,7 @@ func (e *exam) identity(ctx context.Context, _ bun.IDB) (string, error) {
 	return "the database is the one that its outbox was written in", nil
 }
 
-// acceptFirst is the remedy of all that stands still in a copy.
+// acceptFirst is the remedy of all that has stopped in a copy.
 const acceptFirst = "see the check identity: no engine does anything in this database before it is accepted"
 
 // unlessMoved is the remedy of what no engine does, which is no reason to remove it where none may
