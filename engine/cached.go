@@ -27,7 +27,7 @@ type cached[T any] struct {
 	start    func(func(ctx context.Context)) bool
 	limit    time.Duration // of a load
 	patience time.Duration // of somebody who asks
-	rest     time.Duration // after a load, in times as long as it took
+	rest     int           // after a load, in times as long as it took
 
 	mu    sync.Mutex
 	value T
@@ -131,7 +131,7 @@ func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.value, c.at, c.busy = value, time.Now(), nil
-	c.good = max(freshFor, c.rest*c.at.Sub(begin))
+	c.good = max(freshFor, time.Duration(c.rest)*c.at.Sub(begin))
 	close(busy)
 }
 
