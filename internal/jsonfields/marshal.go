@@ -2,6 +2,7 @@ package jsonfields
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,21 +33,17 @@ func Marshal(v any) ([]byte, error) {
 // notUTF8 finds a text that isn't UTF-8 in a value that can be encoded, such as
 // "Lines[2].Colour". What writes its own JSON is left out.
 func notUTF8(v reflect.Value, at string) (where string, bad bool) {
-	switch v.Kind() {
-	case reflect.Invalid:
+	if !v.IsValid() {
 		return "", false
-	case reflect.Pointer, reflect.Interface:
-		return notUTF8(v.Elem(), at)
-	case reflect.String:
-		if at == "" {
-			at = "it"
-		}
-		return at, !utf8.ValidString(v.String())
 	}
 	if _, own := encodes(v.Type()); own {
 		return "", false
 	}
 	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return notUTF8(v.Elem(), at)
+	case reflect.String:
+		return cmp.Or(at, "it"), !utf8.ValidString(v.String())
 	case reflect.Struct:
 		for f, value := range v.Fields() {
 			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
@@ -59,7 +56,7 @@ func notUTF8(v reflect.Value, at string) (where string, bad bool) {
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
 			within := fmt.Sprintf("%s[%q]", at, i.Key())
-			if _, bad = notUTF8(i.Key(), ""); bad {
+			if k := i.Key(); k.Kind() == reflect.String && !utf8.ValidString(k.String()) { // whatever methods it has
 				return "the key of " + within, true
 			}
 			if where, bad = notUTF8(i.Value(), within); bad {

@@ -2,6 +2,7 @@ package jsonfields_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ func TestMarshal_RefusesTextThatIsNotUTF8(t *testing.T) {
 		"Next.Colour":           &lines{Next: &lines{Colour: latin1}},
 		`[2].Notes["x"][1]`:     []lines{{}, {}, {Notes: map[string]any{"x": []any{1, latin1}}}},
 		`the key of Notes["M`:   lines{Notes: map[string]any{latin1: 1}},
+		`the key of ["M`:        map[hexed]int{latin1: 1},
 		"within.Inside":         lines{within: &within{latin1}},
 		"it is not UTF-8":       latin1,
 		"its JSON is not UTF-8": bare(latin1),
@@ -49,6 +51,8 @@ func TestMarshal_WritesWhatEncodingJSONWrites(t *testing.T) {
 	for _, v := range []any{
 		nil, 1, "Müller �", `\ufffd`,
 		lines{Colour: `\ufffd`, Hidden: "\xff", Bytes: []byte{0xff}, Raw: json.RawMessage(`"\ufffd"`)},
+		[]any{hexed("\xff"), `\ufffd`},
+		[]any{&hexed2{"\xff"}, `\ufffd`},
 		map[int]string{1: `\ufffd`},
 		[1]*string{},
 		&lines{Next: &lines{Colour: `a\ufffd`}},
@@ -67,3 +71,12 @@ func TestMarshal_WritesWhatEncodingJSONWrites(t *testing.T) {
 type bare string
 
 func (b bare) MarshalJSON() ([]byte, error) { return []byte(`"` + string(b) + `"`), nil }
+
+// hexed and hexed2 write what is no text as one.
+type (
+	hexed  string
+	hexed2 struct{ bytes string }
+)
+
+func (h hexed) MarshalText() ([]byte, error)   { return fmt.Appendf(nil, "%x", string(h)), nil }
+func (h *hexed2) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%x", h.bytes), nil }
