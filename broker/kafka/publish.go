@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// patience is how long a call that hands nothing over goes on.
+	// patience is how long a call that hands nothing over goes on while nobody answers.
 	patience = 5 * time.Second
 	// outageIn is how long it goes on while no server can be reached.
 	outageIn = time.Second
@@ -156,12 +156,6 @@ func (p *producer) send(ctx context.Context, c *call, round []int) {
 		r.Timestamp = time.Time{}
 		p.client.Produce(detached, &r.Record, promise)
 	}
-	timer := time.AfterFunc(patience, func() {
-		if !p.wire.left() {
-			cancel(fmt.Errorf("kafka: no server takes it, given up after %v: %w", patience, p.wire.trouble()))
-		}
-	})
-	defer timer.Stop()
 	var why error
 	if p.client.Flush(bounded) != nil {
 		why = context.Cause(bounded)

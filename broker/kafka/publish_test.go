@@ -333,6 +333,28 @@ func TestPublish_SilentServer(t *testing.T) {
 	require.Equal(t, []string{"0", "1"}, bodies(stored(t, name), "key"))
 }
 
+// A server that answers after two seconds is slow, and not away: what a new producer asks it for, one
+// after the other, takes longer than a call waits for a server that says nothing.
+func TestPublish_SlowServer(t *testing.T) {
+	t.Parallel()
+	network := newNetwork()
+	b := open(t, func(c *kafka.Config) { c.Dial = network.Dial })
+	name := topic(t, b)
+	var asked atomic.Bool
+	network.on(func([]byte) (bool, error) {
+		asked.Store(true)
+		return true, nil
+	}, func() error {
+		if asked.Swap(false) {
+			<-time.After(2 * time.Second)
+		}
+		return nil
+	})
+	require.NoError(t, b.Publish(bounded(t), run(name, "key", 0, 2)))
+	network.on(nil, nil)
+	require.Equal(t, []string{"0", "1"}, bodies(stored(t, name), "key"))
+}
+
 // While no server can be reached a call fails at once, and costs nothing.
 func TestPublish_Down(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,8 @@ type wire struct {
 	conns map[*conn]struct{}
 	last  error     // Of connecting; nil after a success.
 	asked time.Time // The first request since anybody answered; zero: none.
+	dials int       // Under way.
+	dial  time.Time // The last one began.
 	ends  int       // Requests that end a transaction.
 
 	account account
@@ -35,6 +37,7 @@ type wire struct {
 	giveUp  func(error)       // Of the round that is out.
 	began   time.Time         // The round.
 	alarm   *time.Timer       // Runs while connecting fails.
+	unsent  *time.Timer       // Runs while a round is out.
 }
 
 var _ kgo.HookBrokerConnect = (*wire)(nil)
@@ -47,10 +50,15 @@ func (c Config) wire() *wire {
 func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	w.mu.Lock()
 	cuts, shut := w.cuts, w.shut
+	if !shut {
+		w.dials++
+		w.dial = time.Now()
+	}
 	w.mu.Unlock()
 	if shut {
 		return nil, errCut
 	}
+	defer w.dialed()
 	raw, err := w.conf.Dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -68,6 +76,12 @@ func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	}
 	w.conns[c] = struct{}{}
 	return c, nil
+}
+
+func (w *wire) dialed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dials--
 }
 
 // encrypt is raw itself without TLS.
@@ -141,6 +155,31 @@ func (w *wire) begin(giveUp func(error)) {
 	defer w.mu.Unlock()
 	w.last = nil
 	w.account, w.giveUp, w.began = account{number: w.account.number + 1}, giveUp, time.Now()
+	w.unsent = time.AfterFunc(patience, w.impatient)
+}
+
+// impatient ends the round that is out if nothing of it has left, and nobody is waited for who
+// may only be slow: a new connection and a producer's id take some answers one after the other,
+// and a round that is ended begins with the first of them again, so it would never be sent.
+func (w *wire) impatient() {
+	w.mu.Lock()
+	giveUp := w.giveUp
+	if giveUp == nil || w.account.left() {
+		w.mu.Unlock()
+		return
+	}
+	since := w.asked
+	if w.dials > 0 && w.dial.After(since) {
+		since = w.dial
+	}
+	left, after := patience-time.Since(since), time.Since(w.began).Round(time.Second)
+	if left > 0 {
+		w.unsent.Reset(left)
+	}
+	w.mu.Unlock()
+	if left <= 0 {
+		giveUp(fmt.Errorf("kafka: no server takes it, given up after %v: %w", after, w.trouble()))
+	}
 }
 
 // end is what became of the round's requests.
@@ -155,15 +194,9 @@ func (w *wire) end() (account, error) {
 		}
 	}
 	w.giveUp = nil
+	w.unsent.Stop()
 	w.calm()
 	return w.account, w.last
-}
-
-// left says that a produce request of the round may have left.
-func (w *wire) left() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.account.left()
 }
 
 // trouble is what keeps from connecting.
