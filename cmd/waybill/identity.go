@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -53,9 +54,12 @@ type acceptDatabaseCmd struct {
 
 func (a acceptDatabaseCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
 	return act[identityReport]{deed: a.deed, do: func(dryRun bool, all map[string]identityReport) error {
-		return c.eachOutbox(ctx, a.Provider, func(_ *databases, provider string, store *outboxdb.Store) (err error) {
+		return c.eachOutbox(ctx, a.Provider, func(d *databases, provider string, store *outboxdb.Store) (err error) {
 			shown := all[provider]
 			all[provider], err = identify(ctx, store)
+			if err == nil && all[provider].Moved != "" {
+				err = unnumbered(ctx, d, provider)
+			}
 			if dryRun || err != nil || all[provider] != shown {
 				return err
 			}
@@ -83,4 +87,22 @@ func (a acceptDatabaseCmd) Run(ctx context.Context, c *cli, stdout out, stderr n
 		}
 		return question, nil
 	}}.run(ctx, c, stdout, stderr)
+}
+
+// unnumbered is an error if sequences weren't brought along: new events would be refused, or go
+// before those that wait, and nobody would say so any more once the database is accepted.
+func unnumbered(ctx context.Context, d *databases, provider string) error {
+	var all []error
+	for _, p := range d.providers {
+		if p.Name() != provider {
+			continue
+		}
+		for _, f := range doctor.Behind(ctx, p) {
+			all = append(all, fmt.Errorf("%s: %s. Remedy: %s", f.Where, f.What, f.Remedy))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("it isn't accepted before its sequences are set:\n%w", errors.Join(all...))
 }

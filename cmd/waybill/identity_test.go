@@ -47,3 +47,27 @@ func TestDatabase_ShowAndAccept(t *testing.T) {
 		})
 	}
 }
+
+// Logical replication leaves sequences out: a database that was made so isn't accepted before
+// they are set.
+func TestDatabase_IsNotAcceptedWithoutItsSequences(t *testing.T) {
+	dsn := server(t)
+	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+	p := openFor(t, dsn)
+	exec := func(query string) {
+		_, err := p.DB().ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO outbox_settings (name, value) VALUES ('identity', '{"system": "1"}')`)
+	exec("INSERT INTO outbox_actions (id, actor, action, filter, rows) OVERRIDING SYSTEM VALUE VALUES (1, 'ada', 'purge', '{}', 1)")
+	for range 2 { // It is refused each time.
+		r := waybill(t, "--dsn", dsn, "database", "accept", "--yes")
+		require.Equal(t, exitFailed, r.code, r.stdout)
+		require.Contains(t, r.stderr, "outbox_actions.id at 1")
+		require.Contains(t, r.stderr, "Remedy: with all engines and writers stopped: SELECT setval('outbox_actions_id_seq', 1)")
+	}
+	exec("SELECT setval('outbox_actions_id_seq', 1)")
+	r := waybill(t, "--dsn", dsn, "database", "accept", "--yes", "--actor", "mia")
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "accepted (system: it was 1")
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/uow"
 )
 
 // numbered are the columns that sequences number.
@@ -19,6 +21,17 @@ var numbered = []struct{ feature, sequence, table, column string }{
 	{"repository", "history_position", "events", "position"},
 	{"subscription", "dead_letters_seq_seq", "dead_letters", "seq"},
 	{"subscription", "dead_letter_actions_id_seq", "dead_letter_actions", "id"},
+}
+
+// Behind returns those that are behind their tables.
+func Behind(ctx context.Context, p uow.Provider) []Finding {
+	e := &exam{provider: p, limits: usual, current: map[string]bool{}}
+	if !e.postgres() {
+		return nil
+	}
+	e.run(ctx, check{"schema", "", (*exam).schema})
+	e.run(ctx, check{"sequences", "", (*exam).sequences})
+	return slices.DeleteFunc(e.findings, func(f Finding) bool { return f.Check != "sequences" || f.Severity != Critical })
 }
 
 // sequences looks for those that are behind their tables. A restore of single tables leaves
