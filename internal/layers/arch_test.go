@@ -18,18 +18,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// machine is one that programs are built for.
+type machine struct{ os, arch string }
+
 // S8: an int has 32 bits on some of the machines that programs run on. All packages and
 // their tests are type-checked for one, which finds constants that don't fit. In the long
 // run they are compiled, as vet does, which takes minutes.
 func TestBuildsFor32Bits_S8(t *testing.T) {
 	t.Parallel()
+	small := machine{"linux", "386"}
 	if os.Getenv("WAYBILL_LONG") != "" {
-		for32Bits(t, "vet", module+"/...")
+		small.run(t, "vet", module+"/...")
 		return
 	}
-	check := checking{files: token.NewFileSet(), done: map[string]*types.Package{"unsafe": types.Unsafe}}
+	check := small.check(t, "-test")
+
+	constant := filepath.Join(t.TempDir(), "constant.go")
+	require.NoError(t, os.WriteFile(constant, []byte("package constant\n\nvar large int = 1 << 31\n"), 0o600))
+	require.ErrorContains(t, check.pkg(listed{ImportPath: module + "/constant", Dir: filepath.Dir(constant), GoFiles: []string{"constant.go"}}), "overflows")
+}
+
+// All packages are there on Windows, too. Their tests are not: some stop processes by
+// signals that it doesn't have.
+func TestBuildsForWindows_S8(t *testing.T) {
+	t.Parallel()
+	machine{"windows", "amd64"}.check(t)
+}
+
+// check type-checks all packages as they are on that machine.
+func (m machine) check(t *testing.T, flags ...string) checking {
+	t.Helper()
+	check := checking{files: token.NewFileSet(), sizes: types.SizesFor("gc", m.arch), done: map[string]*types.Package{"unsafe": types.Unsafe}}
 	own := 0
-	list := json.NewDecoder(strings.NewReader(for32Bits(t, "list", "-deps", "-test", "-json=ImportPath,Dir,GoFiles,ImportMap,Module", module+"/...")))
+	args := append([]string{"list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Module"}, flags...)
+	list := json.NewDecoder(strings.NewReader(m.run(t, append(args, module+"/...")...)))
 	for {
 		var p listed
 		err := list.Decode(&p)
@@ -43,24 +65,21 @@ func TestBuildsFor32Bits_S8(t *testing.T) {
 		if isOwn(p.ImportPath) {
 			own++
 		}
-		require.NoError(t, check.pkg(p), "on a machine of 32 bits")
+		require.NoError(t, check.pkg(p), "on %s/%s", m.os, m.arch)
 	}
 	require.Greater(t, own, 100)
-
-	constant := filepath.Join(t.TempDir(), "constant.go")
-	require.NoError(t, os.WriteFile(constant, []byte("package constant\n\nvar large int = 1 << 31\n"), 0o600))
-	require.ErrorContains(t, check.pkg(listed{ImportPath: module + "/constant", Dir: filepath.Dir(constant), GoFiles: []string{"constant.go"}}), "overflows")
+	return check
 }
 
-// for32Bits is what a go command prints for a machine of 32 bits.
-func for32Bits(t *testing.T, args ...string) string {
+// run is what a go command prints for a machine.
+func (m machine) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=386", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOOS="+m.os, "GOARCH="+m.arch, "CGO_ENABLED=0")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	require.NoError(t, err, "GOOS=linux GOARCH=386 go %s:\n%s%s", strings.Join(args, " "), out, &stderr)
+	require.NoError(t, err, "GOOS=%s GOARCH=%s go %s:\n%s%s", m.os, m.arch, strings.Join(args, " "), out, &stderr)
 	return string(out)
 }
 
@@ -75,6 +94,7 @@ type listed struct {
 // checking type-checks packages, each after those that it imports.
 type checking struct {
 	files *token.FileSet
+	sizes types.Sizes
 	done  map[string]*types.Package
 }
 
@@ -91,7 +111,7 @@ func (c *checking) pkg(p listed) error {
 		}
 		files = append(files, file)
 	}
-	cfg := types.Config{Sizes: types.SizesFor("gc", "386"), IgnoreFuncBodies: !isOwn(p.ImportPath), Importer: imports(func(path string) (*types.Package, error) {
+	cfg := types.Config{Sizes: c.sizes, IgnoreFuncBodies: !isOwn(p.ImportPath), Importer: imports(func(path string) (*types.Package, error) {
 		if to, ok := p.ImportMap[path]; ok {
 			path = to
 		}

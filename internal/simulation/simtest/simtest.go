@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,14 +84,6 @@ func Shrink[A any](acts []A, most time.Duration, fails func([]A) ([]A, bool)) []
 		}
 	}
 	return acts
-}
-
-// Processor is the processor's time that this process has had.
-func Processor(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // kept is a row of a table of seeds: a switch, where it is from, and the seed that finds it.
