@@ -156,6 +156,7 @@ type copier struct {
 	position   string               // that of keptCursor
 	partitions int
 	action     int64 // its id in the record; 0: none yet
+	told       bool  // who asks has said which events are published
 }
 
 // asked is what the record says of a back-fill.
@@ -179,21 +180,11 @@ func (s *Store) copier(ctx context.Context, b outbox.Backfill) (*copier, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &copier{Backfill: b, targets: have, own: own, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
+	return &copier{Backfill: b, told: b.Published != nil, targets: have, own: own, cursor: cursorPrefix + b.Context + ":" + b.Target.Broker, position: positionPrefix + b.Context + ":" + b.Target.Broker}, nil
 }
 
 // isTarget says whether the context sends to the target, joining or not.
 func (c *copier) isTarget() bool { return slices.Contains(c.targets.External, c.Target.Broker) }
-
-// learn reads which events are published, if nobody has said it.
-func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
-	if c.Published == nil {
-		if c.Published, err = ReadPublished(ctx, db, c.Context); err == nil {
-			c.Renamed, err = ReadRenamed(ctx, db, c.Context)
-		}
-	}
-	return err
-}
 
 // progress is what a transaction of a back-fill came to.
 type progress int
@@ -222,6 +213,9 @@ func (s *Store) copySome(ctx context.Context, c *copier, to bounds, last bool, d
 			return err
 		}
 		cursor, err := parseCursor(c.cursor, value)
+		if err == nil {
+			err = c.learn(ctx, tx)
+		}
 		if err != nil {
 			return err
 		}
@@ -356,7 +350,7 @@ func (s *Store) goLive(ctx context.Context, tx bun.Tx, c *copier) error {
 }
 
 // setCursors gives every joining target of a context its cursor, and no other
-// one.
+// one; what others had noted beside it goes, too.
 func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) error {
 	for _, prefix := range []string{cursorPrefix + name + ":", positionPrefix + name + ":"} {
 		var have []string
@@ -377,6 +371,9 @@ func setCursors(ctx context.Context, tx bun.Tx, name string, joining []string) e
 				return err
 			}
 		}
+	}
+	if err := forgetSince(ctx, tx, name, joining); err != nil {
+		return err
 	}
 	for _, j := range joining {
 		if _, err := tx.ExecContext(ctx, text("both", "setting_init"), cursorPrefix+name+":"+j, "0"); err != nil {

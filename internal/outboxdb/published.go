@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/uptrace/bun"
+
+	"github.com/waybill-go/waybill/internal/dbrows"
 )
 
 const (
@@ -15,22 +18,108 @@ const (
 	publishedPrefix = "published:"
 	// renamedPrefix, too.
 	renamedPrefix = "renamed:"
+	// sincePrefix stands before "<context>:<target>:<event>", for a target that is joining: some
+	// program of the context that has started since publishes the event.
+	sincePrefix = "backfill-published:"
 )
 
 // WritePublished notes which events of a context are published, by their short
 // names, for a back-fill by `waybill outbox backfill`, which knows no domain.
-func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) error {
-	if have, err := ReadPublished(ctx, db, name); err == nil && slices.Equal(have, events) {
-		return nil
+//
+// In a rolling deployment programs have different events, and these are the ones of whichever
+// started last. While a target is joining, those that any of them has are noted beside them.
+func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) (err error) {
+	have, unread := ReadPublished(ctx, db, name)
+	if unread != nil || !slices.Equal(have, events) {
+		var value []byte
+		if value, err = json.Marshal(append([]string{}, events...)); err == nil {
+			_, err = db.ExecContext(ctx, text("both", "setting_write"), publishedPrefix+name, string(value))
+		}
 	}
-	value, err := json.Marshal(append([]string{}, events...))
 	if err == nil {
-		_, err = db.ExecContext(ctx, text("both", "setting_write"), publishedPrefix+name, string(value))
+		err = writeSince(ctx, db, name, events)
 	}
 	if err != nil {
 		return fmt.Errorf("outbox: write published events of context %s: %w", name, err)
 	}
 	return nil
+}
+
+// writeSince notes for the targets that are joining what a program that starts publishes.
+func writeSince(ctx context.Context, db bun.IDB, name string, events []string) error {
+	t, _, err := FindTargets(ctx, db, name)
+	for _, target := range t.Joining {
+		for _, event := range events {
+			if err == nil {
+				_, err = db.ExecContext(ctx, text("both", "setting_init"), sincePrefix+name+":"+target+":"+event, "true")
+			}
+		}
+	}
+	return err
+}
+
+// readSince are the settings of a context, or of one of its targets, by writeSince: what is
+// behind the prefix.
+func readSince(ctx context.Context, db bun.IDB, prefix string) (rest []string, err error) {
+	err = dbrows.Each(ctx, db, text("both", "settings_like"), func(scan func(...any) error) error {
+		var setting, value string
+		err := scan(&setting, &value)
+		rest = append(rest, strings.TrimPrefix(setting, prefix))
+		return err
+	}, len(prefix), prefix)
+	return rest, err
+}
+
+// forgetSince removes what was noted for targets that are not joining any more.
+func forgetSince(ctx context.Context, tx bun.Tx, name string, joining []string) error {
+	prefix := sincePrefix + name + ":"
+	all, err := readSince(ctx, tx, prefix)
+	for _, rest := range all {
+		joins := slices.ContainsFunc(joining, func(j string) bool { return strings.HasPrefix(rest, j+":") })
+		if err == nil && !joins {
+			_, err = tx.ExecContext(ctx, text("both", "setting_delete"), prefix+rest)
+		}
+	}
+	return err
+}
+
+// learn reads which events are published, unless who asks has said it. Each transaction does:
+// a program that starts meanwhile may publish more, and raises them behind what was copied.
+func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
+	if !c.told {
+		if c.Published, err = ReadPublished(ctx, db, c.Context); err == nil {
+			c.Renamed, err = ReadRenamed(ctx, db, c.Context)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	since, err := readSince(ctx, db, sincePrefix+c.Context+":"+c.Target.Broker+":")
+	if err != nil {
+		return fmt.Errorf("outbox: read published events of context %s: %w", c.Context, err)
+	}
+	since = slices.DeleteFunc(since, c.knows)
+	if len(since) == 0 {
+		return nil
+	}
+	who := "the one that started last"
+	if c.told {
+		who = "the one that asks"
+	}
+	return fmt.Errorf("outbox: programs of context %s that have started since %s joins publish different events, and it would miss some: %s, which %s doesn't publish: "+
+		"let the deployment end, with a program that publishes them as the last one to start (or to ask), and try again; "+
+		"if they are not to be published any more, stop its programs, take %s out by `waybill migrate --set-targets`, and let it join again", c.Context, c.Target.Broker, strings.Join(since, ", "), who, c.Target.Broker)
+}
+
+// knows says whether the target gets an event that some program publishes, maybe under another
+// name, or doesn't want it.
+func (c *copier) knows(event string) bool {
+	for before := range c.Renamed {
+		if strings.HasSuffix(before, "."+event) {
+			return true
+		}
+	}
+	return slices.Contains(c.Published, event) || c.Target.Events != nil && !slices.Contains(c.Target.Events, event)
 }
 
 // WriteRenamed notes which events of a context have had other names: the short ones of
