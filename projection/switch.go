@@ -112,8 +112,11 @@ func freeze(ctx context.Context, tx bun.Tx, live, to *build) error {
 		if lowest >= highest {
 			return nil
 		}
-		if !postgres || !to.fed() || !sleep(ctx, meetEvery) || time.Now().After(until) {
+		if !postgres || !to.fed() || time.Now().After(until) {
 			return &behindError{name: to.projection, build: to.build, have: lowest, want: highest}
+		}
+		if !sleep(ctx, meetEvery) {
+			return context.Cause(ctx) // It may come up yet: only who asked has gone.
 		}
 	}
 }

@@ -2,7 +2,9 @@ package projection_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/projection"
+	"github.com/waybill-go/waybill/uow"
 )
 
 type DueLoan struct {
@@ -324,6 +327,48 @@ func TestRace_ASwitchWaitsForTheBatchOfTheLiveBuild(t *testing.T) {
 		go func() { changed <- projection.ChangeOver(t.Context(), next, 0, b.Build()) }()
 		feed(t, b)
 		require.NoError(t, <-changed)
+	})
+}
+
+// watched calls after behind each query, with its text.
+type watched struct {
+	uow.Provider
+	after func(query string)
+}
+
+func (w *watched) DB() *bun.DB { return w.Provider.DB().WithQueryHook(w) }
+
+func (w *watched) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (w *watched) AfterQuery(_ context.Context, e *bun.QueryEvent) { w.after(e.Query) }
+
+// Who is stopped while a switch waits for the new build isn't told to wait, or to take it as it is.
+func TestSwitch_OneThatIsStoppedSaysSo(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		if w.p.DB().Dialect().Name() == dialect.SQLite {
+			return // where a switch waits for nobody
+		}
+		w.place(t, "l1")
+		next, a, b := two(t, w)
+		feed(t, a)
+		feed(t, b)
+		require.NoError(t, projection.CaughtUp(t.Context(), next, 0))
+		w.place(t, "l2")
+		feed(t, a)
+		ctx, stop := context.WithCancelCause(t.Context())
+		defer stop(nil)
+		interrupted := errors.New("interrupted")
+		p := &watched{w.p, func(query string) {
+			if strings.Contains(query, "min(position)") {
+				stop(interrupted)
+			}
+		}}
+		err := projection.Switch(ctx, p, "current-loans", b.Build(), false, "ada")
+		require.ErrorIs(t, err, interrupted)
+		require.NotContains(t, err.Error(), "--stale")
+		require.Equal(t, []string{"1 v1 live", "2 v2 ready"}, w.list(t))
+		feed(t, b)
+		require.NoError(t, projection.Switch(t.Context(), w.p, "current-loans", b.Build(), false, "ada"))
 	})
 }
 
