@@ -51,7 +51,7 @@ CREATE TABLE by_hand_new.outbox_queue (
 ) WITH (fillfactor = 100, vacuum_truncate = false,
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
-    autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 100000);
+    autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 10000);
 
 CREATE INDEX outbox_queue_key ON by_hand_new.outbox_queue (key, seq);
 CREATE INDEX outbox_queue_due ON by_hand_new.outbox_queue (lane, due_at) WHERE due_at IS NOT NULL;

@@ -115,6 +115,23 @@ func TestPlans_S3_30_RowsOfABrokerInABacklog(t *testing.T) {
 	}
 }
 
+// A backlog that has grown in an empty queue, and that PostgreSQL has yet to count: it takes
+// the queue for empty, and goes through an index of it for each row. It has to count early.
+func TestPlans_S3_30_ABacklogThatIsYetToBeCounted(t *testing.T) {
+	t.Parallel()
+	b := &bench{outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))}
+	fill(b.Bench, 1)
+	b.Exec("DELETE FROM outbox_queue")
+	b.Exec("VACUUM ANALYZE outbox_queue")
+	var uncounted int
+	require.NoError(t, b.DB.NewRaw(`SELECT option_value FROM pg_class, pg_options_to_table(reloptions)
+		WHERE oid = 'outbox_queue'::regclass AND option_name = 'autovacuum_analyze_threshold'`).Scan(t.Context(), &uncounted))
+	fill(b.Bench, uncounted)
+	result, err := b.Store.Change(t.Context(), outbox.Filter{Target: "default"}, outbox.Change{Verb: outbox.VerbAbandon, DryRun: true})
+	require.NoError(t, err)
+	require.Greater(t, result.Changed, int64(uncounted))
+}
+
 func operatorsReadNoHistory(t *testing.T, b *bench) {
 	tables := []string{"outbox_queue", "outbox_messages", "outbox_log"}
 	each := func(query string) {
