@@ -71,6 +71,9 @@ type Republish struct {
 	Rate      float64                   // Events per second, at most; 0: no bound.
 	DryRun    bool                      // Count, and change nothing.
 	Progress  func(RepublishedToTarget) // After each transaction. May be nil.
+
+	who         string   // Has said what is published.
+	unpublished []string // Other programs publish or published these, beside Published.
 }
 
 // RepublishedToTarget is what a republication has done so far.
@@ -177,15 +180,42 @@ func (r *Republish) prepare(ctx context.Context, p uow.Provider) (partitions int
 	if err := outboxdb.CheckTargets(ctx, p.Reader(), r.Context, outbox.TargetsOf(r.Writer.Internal, r.Writer.External)); err != nil {
 		return 0, err
 	}
-	if r.Published == nil && len(have.External) > 0 {
-		if r.Published, err = outboxdb.ReadPublished(ctx, p.Reader(), r.Context); err != nil {
-			return 0, err
-		}
-		if r.Renamed, err = outboxdb.ReadRenamed(ctx, p.Reader(), r.Context); err != nil {
+	if len(have.External) > 0 {
+		if err := r.learn(ctx, p.Reader()); err != nil {
 			return 0, err
 		}
 	}
 	return outboxdb.Partitions(ctx, p.Reader())
+}
+
+// learn reads which events are published, unless who asks has said it, and which ones others publish.
+func (r *Republish) learn(ctx context.Context, db bun.IDB) (err error) {
+	r.who = "the one that asks"
+	if r.Published == nil {
+		r.who = "the one that started last"
+		if r.Published, err = outboxdb.ReadPublished(ctx, db, r.Context); err != nil {
+			return err
+		}
+		if r.Renamed, err = outboxdb.ReadRenamed(ctx, db, r.Context); err != nil {
+			return err
+		}
+	}
+	r.unpublished, err = outboxdb.ReadUnpublished(ctx, db, r.Context, r.Published)
+	return err
+}
+
+// missed refuses an event that a target would get if another program of the context had said what
+// is published: in a rolling deployment these differ, and nobody would see that it is left out.
+func (r *Republish) missed(wireName string) error {
+	for _, t := range r.Writer.External {
+		b := outbox.Backfill{Target: t, Published: r.unpublished, Renamed: r.Renamed}
+		if (r.Target == "" || r.Target == t.Broker) && b.Wants(wireName) {
+			return fmt.Errorf("programs of context %s publish different events, and %s would not get %s, which %s doesn't publish: "+
+				"let the deployment end, with a program that publishes it as the last one to start (or to ask), and try again; "+
+				"if %[2]s is not to get it any more, list in its target's events those that it gets, or name another target", r.Context, t.Broker, wireName, r.who)
+		}
+	}
+	return nil
 }
 
 // each calls do with pages of what is chosen, in its order, up to what is there now.
@@ -226,7 +256,11 @@ func (r Republish) each(ctx context.Context, db *bun.DB, do func(events []histor
 func (r *Republish) rows(events []historydb.Event, partitions int) (rows []outbox.Row, err error) {
 	for i := range events {
 		e := &events[i].Event
-		of, err := r.Writer.Again(e, r.Published, r.Renamed, partitions)
+		var of []outbox.Row
+		err := r.missed(e.Type)
+		if err == nil {
+			of, err = r.Writer.Again(e, r.Published, r.Renamed, partitions)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: event at position %d: %w", whatRepublish, events[i].Position, err)
 		}

@@ -21,13 +21,17 @@ const (
 	// sincePrefix stands before "<context>:<target>:<event>", for a target that is joining: some
 	// program of the context that has started since publishes the event.
 	sincePrefix = "backfill-published:"
+	// everPrefix stands before "<context>:<event>": some program of the context has published the
+	// event.
+	everPrefix = "ever-published:"
 )
 
 // WritePublished notes which events of a context are published, by their short
-// names, for a back-fill by `waybill outbox backfill`, which knows no domain.
+// names, for `waybill outbox backfill` and `waybill history republish`, which know no domain.
 //
 // In a rolling deployment programs have different events, and these are the ones of whichever
-// started last. While a target is joining, those that any of them has are noted beside them.
+// started last. Those that any of them has ever had are noted beside them, and while a target is
+// joining, those that any has had since.
 func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) (err error) {
 	have, unread := ReadPublished(ctx, db, name)
 	if unread != nil || !slices.Equal(have, events) {
@@ -37,12 +41,37 @@ func WritePublished(ctx context.Context, db bun.IDB, name string, events []strin
 		}
 	}
 	if err == nil {
+		err = writeEver(ctx, db, name, slices.Concat(have, events))
+	}
+	if err == nil {
 		err = writeSince(ctx, db, name, events)
 	}
 	if err != nil {
 		return fmt.Errorf("outbox: write published events of context %s: %w", name, err)
 	}
 	return nil
+}
+
+// writeEver notes what is published, unless that was done before. It removes nothing: programs that
+// start at the same time would take each other's for what isn't published any more.
+func writeEver(ctx context.Context, db bun.IDB, name string, events []string) error {
+	noted, err := readNoted(ctx, db, everPrefix+name+":")
+	for _, event := range events {
+		if err == nil && !slices.Contains(noted, event) {
+			_, err = db.ExecContext(ctx, text("both", "setting_init"), everPrefix+name+":"+event, "true")
+		}
+	}
+	return err
+}
+
+// ReadUnpublished are the events of a context that some program has published, and that are not
+// among published.
+func ReadUnpublished(ctx context.Context, db bun.IDB, name string, published []string) ([]string, error) {
+	ever, err := readNoted(ctx, db, everPrefix+name+":")
+	if err != nil {
+		return nil, fmt.Errorf("outbox: read published events of context %s: %w", name, err)
+	}
+	return slices.DeleteFunc(ever, func(event string) bool { return slices.Contains(published, event) }), nil
 }
 
 // writeSince notes for the targets that are joining what a program that starts publishes.
@@ -58,9 +87,9 @@ func writeSince(ctx context.Context, db bun.IDB, name string, events []string) e
 	return err
 }
 
-// readSince are the settings of a context, or of one of its targets, by writeSince: what is
-// behind the prefix.
-func readSince(ctx context.Context, db bun.IDB, prefix string) (rest []string, err error) {
+// readNoted are the settings of a context, or of one of its targets, by writeEver or writeSince: what
+// is behind the prefix.
+func readNoted(ctx context.Context, db bun.IDB, prefix string) (rest []string, err error) {
 	err = dbrows.Each(ctx, db, text("both", "settings_like"), func(scan func(...any) error) error {
 		var setting, value string
 		err := scan(&setting, &value)
@@ -73,7 +102,7 @@ func readSince(ctx context.Context, db bun.IDB, prefix string) (rest []string, e
 // forgetSince removes what was noted for targets that are not joining any more.
 func forgetSince(ctx context.Context, tx bun.Tx, name string, joining []string) error {
 	prefix := sincePrefix + name + ":"
-	all, err := readSince(ctx, tx, prefix)
+	all, err := readNoted(ctx, tx, prefix)
 	for _, rest := range all {
 		joins := slices.ContainsFunc(joining, func(j string) bool { return strings.HasPrefix(rest, j+":") })
 		if err == nil && !joins {
@@ -94,7 +123,7 @@ func (c *copier) learn(ctx context.Context, db bun.IDB) (err error) {
 			return err
 		}
 	}
-	since, err := readSince(ctx, db, sincePrefix+c.Context+":"+c.Target.Broker+":")
+	since, err := readNoted(ctx, db, sincePrefix+c.Context+":"+c.Target.Broker+":")
 	if err != nil {
 		return fmt.Errorf("outbox: read published events of context %s: %w", c.Context, err)
 	}
