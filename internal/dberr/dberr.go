@@ -12,6 +12,9 @@ import (
 // Denied is PostgreSQL's code for a right that is missing.
 const Denied = "42501"
 
+// Limited is PostgreSQL's code for a limit of its configuration, such as temp_file_limit.
+const Limited = "53400"
+
 // Misfit is the code of [ErrMisfit].
 const Misfit = "configuration"
 
@@ -87,6 +90,8 @@ func Remedy(code string) string {
 		return "The file can't be read or written: see what the system's log says of its disk, and whether a quota or a limit on the size of files (ulimit -f) is reached."
 	case "53100", sqlite + "13":
 		return "The disk is full: make room."
+	case Limited:
+		return "A limit of the server's configuration is reached: raise the one that the error names. If it is temp_file_limit, more memory helps, too (ALTER ROLE … SET work_mem = '4MB', for new connections)."
 	}
 	if strings.HasPrefix(code, "28") {
 		return "PostgreSQL lets no new connection of this user in: give this process the password or certificate that is taken now and restart it, or correct pg_hba.conf or the role."

@@ -48,7 +48,7 @@ func TestCodeOf(t *testing.T) {
 }
 
 func TestRemedy(t *testing.T) {
-	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "28P01": "password", "sqlite 13": "room", "sqlite 5": "locked for writing", "sqlite 10": "ulimit -f", "40001": "log", dberr.Misfit: "restart it"} {
+	for code, what := range map[string]string{"42501": "GRANT", "42P01": "is missing", "25006": "primary", "28P01": "password", "sqlite 13": "room", "sqlite 5": "locked for writing", "sqlite 10": "ulimit -f", "53400": "temp_file_limit", "40001": "log", dberr.Misfit: "restart it"} {
 		require.Contains(t, dberr.Remedy(code), what)
 	}
 }

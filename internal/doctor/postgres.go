@@ -92,7 +92,7 @@ func (e *exam) checkpoints(ctx context.Context, db bun.IDB) (string, error) {
 	var since, timeout float64
 	var size string
 	err := db.QueryRowContext(ctx, "SELECT c.timed, c.requested, extract(epoch FROM clock_timestamp() - c.since)::float8,"+
-		" (SELECT setting::float8 FROM pg_settings WHERE name = 'checkpoint_timeout'), current_setting('max_wal_size')"+
+		" extract(epoch FROM current_setting('checkpoint_timeout')::interval)::float8, current_setting('max_wal_size')"+
 		" FROM (SELECT "+strings.Replace(from, "stats_reset FROM", "coalesce(stats_reset, pg_postmaster_start_time()) FROM", 1)+") AS c (timed, requested, since)").
 		Scan(&timed, &requested, &since, &timeout, &size)
 	if err != nil {

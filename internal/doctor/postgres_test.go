@@ -68,6 +68,24 @@ func TestVersion(t *testing.T) {
 	p.has(t, "connection", Critical, "", "is older than", "upgrade to 99")
 }
 
+// What a limit of the server keeps from being read has a remedy that helps: neither rights nor time do.
+func TestSettings_ALimitOfTheServer(t *testing.T) {
+	p := healthyPostgres(t)
+	for _, setting := range []string{"work_mem", "temp_file_limit"} {
+		_, err := p.DB().ExecContext(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET "+setting+" = 64', current_database()); END $$")
+		require.NoError(t, err)
+	}
+	wrong := p.again(t).examine(t)
+	require.NotEmpty(t, wrong)
+	require.Equal(t, "settings", wrong[0].Check)
+	for _, f := range wrong {
+		require.NotContains(t, []string{"pooler", "checkpoints"}, f.Check, "%+v", f)
+		require.Contains(t, f.What, "temp_file_limit")
+		require.Contains(t, f.Remedy, "ALTER ROLE … SET work_mem")
+		require.NotContains(t, f.Remedy, "GRANT")
+	}
+}
+
 // Remedies name tables as a session of the programs does.
 func TestVersion_SaysInWhichSchemaRemediesWork(t *testing.T) {
 	p := healthyPostgres(t)

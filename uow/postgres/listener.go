@@ -155,8 +155,9 @@ func (in *listening) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	if err == nil {
 		// It is idle for as long as nobody commits: a timeout that is meant for forgotten sessions
-		// would end it again and again. PostgreSQL 13 has none.
-		_, err = conn.Exec(ctx, "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
+		// would end it again and again. PostgreSQL 13 has none. To read pg_settings may need temporary
+		// files, which the server may forbid.
+		_, err = conn.Exec(ctx, "SELECT set_config('idle_session_timeout', '0', false) WHERE current_setting('idle_session_timeout', true) IS NOT NULL")
 	}
 	if err != nil {
 		return hangUp(ctx, conn), err

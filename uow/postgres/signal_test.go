@@ -136,6 +136,17 @@ func TestWatch_OutlastsATimeoutOfIdleSessions(t *testing.T) {
 	waittest.Until(t, func() bool { return w.distinct() == 1 })
 }
 
+// A server that lets sessions write no temporary files tells of commits all the same.
+func TestWatch_NeedsNoTemporaryFiles(t *testing.T) {
+	listen, err := url.Parse(dsn(t))
+	require.NoError(t, err)
+	listen.RawQuery = "work_mem=64kB&temp_file_limit=64kB"
+	p := migrated(t, func(c *postgres.Config) { c.ListenDSN = listen.String() })
+	w := watch(t, p)
+	p.Signal([]outbox.Poke{{Target: "default", Partition: 1}})
+	waittest.Until(t, func() bool { return w.distinct() == 1 })
+}
+
 // F-52: behind a pooler nobody would ever hear anything: the error says so, and
 // listen_dsn leads past it.
 func TestWatch_F52_Pooler(t *testing.T) {
