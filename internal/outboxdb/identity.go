@@ -11,7 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbfile"
-	"github.com/waybill-go/waybill/internal/dbtx"
+	"github.com/waybill-go/waybill/internal/operate"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -107,23 +107,16 @@ func (s *Store) AcceptIdentity(ctx context.Context, actor string) (moved string,
 		return "", err
 	}
 	record.Asked = map[string]any{"recorded": recorded, "present": present}
-	err = dbtx.Run(ctx, s.db, func(tx bun.Tx) error {
+	run := &operate.Run{DB: s.db, What: "outbox: accept the database", Done: "databases accepted", LockWait: changePatience, GoOn: "run it again", Record: record}
+	err = run.Step(ctx, func(tx bun.Tx) (int64, error) {
 		result, err := tx.ExecContext(ctx, s.text("setting_write"), identitySetting, asText(present))
 		if err != nil {
-			return err
+			return 0, err
 		}
-		written, err := result.RowsAffected()
-		if err == nil && written == 0 { // Another operator has accepted it meanwhile.
-			moved = ""
-			return nil
-		}
-		if err == nil {
-			_, err = record.Add(ctx, tx, 0, 0, 1)
-		}
-		return err
+		return result.RowsAffected()
 	})
-	if err != nil {
-		return "", fmt.Errorf("outbox: accept the database: %w", err)
+	if err != nil || run.Changed == 0 { // Another operator has accepted it meanwhile.
+		return "", err
 	}
 	return moved, nil
 }
