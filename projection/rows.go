@@ -112,7 +112,11 @@ type MissingRowError struct {
 }
 
 func (e *MissingRowError) Error() string {
-	return fmt.Sprintf("projection %s: table %s has no row %v to change: a handler that was to Put it is missing, the history begins later (see history.Begin), or the database was restored and lacks the event that made it", e.Projection, e.Table, e.Key)
+	key, why := fmt.Sprint(e.Key), ""
+	if v := reflect.ValueOf(e.Key); v.IsValid() && v.IsZero() {
+		key, why = fmt.Sprintf("%#v", e.Key), "the key is empty, as of an event whose field got another name in Go or JSON without domain.Version and domain.Upcast, "
+	}
+	return fmt.Sprintf("projection %s: table %s has no row %s to change: %sa handler that was to Put it is missing, the history begins later (see history.Begin), or the database was restored and lacks the event that made it", e.Projection, e.Table, key, why)
 }
 
 // Remove removes the row of a key, if there is one.
