@@ -81,3 +81,19 @@ func TestMigrate_S1_NeedsNoRightWhereAllIsThere(t *testing.T) {
 		return err
 	}))
 }
+
+// S1: so it may where an earlier build wrote down what is published, and where a broker is joining
+// and an engine has started since.
+func TestMigrate_S1_NeedsNoRightToNoteAgainWhatIsPublished(t *testing.T) {
+	at := newDatabaseOn(t).String()
+	owner := openPostgres(t, postgres.Config{DSN: at})
+	setupOn(t, owner)
+	_, err := owner.DB().ExecContext(t.Context(), "DELETE FROM outbox_settings WHERE name LIKE 'ever-published:%'")
+	require.NoError(t, err)
+	p := rightstest.As(t, owner, postgres.Config{DSN: at}, migrate.App, rights.Features()...)
+	setupOn(t, p)
+	_, err = owner.DB().ExecContext(t.Context(), `UPDATE outbox_settings SET value = '{"broker": "default", "external": ["partner"], "joining": ["partner"]}' WHERE name = 'targets:sales'`)
+	require.NoError(t, err)
+	setupOn(t, owner)
+	setupOn(t, p)
+}

@@ -35,13 +35,16 @@ const (
 func WritePublished(ctx context.Context, db bun.IDB, name string, events []string) (err error) {
 	have, unread := ReadPublished(ctx, db, name)
 	if unread != nil || !slices.Equal(have, events) {
+		// Only here, as who may not write is to have nothing to write where nothing has changed; and
+		// first, as the list tells whether it was done.
+		err = noteEach(ctx, db, everPrefix+name+":", slices.Concat(have, events))
 		var value []byte
-		if value, err = json.Marshal(append([]string{}, events...)); err == nil {
+		if err == nil {
+			value, err = json.Marshal(append([]string{}, events...))
+		}
+		if err == nil {
 			_, err = db.ExecContext(ctx, text("both", "setting_write"), publishedPrefix+name, string(value))
 		}
-	}
-	if err == nil {
-		err = writeEver(ctx, db, name, slices.Concat(have, events))
 	}
 	if err == nil {
 		err = writeSince(ctx, db, name, events)
@@ -52,13 +55,13 @@ func WritePublished(ctx context.Context, db bun.IDB, name string, events []strin
 	return nil
 }
 
-// writeEver notes what is published, unless that was done before. It removes nothing: programs that
+// noteEach notes events behind a prefix, unless that was done before. It removes none: programs that
 // start at the same time would take each other's for what isn't published any more.
-func writeEver(ctx context.Context, db bun.IDB, name string, events []string) error {
-	noted, err := readNoted(ctx, db, everPrefix+name+":")
+func noteEach(ctx context.Context, db bun.IDB, prefix string, events []string) error {
+	noted, err := readNoted(ctx, db, prefix)
 	for _, event := range events {
 		if err == nil && !slices.Contains(noted, event) {
-			_, err = db.ExecContext(ctx, text("both", "setting_init"), everPrefix+name+":"+event, "true")
+			_, err = db.ExecContext(ctx, text("both", "setting_init"), prefix+event, "true")
 		}
 	}
 	return err
@@ -78,17 +81,15 @@ func ReadUnpublished(ctx context.Context, db bun.IDB, name string, published []s
 func writeSince(ctx context.Context, db bun.IDB, name string, events []string) error {
 	t, _, err := FindTargets(ctx, db, name)
 	for _, target := range t.Joining {
-		for _, event := range events {
-			if err == nil {
-				_, err = db.ExecContext(ctx, text("both", "setting_init"), sincePrefix+name+":"+target+":"+event, "true")
-			}
+		if err == nil {
+			err = noteEach(ctx, db, sincePrefix+name+":"+target+":", events)
 		}
 	}
 	return err
 }
 
-// readNoted are the settings of a context, or of one of its targets, by writeEver or writeSince: what
-// is behind the prefix.
+// readNoted are the settings of a context, or of one of its targets, by noteEach: what is behind the
+// prefix.
 func readNoted(ctx context.Context, db bun.IDB, prefix string) (rest []string, err error) {
 	err = dbrows.Each(ctx, db, text("both", "settings_like"), func(scan func(...any) error) error {
 		var setting, value string
