@@ -13,6 +13,8 @@ const (
 	// pingTimeout bounds a look at whether something answers. A probe waits for
 	// it half as long.
 	pingTimeout = 2 * time.Second
+	// slowTimeout is that of a database, which works when it is slow.
+	slowTimeout = 5 * time.Second
 	// statsTimeout bounds the counting of rows, of which there may be millions.
 	statsTimeout = 5 * time.Second
 	// countRest is how many times as long as a count took nobody counts again: of millions of
@@ -32,6 +34,7 @@ type cached[T any] struct {
 	mu    sync.Mutex
 	value T
 	at    time.Time
+	took  time.Duration
 	good  time.Duration // for how long from then
 	busy  chan struct{} // closed when the load under way ends; nil: there is none
 }
@@ -121,6 +124,13 @@ func (c *cached[T]) ask(ctx context.Context, as age) (T, bool) {
 	return c.get(ctx)
 }
 
+// slow is what was loaded last, if that took longer than somebody waits who asks.
+func (c *cached[T]) slow() (value T, took time.Duration, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.took, c.took > c.patience
+}
+
 func (c *cached[T]) fresh() bool { return !c.at.IsZero() && time.Since(c.at) < c.good }
 
 func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
@@ -131,7 +141,8 @@ func (c *cached[T]) refresh(ctx context.Context, busy chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.value, c.at, c.busy = value, time.Now(), nil
-	c.good = max(freshFor, time.Duration(c.rest)*c.at.Sub(begin))
+	c.took = c.at.Sub(begin)
+	c.good = max(freshFor, time.Duration(c.rest)*c.took)
 	close(busy)
 }
 

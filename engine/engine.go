@@ -166,7 +166,7 @@ func newEngine(cfg Config) *Engine {
 // equip adds what looks at the parts, and the server that shows it.
 func (e *Engine) equip() {
 	for _, d := range e.databases {
-		d.alive = newCached(d.ping, e.lookouts, pingTimeout, pingTimeout/2)
+		d.alive = newCached(d.ping, e.lookouts, slowTimeout, pingTimeout/2)
 		d.stats = newCount(d.report, e.lookouts)
 		d.held = newCount(d.waitForOperators, e.lookouts)
 		d.late = newCount(d.lateTimers, e.lookouts)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -135,6 +136,43 @@ func TestHealth_ADatabaseThatIsDown(t *testing.T) {
 		fault(false)
 		diagnosed(t, e)
 	}
+}
+
+// A database that takes a second and more to answer is slow, and not down: a probe doesn't take
+// the process out of service for that. One that has been slow and goes away is down.
+func TestHealth_ADatabaseThatIsSlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cfg, other := b.withAnalytics()
+	e := b.start(cfg)
+	diagnosed(t, e)
+	slow := func() (r reason) {
+		waittest.Until(t, func() bool {
+			d := diagnosis{}
+			require.Equal(t, http.StatusOK, get(t, e, "/api/health", &d))
+			i := slices.Index(codes(d), "database_slow")
+			if i >= 0 {
+				r = d.Reasons[i]
+			}
+			return i >= 0 && !slices.Contains(codes(d), "database_down")
+		})
+		return r
+	}
+	other.slow.Store(true)
+	r := slow()
+	require.Equal(t, degraded, r.State)
+	require.Equal(t, "analytics", r.Provider)
+	require.Regexp(t, `took 1\.\ds to answer two short questions`, r.Text)
+	<-time.After(freshFor + 100*time.Millisecond) // Now nobody knows, for longer than a probe waits.
+	ready := lookAtDatabase(t.Context(), e.databases[1].alive)
+	require.NotNil(t, ready.OK)
+	require.True(t, *ready.OK)
+	other.hung.Store(true)
+	diagnosed(t, e, "database_down")
+	other.hung.Store(false)
+	slow()
+	other.slow.Store(false)
+	diagnosed(t, e)
 }
 
 // A database that answers, and in which no unit of work commits as somebody has removed its

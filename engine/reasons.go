@@ -31,7 +31,14 @@ func (s sight) databases() (all []reason) {
 		if s.moved[name] != nil {
 			continue // that is the reason
 		}
-		if p.OK == nil || !*p.OK {
+		switch {
+		case p.slow > 0:
+			all = append(all, reason{
+				Code: "database_slow", State: degraded, Provider: name,
+				what:   fmt.Sprintf("it took %v to answer two short questions, and whatever is written, published and handled there waits as long at each step", p.slow.Round(100*time.Millisecond)),
+				remedy: "Look at its load, at its disks, and at the network between.",
+			})
+		case p.OK == nil || !*p.OK:
 			all = append(all, reason{
 				Code: "database_down", State: stuck, Provider: name,
 				what:   "it doesn't answer properly" + because(p.Error) + "; nothing is written, published or handled there",
@@ -269,7 +276,7 @@ func (s sight) idleProcesses(provider string) *reason {
 func withheld(t outbox.Trouble) reason {
 	r := reason{
 		Code: "database_refuses", State: stuck,
-		what:   "the database refuses to let it " + t.What + because(&t.Error),
+		what:   t.Subject() + because(&t.Error),
 		remedy: dberr.Remedy(t.Code),
 	}
 	if t.Aside {

@@ -221,6 +221,7 @@ type faulty struct {
 	db   *bun.DB
 	down atomic.Bool
 	hung atomic.Bool
+	slow atomic.Bool // 0.6 s for each answer
 }
 
 func newFaulty(t *testing.T, name string) *faulty {
@@ -255,6 +256,9 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	if c.f.slow.Load() {
+		<-time.After(600 * time.Millisecond)
 	}
 	if c.f.down.Load() {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}

@@ -98,6 +98,17 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			})
 			return s
 		}, []string{"database_refuses stuck outbox default to partner"}, []string{"refuses to let it claim rows (permission denied)", "`waybill doctor`", "GRANT"}},
+		"a database that is too slow for a lane": {func(s sight) sight {
+			s.partner(func(l *laneSight) {
+				l.status.Database = &outbox.Trouble{What: "keep its partitions", Error: "outbox: renew: context deadline exceeded"}
+			})
+			slow := newComponent(true, "")
+			slow.slow = 1234 * time.Millisecond
+			s.parts.Providers["default"] = slow
+			return s
+		}, []string{"database_refuses stuck outbox default to partner", "database_slow degraded database default"}, []string{
+			"the database doesn't answer in time, so it can't keep its partitions (outbox: renew", "it took 1.2s to answer two short questions",
+		}},
 		"a database that refuses to be cleaned up": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
 				l.status.Database = &outbox.Trouble{What: "remove expired rows", Error: "read-only", Code: "25006", Aside: true}

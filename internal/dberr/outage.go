@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +23,14 @@ type Trouble struct {
 	Code  string // PostgreSQL's SQLSTATE, or SQLite's result code; "" if it was not the database that answered.
 	Since time.Time
 	Aside bool // The rest goes on without it.
+}
+
+// Subject is what the database does to the task, in front of its words.
+func (t Trouble) Subject() string {
+	if t.Code == "" && strings.Contains(t.Error, context.DeadlineExceeded.Error()) {
+		return "the database doesn't answer in time, so it can't " + t.What
+	}
+	return "the database refuses to let it " + t.What
 }
 
 const (

@@ -59,7 +59,7 @@ func (l *lane) status() outbox.LaneStatus {
 		s.LastCrash = *e
 	}
 	if s.Database = l.database.Worst(); s.Database != nil {
-		s.LastError = dberr.Clip("the database refuses to let it " + s.Database.What + ": " + s.Database.Error)
+		s.LastError = dberr.Clip(s.Database.Subject() + ": " + s.Database.Error)
 	}
 	return s
 }
