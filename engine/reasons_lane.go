@@ -30,7 +30,7 @@ func (l laneSight) reasons(target string, brokerError *string) []reason {
 			all = append(all, reason{
 				Code: "topics_down", State: degraded, Broker: target,
 				what:   fmt.Sprintf("topics %q accept nothing, although their broker answers%s", s.OpenTopics, because(&s.TopicError)),
-				remedy: "A topic is missing, has no leader, or denies writing. Those that are missing an engine makes when it starts: where the broker has lost them, restart one.",
+				remedy: "A topic is missing, has no leader or no room, or denies writing. Those that are missing an engine makes when it starts: where the broker has lost them, restart one.",
 			})
 		}
 	}

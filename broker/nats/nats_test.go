@@ -245,6 +245,32 @@ func TestNoJetStreamIsOfTheBroker(t *testing.T) {
 	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
 }
 
+// Where JetStream's room is used up, the error says what helps: the server's own words don't.
+func TestFullServerSaysWhatHelps(t *testing.T) {
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 4096, NoSigs: true, NoLog: true,
+	})
+	require.NoError(t, err)
+	s.Start()
+	defer func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}()
+	b, err := nats.Open(t.Context(), nats.Config{URL: s.ClientURL()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	n := 0
+	for err = nil; err == nil && n < 1000; n++ {
+		err = b.Publish(t.Context(), []broker.Message{message("a", n)})
+	}
+	failed, ok := errors.AsType[*broker.PublishError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, broker.Unavailable, broker.ClassOf(failed.Failed[0]), "%v", failed.Failed[0])
+	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(failed.Failed[0]))
+	require.ErrorContains(t, failed.Failed[0], "make room on its disk and restart it, or raise max_file_store")
+}
+
 // S2-42, C-60
 func TestUnknownWhenNobodyAnswers(t *testing.T) {
 	b := newHost(t).quick(t)

@@ -153,15 +153,19 @@ func ackError(m *nats.Msg) error {
 	if ack.Error.ErrorCode == messageTooLarge || ack.Error.ErrorCode == headersTooLarge {
 		return broker.Scoped(broker.Permanent, broker.ScopeRow, err)
 	}
+	if ack.Error.ErrorCode == serverFull {
+		err = fmt.Errorf("%w: JetStream has no room left on its server: make room on its disk and restart it, or raise max_file_store in its jetstream block, which is three quarters of what was free when it started if nothing is said", err)
+	}
 	// Its limits, its storage, its leader: what the stream says is about the stream.
 	return broker.Scoped(broker.ClassOf(classify(err)), broker.ScopeTopic, err)
 }
 
-// JetStream's codes for more than a stream's own limit, and more than 64 KiB of
-// headers.
+// JetStream's codes for more than a stream's own limit, more than 64 KiB of headers, and
+// more than the server may store.
 const (
 	messageTooLarge = 10054
 	headersTooLarge = 10097
+	serverFull      = 10023
 )
 
 // explain finds out why nobody took a message. A stream that is missing is an
