@@ -15,7 +15,7 @@ type (
 )
 
 func NewPresence(p uow.Provider, subscription string, every, forget time.Duration, consuming func() bool, note func(error)) *Presence {
-	run := newPresence(p, subscription, consuming, note)
+	run := newPresence(p, "shipping", subscription, consuming, note)
 	run.every, run.forget = every, forget
 	return run
 }

@@ -114,7 +114,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		done: make(chan struct{}), woken: make(chan struct{}, 1), valve: newValve(),
 	}
 	r.aside.Log, r.aside.Told = r.log, r.databaseOutage.on
-	r.presence = newPresence(provider, s.Name, r.consuming, r.beat)
+	r.presence = newPresence(provider, s.Units.Domain().Name(), s.Name, r.consuming, r.beat)
 	r.evictor = newEvictor(provider, s.Name, r.presence.run, s.InboxRetention, s.RedeliveryHorizon, r.log, func(err error) { r.asked(evicting, err) })
 	r.incoming = incoming{provider, s, r.presence.run}
 	r.arrivals = intake{s.Inbound}
@@ -132,6 +132,9 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 func (r *Runner) Start(ctx context.Context) error {
 	if err := Migrations().Check(ctx, r.provider.Reader()); err != nil {
 		return fmt.Errorf("subscription %q: provider %s: %w", r.stream.Name, r.provider.Name(), err)
+	}
+	if err := r.presence.unshared(ctx); err != nil {
+		return fmt.Errorf("subscription %q: %w", r.stream.Name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,6 +26,9 @@ const (
 	// forgetAfter is how long a run that gives no sign is thought to have died of a
 	// message, while others consume. By then all that it had in hand has come again.
 	forgetAfter = 10 * time.Minute
+	// foreignFor is for how long a run of another context counts that gives no sign: it has
+	// missed three beats.
+	foreignFor = 10 * time.Second
 )
 
 // presence keeps a row in subscription_runs while a runner runs. A row that nobody
@@ -39,8 +42,9 @@ const (
 // to look: which time it is on another host, or on the database's, is no matter.
 type presence struct {
 	provider     uow.Provider
+	context      string
 	subscription string
-	run          string
+	run          string      // "<context>/<uuid>"; that of an earlier build is a UUID
 	consuming    func() bool // It has joined its group; broker and database answer.
 	note         func(error)
 	every        time.Duration
@@ -57,9 +61,9 @@ type sighting struct {
 	silent  time.Time // Since when it gives no sign, while this run consumes without a break.
 }
 
-func newPresence(provider uow.Provider, subscription string, consuming func() bool, note func(error)) *presence {
+func newPresence(provider uow.Provider, whose, subscription string, consuming func() bool, note func(error)) *presence {
 	return &presence{
-		provider: provider, subscription: subscription, run: uuid.NewString(),
+		provider: provider, context: whose, subscription: subscription, run: whose + "/" + uuid.NewString(),
 		consuming: consuming, note: note, every: beatEvery, forget: forgetAfter,
 	}
 }
@@ -67,6 +71,23 @@ func newPresence(provider uow.Provider, subscription string, consuming func() bo
 // careful says whether another process may have died of a message. It is also true
 // until this run has a row, which would tell of its own death.
 func (p *presence) careful() bool { return !p.calm.Load() }
+
+// unshared refuses to begin where another context has a subscription of the name, in another
+// program: broker and inbox know it by its name, so each would take a part of the messages from
+// the other, and neither would miss them.
+func (p *presence) unshared(ctx context.Context) error {
+	found, err := sightings(ctx, p.provider.Reader(), "SELECT run, seen_at FROM subscription_runs WHERE subscription = ? AND seen_at > ?", p.subscription, p.in(-foreignFor))
+	if err != nil {
+		return fmt.Errorf("look for runs of other contexts: %w", err)
+	}
+	for run := range found {
+		if whose, _, said := strings.Cut(run, "/"); said && whose != p.context {
+			return fmt.Errorf("a program of context %s has a subscription of this name in the same database, and one of context %s is starting, so each would take the other's messages: "+
+				"give one of them another Name; if the former was killed, and is not to run any more, try again in %v", whose, p.context, foreignFor)
+		}
+	}
+	return nil
+}
 
 // start beats once, if ctx lasts so long, and goes on with it. stop ends that and
 // removes the row, within seconds.

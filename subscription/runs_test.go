@@ -227,3 +227,28 @@ func TestRunner_F_72_CountsBeforeTheFirstAttempt(t *testing.T) {
 		require.Equal(t, 2, w.allEffects())
 	})
 }
+
+// Two programs whose contexts have a subscription of one name would take each other's messages, and
+// neither would miss them: the second is refused. One of its own context, one that has ended, and
+// one of another name don't matter.
+func TestRuns_OfAnotherContextUnderTheSameName(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		start := func() error {
+			r, err := subscription.NewRunner(subscription.RunnerConfig{Stream: w.stream(), Broker: w.broker})
+			require.NoError(t, err)
+			err = r.Start(t.Context())
+			require.NoError(t, r.Stop(context.WithoutCancel(t.Context())))
+			return err
+		}
+		seen := func(name, run string, ago time.Duration) {
+			w.exec("INSERT INTO subscription_runs (subscription, run, seen_at) VALUES (?, ?, ?)", name, run, w.in(-ago))
+		}
+		seen("shipping", "of an earlier build", 0)
+		seen("shipping", "shipping/1", 0)
+		seen("shipping", "packing/1", time.Minute)
+		seen("packing", "packing/1", 0)
+		require.NoError(t, start())
+		seen("shipping", "packing/2", time.Second)
+		require.ErrorContains(t, start(), `subscription "shipping": a program of context packing has a subscription of this name in the same database, and one of context shipping is starting, so each would take the other's messages: give one of them another Name`)
+	})
+}
