@@ -53,7 +53,7 @@ func (c Config) Connect(ctx context.Context) (*nats.Conn, error) {
 
 // options are those of c alone.
 func (c Config) options() ([]nats.Option, error) {
-	options := append([]nats.Option{nats.Name("waybill")}, c.Options...)
+	options := append([]nats.Option{nats.Name("waybill"), nats.Timeout(connectIn)}, c.Options...)
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))
 	}

@@ -2,12 +2,15 @@ package nats_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -90,4 +93,57 @@ func TestMessageLargerThanTheWindow_B2(t *testing.T) {
 		require.Equal(t, message("a", n).ID, d.ID)
 		require.Zero(t, d.Redelivered)
 	}
+}
+
+// late is a connection to a server that takes more than a second for each answer.
+type late struct {
+	net.Conn
+	asked  atomic.Bool
+	closed context.Context
+	end    context.CancelFunc
+}
+
+func (l *late) Close() error {
+	l.end()
+	return l.Conn.Close()
+}
+
+func (l *late) Write(p []byte) (int, error) {
+	l.asked.Store(true)
+	return l.Conn.Write(p)
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	if l.asked.Swap(false) {
+		select {
+		case <-time.After(1200 * time.Millisecond):
+		case <-l.closed.Done():
+		}
+	}
+	return l.Conn.Read(p)
+}
+
+type lateDialer struct{}
+
+func (lateDialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	l := &late{Conn: conn}
+	l.closed, l.end = context.WithCancel(context.Background())
+	l.asked.Store(true) // Its first words come as late.
+	return l, nil
+}
+
+// A server that takes more than a second to answer is slow, and not away, also for who has just started.
+func TestSlowServerIsConnectedTo_B2(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	b, err := nats.Open(t.Context(), nats.Config{URL: h.url, NKey: h.client.NKey, Options: []natsgo.Option{natsgo.SetCustomDialer(lateDialer{})}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	require.NoError(t, b.Publish(t.Context(), []broker.Message{message("a", 0)}))
+	require.Equal(t, message("a", 0).ID, receive(t, join(t, h.quick(t)), 1)[0].ID)
 }

@@ -31,6 +31,10 @@ import (
 // ids: a message that comes again within it is stored once.
 const DedupWindow = 2 * time.Minute
 
+// connectIn is how long a new connection may take: from a server that is slow, and not away,
+// it needs two answers and with TLS three.
+const connectIn = 5 * time.Second
+
 // Config says where NATS is, and how streams are made.
 type Config struct {
 	// URL is one address or several with commas between, such as
