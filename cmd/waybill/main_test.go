@@ -160,6 +160,28 @@ func TestStats_S3_27(t *testing.T) {
 	}
 }
 
+// What a process says that doesn't reach the broker is the last error, as its rows wait and none of them has one.
+func TestStats_ABrokerThatIsNotReached(t *testing.T) {
+	for name, dsn := range map[string]func(*testing.T) string{
+		"sqlite":   func(t *testing.T) string { return filepath.Join(t.TempDir(), "ordering.db") },
+		"postgres": server,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dsn := dsn(t)
+			require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+			p := openFor(t, dsn)
+			place(t, p, 1)
+			_, err := p.DB().ExecContext(t.Context(), "INSERT INTO outbox_members (lane, name, since, until, healthy, trouble)"+
+				" SELECT id, 'host.1.a', '2026-01-02T03:04:05.678Z', '9999-12-31T00:00:00.000Z', FALSE, 'connection refused' FROM outbox_lanes WHERE target = 'default'")
+			require.NoError(t, err)
+			r := waybill(t, "--dsn", dsn, "outbox", "stats")
+			require.Zero(t, r.code, r.stderr)
+			require.Regexp(t, `(?m)^default +default +1 .* connection refused$`, r.stdout)
+			require.Regexp(t, `(?m)^default +partner +1 .* -$`, r.stdout)
+		})
+	}
+}
+
 // abandon gives up the first row of a target.
 func abandon(t *testing.T, p uow.Provider, target, why string) {
 	t.Helper()

@@ -137,7 +137,7 @@ func lanes(ctx context.Context, p uow.Provider, targets []string) (map[string]la
 		if !ok {
 			s = outbox.NoStats()
 		}
-		l := lane{Counts: s.Counts, RetryRate: s.RetryRate(), LeaseOwners: append([]string{}, s.LeaseOwners...), LastError: s.LastError}
+		l := lane{Counts: s.Counts, RetryRate: s.RetryRate(), LeaseOwners: append([]string{}, s.LeaseOwners...), LastError: lastError(s)}
 		if s.OldestPending != nil {
 			seconds := s.OldestPending.Seconds()
 			l.OldestPendingSeconds = &seconds
@@ -145,6 +145,17 @@ func lanes(ctx context.Context, p uow.Provider, targets []string) (map[string]la
 		all[t] = l
 	}
 	return all, nil
+}
+
+// lastError is what a process says that doesn't reach the broker, or what was said of a row:
+// while a broker is away rows wait, and have no error.
+func lastError(s outbox.Stats) *string {
+	for _, m := range s.Members {
+		if !m.Healthy && m.Trouble != "" {
+			return &m.Trouble
+		}
+	}
+	return s.LastError
 }
 
 // table is for people. Where nothing is known, the errors say all.
