@@ -138,3 +138,15 @@ func TestNow_IsTheClockOfTheContext(t *testing.T) {
 	require.Equal(t, at.UTC(), domain.Now(domain.WithClock(t.Context(), func() time.Time { return at })))
 	require.WithinDuration(t, time.Now(), domain.Now(t.Context()), time.Minute)
 }
+
+// Commands have one version: a remedy that asks for a build which declares another would help nobody.
+func TestCommand_OfAVersionThatNoBuildCanHave(t *testing.T) {
+	d := domain.MustNew("shipping", domain.Command[sendParcel](domain.KeyedBy("order_id")))
+	_, err := d.Decode("Shipping.sendParcel.v2", []byte("{}"))
+	require.EqualError(t, err, "domain: Shipping.sendParcel.v2 is newer than the known Shipping.sendParcel.v1, and no build has a command in another version: "+
+		"send it as Shipping.sendParcel.v1, by domain.ForeignCommand, or as a command of another name, and discard the message")
+}
+
+type sendParcel struct {
+	OrderID string `json:"order_id"`
+}
