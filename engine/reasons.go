@@ -171,10 +171,15 @@ func (s sight) parked() (all []reason) {
 		})
 	}
 	for at, n := range s.newer {
+		needs, which := n.Needs, ""
+		if n.More > 0 {
+			needs += ", or " + number(n.More, "other name")
+			which = "`waybill dead-letters list {only} --reason newer_version` shows which needs what. "
+		}
 		all = append(all, reason{
 			Code: "dead_letters_newer", State: degraded, Provider: at.provider, Subscription: at.name, lasting: settling,
-			what:   number(n.Count, "dead letter") + " of it wait for a build that knows " + n.Needs + ", with what is held behind them",
-			remedy: "Deploy such a build: it handles them by itself, and others leave them alone, even if they are replayed. If there is to be none, `waybill dead-letters discard {only} --reason newer_version` discards them.",
+			what:   number(n.Count, "dead letter") + " of it wait for a build that knows " + needs + ", with what is held behind them",
+			remedy: which + "Deploy such a build: it handles them by itself, and others leave them alone, even if they are replayed. If there is to be none, `waybill dead-letters discard {only} --reason newer_version` discards them.",
 		})
 	}
 	for at, n := range s.letters {

@@ -386,6 +386,15 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			[]string{"dead_letters degraded subscription library.lending", "dead_letters_newer degraded subscription library.lending"},
 			[]string{"1 dead letter of it", "2 dead letters of it wait for a build that knows Library.LoanPlaced.v2", "Deploy such a build", "even if they are replayed"},
 		},
+		"messages that need several newer builds": {
+			func(s sight) sight {
+				s.letters[lane{"default", "library.lending"}] = 5
+				s.newer = map[lane]subscription.NewerLetters{{"default", "library.lending"}: {Count: 5, Needs: "Library.LoanPlaced.v2", More: 2}}
+				return s
+			},
+			[]string{"dead_letters_newer degraded subscription library.lending"},
+			[]string{"5 dead letters of it wait for a build that knows Library.LoanPlaced.v2, or 2 other names, with what", "`waybill dead-letters list {only} --reason newer_version` shows which needs what. Deploy such"},
+		},
 		"projections after a deployment that was taken back": {
 			func(s sight) sight {
 				stopped := &projection.Failure{Position: 7, Event: "Library.LoanPlaced.v2 m-1", Error: "newer", Tries: 3}

@@ -221,6 +221,7 @@ func CountEarly(ctx context.Context, db bun.IDB) (map[string]EarlyLetters, error
 type NewerLetters struct {
 	Count int64  // with those that are held behind them
 	Needs string // what one of them needs a build to read: "Ordering.OrderPlaced.v2"
+	More  int64  // what others need beside it
 }
 
 // CountNewer returns those of [CountDeadLetters] that a newer build handles by itself, and
@@ -228,13 +229,13 @@ type NewerLetters struct {
 func CountNewer(ctx context.Context, db bun.IDB) (map[string]NewerLetters, error) {
 	found := map[string]NewerLetters{}
 	// An index finds the keys: there are none, mostly, however many dead letters there are.
-	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), COALESCE(min(d.needs), '') FROM (SELECT DISTINCT n.subscription, n.key_id FROM dead_letters AS n WHERE n.needs IS NOT NULL AND n."+open+") AS k"+
+	err := dbrows.Each(ctx, db, "SELECT d.subscription, count(*), COALESCE(min(d.needs), ''), count(DISTINCT replace(d.needs, '"+storedNeed+"', '')) FROM (SELECT DISTINCT n.subscription, n.key_id FROM dead_letters AS n WHERE n.needs IS NOT NULL AND n."+open+") AS k"+
 		" JOIN dead_letters AS d ON d.subscription = k.subscription AND d.key_id = k.key_id WHERE "+isOpen+" AND NOT ("+patient(db)+") AND (d.needs IS NOT NULL OR d.status = 'held') GROUP BY d.subscription",
 		func(scan func(...any) error) error {
 			var name, needs string
 			var n NewerLetters
-			err := scan(&name, &n.Count, &needs)
-			n.Needs = strings.TrimPrefix(needs, storedNeed)
+			err := scan(&name, &n.Count, &needs, &n.More)
+			n.Needs, n.More = strings.TrimPrefix(needs, storedNeed), max(n.More-1, 0)
 			found[name] = n
 			return err
 		})
