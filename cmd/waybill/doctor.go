@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -70,7 +71,7 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		if u, ok := p.(*unopened); ok {
 			found = []doctor.Finding{{
 				Check: "connection", Severity: doctor.Critical, What: "it can't be opened: " + u.err.Error(),
-				Remedy: "start it, or correct its settings in the configuration",
+				Remedy: cannotOpen(u.err),
 			}}
 		} else {
 			found = append(doctor.Examine(ctx, p, outboxes, roles...), all.compareTargets(ctx, p)...)
@@ -99,6 +100,14 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 		err = errors.Join(err, writeJSON(stdout, report))
 	}
 	return err
+}
+
+// cannotOpen is what helps against an error of opening a database.
+func cannotOpen(err error) string {
+	if dberr.CodeOf(err) == "53300" {
+		return "it runs, and has no connection left: see pg_stat_activity for who has them, and end what nobody needs, or raise the limit that the error names"
+	}
+	return "start it, or correct its settings in the configuration"
 }
 
 // outboxes are the names of those of all databases; none, if one can't be asked.

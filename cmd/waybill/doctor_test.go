@@ -2,15 +2,23 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/doctor"
 )
+
+// A server without a connection left runs: to start it helps nobody.
+func TestDoctor_NoConnectionLeft(t *testing.T) {
+	require.Contains(t, cannotOpen(fmt.Errorf("no connection left: %w", &pgconn.PgError{Code: "53300"})), "pg_stat_activity")
+	require.Contains(t, cannotOpen(errors.New("connection refused")), "start it")
+}
 
 // A healthy database has no finding; one that isn't says where, what and what
 // helps.
