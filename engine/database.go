@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/internal/relay"
+	"github.com/waybill-go/waybill/internal/senders"
 	"github.com/waybill-go/waybill/internal/testclock"
 	"github.com/waybill-go/waybill/internal/timerdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -59,6 +60,8 @@ type database struct {
 	late   *cached[found[timerdb.Stats]]
 	dead   *cached[found[letters]]
 	locks  *cached[found[[]dblocks.Wait]]
+	heard  *cached[found[senders.Heard]]
+	name   *cached[found[string]] // of its outbox
 	misfit *cached[*outbox.TargetsError]
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
@@ -306,6 +309,22 @@ const lockedFor = 5 * time.Second
 // waits are tables that sessions have waited for long.
 func (d *database) waits(ctx context.Context) (f found[[]dblocks.Wait]) {
 	f.value, f.err = dblocks.Of(ctx, d.provider.Reader(), lockedFor)
+	return f
+}
+
+// heardFor is for how long what a subscription has heard of another outbox counts: marks are to a
+// minute.
+const heardFor = 10 * time.Minute
+
+// senders are the outboxes whose messages the subscriptions have got.
+func (d *database) senders(ctx context.Context) (f found[senders.Heard]) {
+	f.value, f.err = senders.Of(ctx, d.provider.Reader(), heardFor)
+	return f
+}
+
+// outboxName is what messages say that are from here.
+func (d *database) outboxName(ctx context.Context) (f found[string]) {
+	f.value, f.err = outboxdb.Name(ctx, d.provider.Reader())
 	return f
 }
 

@@ -174,6 +174,8 @@ func (e *Engine) equip() {
 		d.projected = newCount(d.countProjections, e.lookouts)
 		d.dead = newCount(d.deadLetters, e.lookouts)
 		d.locks = newCount(d.waits, e.lookouts)
+		d.heard = newCount(d.senders, e.lookouts)
+		d.name = newCount(d.outboxName, e.lookouts)
 		d.misfit = newCached(d.compareTargets, e.lookouts, pingTimeout, pingTimeout/2)
 	}
 	for i, s := range e.streams {

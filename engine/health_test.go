@@ -14,6 +14,8 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/repository"
@@ -172,6 +174,41 @@ func TestHealth_ADatabaseThatIsSlow(t *testing.T) {
 	other.hung.Store(false)
 	slow()
 	other.slow.Store(false)
+	diagnosed(t, e)
+}
+
+// Two services whose topics are the same share out what each has published, if both have the
+// subscription: whoever hears of an outbox that it doesn't know, beside its own, says so.
+func TestHealth_TwoServicesThatShareTopics(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(context.Context, Sold) error { return nil })}
+	e := b.start(cfg)
+	diagnosed(t, e)
+	var own string
+	var err error
+	waittest.Until(t, func() bool {
+		own, err = outboxdb.Name(t.Context(), b.db.Reader())
+		return err == nil && own != ""
+	}, "the outbox got no name: %v", &err)
+	hears := func(of string) {
+		_, err := b.db.DB().ExecContext(t.Context(), "INSERT INTO inbox_marks (subscription, partition, source) VALUES ('parcels', '0', ?)", of+":default")
+		require.NoError(t, err)
+	}
+	hears("elsewhere")
+	hears("further") // as of a stream that others alone publish
+	<-time.After(freshFor)
+	diagnosed(t, e)
+	hears(own)
+	d := diagnosed(t, e, "senders_mixed")
+	require.Equal(t, degraded, d.State)
+	require.Equal(t, "parcels", d.Reasons[0].Subscription)
+	require.Contains(t, d.Reasons[0].Text, "each handles a part of the events")
+	require.Contains(t, d.Reasons[0].Text, "topic_prefix")
+	long := dbtime.Value(b.db.DB().Dialect(), time.Now().Add(-2*heardFor))
+	_, err = b.db.DB().ExecContext(t.Context(), "UPDATE inbox_marks SET seen_at = ? WHERE source <> ?", long, own+":default")
+	require.NoError(t, err)
 	diagnosed(t, e)
 }
 

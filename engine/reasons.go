@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/senders"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -15,7 +16,7 @@ func (s sight) reasons() []reason {
 	if s.status == "starting" || s.status == "draining" || s.status == "stopped" {
 		return []reason{s.phase()}
 	}
-	return slices.Concat(s.databases(), s.clocksOff(), s.published(), s.silence(), s.consumed(), s.derived(), s.parked())
+	return slices.Concat(s.databases(), s.clocksOff(), s.published(), s.silence(), s.consumed(), s.mixed(), s.derived(), s.parked())
 }
 
 // databases are the reasons that providers have.
@@ -156,6 +157,23 @@ func (s sight) derived() (all []reason) {
 		for _, r := range p.reasons() {
 			r.Provider = provider
 			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// mixed are the reasons of subscriptions whose topics another service publishes to as well.
+func (s sight) mixed() (all []reason) {
+	for provider, heard := range s.heard {
+		if s.unnamed || s.down(provider) {
+			continue
+		}
+		for name := range heard.Mixed(s.own) {
+			all = append(all, reason{
+				Code: "senders_mixed", State: degraded, Provider: provider, Subscription: name,
+				what:   "its topic has events of our own and of another database's outbox: if the service there has this subscription, too, each handles a part of the events, and the other one never sees it",
+				remedy: "`waybill doctor` says when the last came. What helps: " + senders.Advice + ".",
+			})
 		}
 	}
 	return all

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dblocks"
+	"github.com/waybill-go/waybill/internal/senders"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -22,6 +23,9 @@ type sight struct {
 	projections   map[string]projectionsSight        // by provider
 	early         map[lane]subscription.EarlyLetters // of letters, those whose process has not begun
 	newer         map[lane]subscription.NewerLetters // of letters, those that need a newer build
+	heard         map[string]senders.Heard           // by provider: whose messages its subscriptions have got
+	own           []string                           // the names of this engine's outboxes
+	unnamed       bool                               // of one it isn't known
 	clocks        map[string]time.Duration           // how far this process's is ahead of a provider's database; 0: it doesn't matter
 	moved         map[string]*outbox.MovedError      // databases that are others than their outboxes were written in
 }
@@ -82,7 +86,7 @@ func (e *Engine) look(ctx context.Context) sight {
 	l := &looking{s: sight{
 		outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, projections: map[string]projectionsSight{},
 		letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{},
-		moved: map[string]*outbox.MovedError{}, clocks: map[string]time.Duration{},
+		heard: map[string]senders.Heard{}, moved: map[string]*outbox.MovedError{}, clocks: map[string]time.Duration{},
 	}}
 	l.Go(func() {
 		h := e.health(ctx)
@@ -123,6 +127,10 @@ func (e *Engine) lookAtDatabase(ctx context.Context, d *database, l *looking) {
 			o := d.look(ctx)
 			l.add(func(s *sight) { s.outboxes[name] = o })
 		})
+		l.Go(func() {
+			f, known := d.name.recent(ctx)
+			l.add(func(s *sight) { s.own, s.unnamed = append(s.own, f.value), s.unnamed || !known || f.err != nil })
+		})
 	}
 	if e.hasProcesses(d) {
 		l.Go(func() {
@@ -141,6 +149,10 @@ func (e *Engine) lookAtDatabase(ctx context.Context, d *database, l *looking) {
 		})
 	}
 	if e.consumes(name) || d.observed { // otherwise there may be no table
+		l.Go(func() {
+			f, _ := d.heard.recent(ctx)
+			l.add(func(s *sight) { s.heard[name] = f.value })
+		})
 		l.Go(func() {
 			letters, _ := d.dead.recent(ctx)
 			l.add(func(s *sight) {

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
 
-	"github.com/waybill-go/waybill/internal/dbrows"
-	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/senders"
 	"github.com/waybill-go/waybill/subscription"
 )
 
@@ -42,27 +40,14 @@ func (e *exam) subscriptions(ctx context.Context, db bun.IDB) (string, error) {
 // sources looks for topics that two services share which know nothing of each other: what a
 // subscription hears of one of our outboxes is then also published by another one.
 func (e *exam) sources(ctx context.Context, db bun.IDB) (string, error) {
-	ours, others := map[string]bool{}, map[string]time.Time{}
-	err := dbrows.Each(ctx, db, "SELECT subscription, source, max(seen_at) FROM inbox_marks WHERE source <> '' AND seen_at > "+e.ago(e.limits.mixed)+" GROUP BY subscription, source ORDER BY subscription, source",
-		func(scan func(...any) error) error {
-			var name, source string
-			var seen dbtime.Time
-			err := scan(&name, &source, &seen)
-			if outbox, _, _ := strings.Cut(source, ":"); slices.Contains(e.outboxes, outbox) {
-				ours[name] = true
-			} else if others[name].Before(seen.Time) {
-				others[name] = seen.Time
-			}
-			return err
-		})
+	heard, err := senders.Of(ctx, db, e.limits.mixed)
 	if err != nil || len(e.outboxes) == 0 {
 		return "what other databases publish was not looked at, as not all of the configuration could be asked", err
 	}
-	for _, name := range slices.Sorted(maps.Keys(others)) {
-		if ours[name] {
-			e.add(Warning, "subscription "+name, fmt.Sprintf("its topic has events of our own and of another database's outbox, the last at %s: what is of the one is handled in the other, if both have this subscription", others[name].UTC().Format(time.RFC3339)),
-				"if that is another service, another stage or a copy, give each a topic_prefix of its own; if it is of this context, name its database under providers")
-		}
+	mixed := heard.Mixed(e.outboxes)
+	for _, name := range slices.Sorted(maps.Keys(mixed)) {
+		e.add(Warning, "subscription "+name, fmt.Sprintf("its topic has events of our own and of another database's outbox, the last at %s: what is of the one is handled in the other, if both have this subscription", mixed[name].UTC().Format(time.RFC3339)),
+			senders.Advice)
 	}
 	return "no subscription hears of our events and of others beside them", nil
 }
