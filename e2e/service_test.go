@@ -34,7 +34,7 @@ const (
 	failingOrder = "order-failing" // in shipping
 	cents        = 1<<53 + 1       // of an order: no number of JavaScript
 	// hostile is what a broker or a handler may say. It must stay text.
-	hostile = `no address <img src=x onerror="window.pwned = true"><script>window.pwned = true</script>`
+	hostile = "no address <img src=x\u202e onerror=\"window.pwned = true\"><script>window.pwned = true</script>"
 )
 
 // service is an engine with something wrong, until heal.

@@ -48,7 +48,7 @@ func TestObservatory_ATraceIsDrawn(t *testing.T) {
 	b.click(`tbody a[href^="#/dead-letters/"]`)
 	b.click(`main a[href^="#/traces?"]`)
 	b.holds(`document.querySelector('.traced[data-state="parked"]')`)
-	b.shows(".traced", "no address <img src=x")
+	b.shows(".traced", "no address <img src=x⟨U+202E⟩ onerror")
 	b.click(`.traced a[href^="#/dead-letters/"]`)
 	b.shows("#letter-status", "parked")
 	b.press("0")

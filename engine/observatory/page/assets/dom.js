@@ -12,10 +12,15 @@ export function h(tag, attributes, ...children) {
   return e;
 }
 
+// shown is text in which characters are named that nobody sees: control characters, and those that
+// turn the order of what follows, by which one name looks like another.
+const shown = (text) => text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g,
+  (c) => `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`);
+
 function append(e, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    e.append(child instanceof Node ? child : String(child));
+    e.append(child instanceof Node ? child : shown(String(child)));
   }
 }
 
@@ -26,7 +31,8 @@ export function replace(e, ...children) {
 }
 
 // setText changes nothing where nothing is new, so that selections stay and nothing is announced twice.
-export function setText(e, text) {
+export function setText(e, raw) {
+  const text = shown(raw);
   if (e.textContent !== text) e.textContent = text;
 }
 

@@ -31,7 +31,7 @@ export function partitions(main, { signal }) {
       { title: 'Lane', cell: (p) => p.lane },
       { title: 'Partition', num: true, cell: (p) => count(p.partition) },
       { title: 'Owner', cell: (p) => h('span', { class: 'mono' }, p.live ? p.owner : p.owner ? `none (was ${p.owner})` : 'none') },
-      { title: 'Member', num: true, cell: (p) => count(p.fence) },
+      { title: 'Member', num: true, cell: (p) => p.fence ?? '–' },
       { title: 'Lease until', cell: (p) => when(p.until) },
       { title: 'Unfinished rows', num: true, cell: (p) => count(p.unfinished) },
       { title: 'Oldest', num: true, cell: (p) => (p.oldest_seconds === null ? 'none' : age(p.oldest_seconds)) },
