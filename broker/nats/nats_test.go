@@ -228,40 +228,37 @@ func TestFullStreamIsOfItsTopic(t *testing.T) {
 	require.Equal(t, broker.ScopeTopic, broker.ScopeOf(err), "%v", err)
 }
 
-// O1: a server without JetStream takes nothing of anybody.
-func TestNoJetStreamIsOfTheBroker(t *testing.T) {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+// openAt opens a broker at a server with options of its own.
+func openAt(t *testing.T, o server.Options) *nats.Broker {
+	t.Helper()
+	o.Host, o.Port, o.NoSigs, o.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
+	s, err := server.NewServer(&o)
 	require.NoError(t, err)
 	s.Start()
-	defer func() {
+	t.Cleanup(func() {
 		s.Shutdown()
 		s.WaitForShutdown()
-	}()
+	})
 	b, err := nats.Open(t.Context(), nats.Config{URL: s.ClientURL()})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, b.Close(context.Background())) }()
-	err = failure(t, b, message("a", 1))
+	t.Cleanup(func() { require.NoError(t, b.Close(context.Background())) })
+	return b
+}
+
+// O1: a server without JetStream takes nothing of anybody.
+func TestNoJetStreamIsOfTheBroker(t *testing.T) {
+	b := openAt(t, server.Options{})
+	err := failure(t, b, message("a", 1))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(err), "%v", err)
 	require.Equal(t, broker.ScopeBroker, broker.ScopeOf(err), "%v", err)
 }
 
 // Where JetStream's room is used up, the error says what helps: the server's own words don't.
 func TestFullServerSaysWhatHelps(t *testing.T) {
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 4096, NoSigs: true, NoLog: true,
-	})
-	require.NoError(t, err)
-	s.Start()
-	defer func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	}()
-	b, err := nats.Open(t.Context(), nats.Config{URL: s.ClientURL()})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, b.Close(context.Background())) }()
+	b := openAt(t, server.Options{JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 4096})
 	require.NoError(t, b.EnsureTopics(t.Context(), topic))
-	n := 0
-	for err = nil; err == nil && n < 1000; n++ {
+	var err error
+	for n := 0; err == nil && n < 1000; n++ {
 		err = b.Publish(t.Context(), []broker.Message{message("a", n)})
 	}
 	failed, ok := errors.AsType[*broker.PublishError](err)

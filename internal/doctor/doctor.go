@@ -201,7 +201,7 @@ func (e *exam) run(ctx context.Context, c check) bool {
 	case dberr.CodeOf(err) == dberr.Denied:
 		e.add(Warning, "", "this could not be checked: "+err.Error(), "see the check rights; for statistics, GRANT pg_monitor")
 	case dberr.CodeOf(err) == dberr.Limited:
-		e.add(Warning, "", "this could not be checked: "+err.Error(), "raise the limit that the error names; if it is temp_file_limit, more memory helps, too (ALTER ROLE … SET work_mem = '4MB', for new connections)")
+		e.add(Warning, "", "this could not be checked: "+err.Error(), dberr.Remedy(dberr.Limited))
 	case err != nil:
 		e.add(Warning, "", "this could not be checked: "+err.Error(), "run it again; if it needs rights, give them to the role (GRANT pg_monitor); if it needs time, when the database is less busy")
 	case len(e.findings) == before:
