@@ -36,11 +36,11 @@ const (
 // at the start, if an interval has passed since the last time, and from then on.
 // A stop doesn't wait for it. What fails is tried again a minute later, by whoever
 // comes first; the log has a line when that begins and one when it ends, and so has
-// the state of every lane.
+// the state of every lane. With a negative interval nothing is removed.
 func (r *Relay) housekeeping(ctx context.Context) {
-	keep := r.cfg.Outbox.Retention
-	if keep.Every < 0 {
-		return
+	keep, again := r.cfg.Outbox.Retention, cleanUpAgain
+	if keep.Every > 0 {
+		again = min(again, keep.Every)
 	}
 	ctx, cancel := r.untilStop(ctx)
 	defer cancel()
@@ -51,7 +51,7 @@ func (r *Relay) housekeeping(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			r.log.Warn("the outbox could not be cleaned up; it is tried again", "provider", r.cfg.Provider, "every", min(keep.Every, cleanUpAgain), "error", err)
+			r.log.Warn("the outbox could not be cleaned up; it is tried again", "provider", r.cfg.Provider, "every", again, "error", err)
 			failing = true
 		case err == nil && mine && failing:
 			r.log.Info("the outbox is cleaned up again", "provider", r.cfg.Provider)
@@ -62,7 +62,9 @@ func (r *Relay) housekeeping(ctx context.Context) {
 		}
 		next := keep.Every
 		if err != nil {
-			next = min(next, cleanUpAgain)
+			next = again
+		} else if next < 0 {
+			return
 		}
 		if !r.sleep(next) {
 			return
@@ -70,7 +72,8 @@ func (r *Relay) housekeeping(ctx context.Context) {
 	}
 }
 
-// cleanUp is one interval's turn, if it is this process's.
+// cleanUp is one interval's turn, if it is this process's. How long rows stay is noted for people
+// by a process that removes none as well.
 func (r *Relay) cleanUp(ctx context.Context, keep outbox.Retention) (mine bool, err error) {
 	defer func() {
 		if crash := recover(); crash != nil {
@@ -80,6 +83,9 @@ func (r *Relay) cleanUp(ctx context.Context, keep outbox.Retention) (mine bool, 
 	store := r.cfg.Store
 	if err := store.WriteRetention(ctx, r.cfg.Outbox); err != nil {
 		return false, err
+	}
+	if keep.Every < 0 {
+		return false, nil
 	}
 	if mine, err = store.TakeTurn(ctx, "purge", keep.Every); err != nil || !mine {
 		return mine, err

@@ -162,6 +162,22 @@ func (s turns) TakeTurn(ctx context.Context, job string, every time.Duration) (b
 	return mine, err
 }
 
+// Where nobody cleans up, people still read how long rows stay and how often one is tried.
+func TestHousekeeping_WithoutACleanUpTheSettingsAreWritten(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		fillOld(b, 3)
+		cfg := quick()
+		cfg.Retry.MaxAttempts, cfg.Retention = 3, outbox.Retention{Published: -1, Abandoned: -1, Every: -1}
+		s := turns{b.Store, make(chan bool, 1)}
+		p := start(t, relay.Config{Store: s, Lanes: []relay.Lane{to(memory.New(memory.Config{}))}, Outbox: cfg})
+		eventually(t, func() bool { return entries(t, b)[0].MaxAttempts == 3 }, "the view says how often a row is tried")
+		require.Nil(t, entries(t, b)[0].ExpiresAt)
+		require.NoError(t, p.Stop(t.Context()))
+		require.Empty(t, s.had, "it takes no turn")
+		require.EqualValues(t, 3, stored(b))
+	})
+}
+
 // standing stands still in the middle of a purge, behind its first step.
 type standing struct {
 	removed atomic.Bool
