@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 
@@ -128,6 +129,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return complain(stderr, &usageError{whichCommand(err)})
 	}
+	if err := unsaid(command); err != nil {
+		return complain(stderr, &usageError{err})
+	}
 	err = command.Run(&c)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (%w)", err, cause)
@@ -166,6 +170,27 @@ func whichCommand(err error) error {
 		names = append(names, child.Name)
 	}
 	return fmt.Errorf("%s needs a command: %s", at.FullPath(), strings.Join(names, ", "))
+}
+
+// unsaid is an error if a flag or an argument is there without a value, as "$KEY" is in a script
+// that has no KEY: taken as left out it would choose more than was meant, up to all there is.
+func unsaid(command *kong.Context) error {
+	for _, p := range command.Path {
+		given := p.Positional
+		if p.Flag != nil {
+			given = p.Flag.Value
+		}
+		if given == nil {
+			continue
+		}
+		switch given.Target.Kind() {
+		case reflect.String, reflect.Slice, reflect.Map:
+			if given.Target.Len() == 0 {
+				return fmt.Errorf("%s is empty: give it a value, or leave it out", given.ShortSummary())
+			}
+		}
+	}
+	return nil
 }
 
 // complain says what is wrong, and returns the exit status for it.

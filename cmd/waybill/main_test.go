@@ -370,6 +370,15 @@ func TestErrors(t *testing.T) {
 		"a purge under those":      {[]string{"--dsn", newer, "outbox", "purge", "--actor", "ada", "--yes"}, exitFailed, []string{"deploy a newer build"}},
 		"migrate under those":      {[]string{"--dsn", newer, "migrate"}, exitFailed, []string{"deploy a newer build"}},
 		"no configuration":         {[]string{"--config", filepath.Join(dir, "none.yaml"), "migrate"}, exitFailed, []string{"none.yaml: no such file"}},
+		"a filter without a value": {
+			[]string{"--dsn", empty, "dead-letters", "purge", "--status", "parked", "--key", "", "--yes"},
+			exitUsage,
+			[]string{"--key is empty: give it a value, or leave it out"},
+		},
+		"a list without a value":      {[]string{"--dsn", empty, "outbox", "skip", "--target", "partner", "--seq", "", "--yes"}, exitUsage, []string{"--seq is empty"}},
+		"targets without a value":     {[]string{"--dsn", empty, "migrate", "--set-targets", ""}, exitUsage, []string{"--set-targets is empty"}},
+		"an argument without a value": {[]string{"--dsn", empty, "outbox", "backfill", ""}, exitUsage, []string{"[<broker>] is empty"}},
+		"a database without a value":  {[]string{"--dsn", "", "outbox", "stats"}, exitUsage, []string{"--dsn is empty"}},
 		"an unknown key": {
 			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  cals: 3\n"), "migrate"},
 			exitFailed,
