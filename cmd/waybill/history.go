@@ -31,7 +31,9 @@ func (h historyHeadCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	all := map[string]historyHead{}
 	err := c.eachProvider(ctx, h.Provider, func(_ *databases, p uow.Provider) error {
 		found, err := headOf(ctx, p)
-		all[p.Name()] = found
+		if err == nil {
+			all[p.Name()] = found
+		}
 		return err
 	})
 	if c.JSON {

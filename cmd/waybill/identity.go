@@ -27,7 +27,9 @@ func (s showDatabaseCmd) Run(ctx context.Context, c *cli, stdout out) error {
 	all := map[string]identityReport{}
 	err := c.eachOutbox(ctx, s.Provider, func(_ *databases, provider string, store *outboxdb.Store) error {
 		found, err := identify(ctx, store)
-		all[provider] = found
+		if err == nil {
+			all[provider] = found
+		}
 		return err
 	})
 	if c.JSON {

@@ -23,6 +23,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/waybill-go/waybill/internal/buildinfo"
+	"github.com/waybill-go/waybill/internal/dberr"
 )
 
 const (
@@ -199,6 +200,9 @@ func complain(stderr io.Writer, err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintln(stderr, "Run `waybill --help` for usage.")
 		return exitUsage
+	}
+	if dberr.CodeOf(err) == dberr.Denied && !strings.Contains(err.Error(), "GRANT") {
+		fmt.Fprintln(stderr, dberr.Remedy(dberr.Denied)) // PostgreSQL names neither the role nor the right
 	}
 	return exitFailed
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
@@ -420,6 +421,29 @@ func TestErrors_OfPostgreSQL(t *testing.T) {
 	r = waybill(t, "--dsn", u.String(), "migrate")
 	require.Equal(t, exitFailed, r.code)
 	require.Contains(t, r.stderr, `no database "nowhere": create it`)
+}
+
+// A role without rights hears what finds them, and gets no half of an answer.
+func TestErrors_OfARoleWithoutRights(t *testing.T) {
+	dsn := server(t)
+	require.Zero(t, waybill(t, "--dsn", dsn, "migrate").code)
+	p, role, ctx := openFor(t, dsn), bun.Ident(fmt.Sprintf("idle_%d", os.Getpid())), context.WithoutCancel(t.Context())
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	_, err = p.DB().ExecContext(ctx, "CREATE ROLE ?0 LOGIN; GRANT USAGE ON SCHEMA ?1 TO ?0", role, bun.Ident(u.Query().Get("search_path")))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(ctx, "DROP OWNED BY ?0; DROP ROLE ?0", role)
+		require.NoError(t, err)
+	})
+	u.User = url.User(string(role))
+	for _, verb := range []string{"migrate", "outbox stats", "outbox show 1", "history head", "database show", "trace x"} {
+		r := waybill(t, append([]string{"--dsn", u.String()}, strings.Fields(verb)...)...)
+		require.Equal(t, exitFailed, r.code, verb)
+		require.Empty(t, r.stdout, verb)
+		require.Contains(t, r.stderr, "permission denied for table waybill_migrations", verb)
+		require.Contains(t, r.stderr, "\n`waybill doctor` says which right the role lacks, and the GRANT that helps.\n", verb)
+	}
 }
 
 // waybill.yaml in the working directory needs no flag.
