@@ -59,7 +59,11 @@ func (l listProjectionsCmd) Run(ctx context.Context, c *cli, stdout out) error {
 				fmt.Sprint(b.Events), fmt.Sprintf("%.0f", b.PerSecond), left)
 		}
 	}
-	if err := t.flush(err, "There are no projections."); err != nil {
+	nothing := "There are no projections."
+	if l.Name != "" {
+		nothing = fmt.Sprintf("There is no projection %q; `waybill projections list` has those that there are.", l.Name)
+	}
+	if err := t.flush(err, nothing); err != nil {
 		return err
 	}
 	for _, provider := range slices.Sorted(maps.Keys(all)) {

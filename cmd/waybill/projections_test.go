@@ -38,7 +38,7 @@ func TestProjections_ListRebuildSwitchSkipAndRetire(t *testing.T) {
 		require.Regexp(t, `(?s)loans +1 +1 +old +no +41 .*loans +2 +2 +live +no +42 +0 .*loans, build 2, stopped at .*, position 43: Library.LoanPlaced.v1 m-1, tried 3 times: no idea`, r.stdout)
 		require.Contains(t, r.stdout, "waybill projections skip loans --build 2 --position 43")
 		require.Contains(t, run("list", "loans", "--json").stdout, `"status": "live"`)
-		require.Equal(t, result{0, "There are no projections.\n", ""}, run("list", "other"))
+		require.Equal(t, result{0, "There is no projection \"other\"; `waybill projections list` has those that there are.\n", ""}, run("list", "other"))
 		if p.DB().Dialect().Name() == dialect.PG { // N5: for whom it waits.
 			tx, err := p.DB().BeginTx(t.Context(), nil)
 			require.NoError(t, err)
