@@ -42,10 +42,14 @@ const (
 	// long is after which what passes by itself is told, although another line of the
 	// log could tell of it.
 	long = 30 * time.Second
+	// tellAgain is for how long the log has no second line of a begin: a server that has no
+	// connection left for some refuses and answers several times a second.
+	tellAgain = 30 * time.Second
 )
 
 // Outage knows which tasks fail. It logs one line when the first begins to and one
-// when none does any more. It is safe for concurrent use.
+// when none does any more; shortly after such a line, only what still fails later.
+// It is safe for concurrent use.
 type Outage struct {
 	Log *slog.Logger
 	// Told says whether another line of the log tells that the database is away. Nil:
@@ -54,7 +58,9 @@ type Outage struct {
 	Told func() bool
 
 	mu     sync.Mutex
-	since  time.Time
+	since  time.Time // of the present outage
+	said   bool      // the log has a line of it
+	told   time.Time // when it had the last line of a begin
 	failed time.Time // last
 	tasks  map[Task]Trouble
 }
@@ -70,8 +76,10 @@ func (o *Outage) Note(ctx context.Context, t Task, err error) {
 	if err == nil {
 		delete(o.tasks, t)
 		if len(o.tasks) == 0 && !o.since.IsZero() && now.Sub(o.failed) >= doubtful {
-			o.Log.Info("the database answers again", "after", now.Sub(o.since).Round(time.Millisecond))
-			o.since = time.Time{}
+			if o.said {
+				o.Log.Info("the database answers again", "after", now.Sub(o.since).Round(time.Millisecond))
+			}
+			o.since, o.said = time.Time{}, false
 		}
 		return
 	}
@@ -85,14 +93,20 @@ func (o *Outage) Note(ctx context.Context, t Task, err error) {
 	}
 	trouble.Error, trouble.Code = err.Error(), CodeOf(err)
 	o.tasks[t] = trouble
-	if o.since.IsZero() && o.tell(trouble) {
+	if o.since.IsZero() {
 		o.since = now
+	}
+	if !o.said && o.tell(trouble) {
+		o.said, o.told = true, now
 		o.Log.Warn("the database does not answer as it should; trying until it does", "what", t.What, "error", err)
 	}
 }
 
 // tell says whether the log should have a line of it. The lock is held.
 func (o *Outage) tell(t Trouble) bool {
+	if !o.told.IsZero() && time.Since(o.told) < tellAgain {
+		return false
+	}
 	return o.Told == nil || Lasts(t.Code) || time.Since(t.Since) >= long && !o.Told()
 }
 

@@ -41,8 +41,36 @@ func TestOutage_F_40_AnAnswerFromBeforeDoesNotEndIt(t *testing.T) {
 		note(nil)
 		require.Equal(t, 2, lines(), logs.String())
 		require.Contains(t, logs.String(), `msg="the database answers again" after=1s`)
-		note(errors.New("conn closed"))
-		require.Equal(t, 3, lines(), logs.String())
+	})
+}
+
+// A server that has no connection left for some refuses and answers several times a second: the log
+// has two lines of that in half a minute, and one of what still fails then.
+func TestOutage_OfOnesThatFollowEachOtherTheLogHasFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs bytes.Buffer
+		o := dberr.Outage{Log: slog.New(slog.NewTextHandler(&logs, nil))}
+		lines := func() int { return strings.Count(logs.String(), "\n") }
+		begin := time.Now()
+		for time.Since(begin) < 29*time.Second {
+			o.Note(t.Context(), claim, errors.New("too many clients"))
+			<-time.After(300 * time.Millisecond)
+			o.Note(t.Context(), claim, nil)
+		}
+		require.Equal(t, 2, lines(), logs.String())
+		fail := func() { o.Note(t.Context(), claim, errors.New("too many clients")) }
+		fail()
+		require.Equal(t, 2, lines())
+		<-time.After(time.Second)
+		fail()
+		require.Equal(t, 3, lines(), "it still fails")
+		<-time.After(time.Second)
+		o.Note(t.Context(), claim, nil)
+		require.Contains(t, logs.String(), "after=2s")
+		fail()
+		<-time.After(time.Second)
+		o.Note(t.Context(), claim, nil)
+		require.Equal(t, 4, lines(), "of one without a begin, no end")
 	})
 }
 
@@ -98,6 +126,7 @@ func TestOutage_F_40_TellsWhatNobodyElseDoes(t *testing.T) {
 		<-time.After(time.Second)
 		o.Note(t.Context(), tidy, nil)
 		require.Contains(t, logs.String(), "the database answers again")
+		<-time.After(time.Minute)
 		require.Equal(t, 2, fail(&pgconn.PgError{Code: dberr.Denied}))
 	})
 }
