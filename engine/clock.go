@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/outboxdb"
+	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
 // clockLimit is how far the clock of a process may be from its database's: less than the
@@ -34,6 +35,42 @@ func (c *clock) off() time.Duration {
 // ping says whether the database answers, as it does when it is asked for the time, and has
 // what no unit of work commits without.
 func (d *database) ping(ctx context.Context) error {
+	err := d.question(ctx)
+	if err != nil && ctx.Err() != nil && d.usedUp(ctx) {
+		return &usedUpError{d.provider.(pooled).MaxConns()}
+	}
+	return err
+}
+
+// pooled is a provider with a bounded number of connections.
+type pooled interface {
+	MaxConns() int
+	UsedUp() bool
+}
+
+// usedUpError is a database that answers, but not to those who need one of the connections that
+// units of work and handlers have.
+type usedUpError struct{ conns int }
+
+func (e *usedUpError) Error() string {
+	return fmt.Sprintf("all %d connections of the pool are in use by this process's units of work and handlers", e.conns)
+}
+
+// usedUp is whether nobody else gets a connection although the database answers on the one beside
+// the pool: where it hangs, those who wait for it have all of them, too.
+func (d *database) usedUp(ctx context.Context) bool {
+	p, ok := d.provider.(pooled)
+	beside, has := d.provider.DB().Driver().(pipeline.Keeper)
+	if !ok || !has || !p.UsedUp() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout/2)
+	defer cancel()
+	return beside.Keep(ctx, pipeline.Statement{Query: "SELECT 1"}) == nil
+}
+
+// question is what a database that is well answers.
+func (d *database) question(ctx context.Context) error {
 	if !d.ready.Load() {
 		if reason := d.reason.Load(); reason != nil {
 			return *reason

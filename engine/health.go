@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -30,7 +31,8 @@ type component struct {
 	OK    *bool   `json:"ok"`
 	Error *string `json:"error"`
 
-	slow time.Duration // It answers, after longer than somebody waits who asks.
+	slow   time.Duration // It answers, after longer than somebody waits who asks.
+	usedUp bool          // It answers, and this process has no connection left to ask it.
 }
 
 func newComponent(ok bool, text string) component {
@@ -59,9 +61,15 @@ func look(ctx context.Context, check *cached[error]) component {
 // not as one that is down.
 func lookAtDatabase(ctx context.Context, check *cached[error]) component {
 	c := look(ctx, check)
-	if err, took, slow := check.slow(); slow && err == nil && (c.OK == nil || *c.OK) {
+	err, took, slow := check.slow()
+	_, usedUp := errors.AsType[*usedUpError](err)
+	switch {
+	case slow && err == nil && (c.OK == nil || *c.OK):
 		c = newComponent(true, "")
 		c.slow = took
+	case usedUp:
+		c = newComponent(false, err.Error()) // also while it is asked again, which takes as long
+		c.usedUp = true
 	}
 	return c
 }
@@ -109,6 +117,10 @@ func (e *Engine) health(ctx context.Context) health {
 	for _, d := range e.databases {
 		all.Go(func() {
 			state := lookAtDatabase(ctx, d.alive)
+			if p, ok := d.provider.(pooled); ok && state.OK == nil && p.UsedUp() {
+				text := (&usedUpError{p.MaxConns()}).Error() // it may be why, which the question tells when it is given up
+				state.Error = &text
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			c.Providers[d.provider.Name()] = state

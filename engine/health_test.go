@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -175,6 +176,32 @@ func TestHealth_ADatabaseThatIsSlow(t *testing.T) {
 	slow()
 	other.slow.Store(false)
 	diagnosed(t, e)
+}
+
+// Handlers that wait for something else, each in its transaction, leave the rest of the process
+// no connection: the database is well, and health doesn't send anybody to look at it.
+func TestHealth_APoolThatIsUsedUp(t *testing.T) {
+	t.Parallel()
+	b := setupOn(t, openPostgres(t, postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 2}))
+	release := make(chan struct{})
+	e := b.consume(func(ctx context.Context, _ Sold) error {
+		db, err := uow.DB(ctx)
+		if err == nil {
+			_, err = db.ExecContext(ctx, "SELECT 1")
+		}
+		<-release
+		return err
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	diagnosed(t, e)
+	b.sell(2)
+	d := diagnosed(t, e, "connections_used_up")
+	require.Equal(t, stuck, d.State)
+	require.Contains(t, d.Reasons[0].Text, "all 2 connections of the pool are in use by this process's units of work and handlers")
+	require.Contains(t, d.Reasons[0].Text, "Raise max_conns")
+	waittest.Until(t, func() bool {
+		return len(b.logs.with("all 2 connections of the pool were in use", "raise max_conns")) > 0
+	})
 }
 
 // Two services whose topics are the same share out what each has published, if both have the

@@ -37,7 +37,13 @@ func (s sight) databases() (all []reason) {
 			all = append(all, reason{
 				Code: "database_slow", State: degraded, Provider: name,
 				what:   fmt.Sprintf("it took %v to answer two short questions, and whatever is written, published and handled there waits as long at each step", p.slow.Round(100*time.Millisecond)),
-				remedy: "Look at its load, at its disks, and at the network between.",
+				remedy: "Look at its load, at its disks, and at the network between. Where handlers take long, it may be the wait for one of max_conns connections.",
+			})
+		case p.usedUp:
+			all = append(all, reason{
+				Code: "connections_used_up", State: stuck, Provider: name,
+				what:   "no connection to it is free" + because(p.Error) + "; nothing is written, published or handled there by this process",
+				remedy: "pg_stat_activity shows what they do: idle in transaction are handlers that wait for something else. Raise max_conns above the lanes of all subscriptions whose handlers take long, lower their Stream.Lanes, or let such a handler call others before its first statement. A restart frees them.",
 			})
 		case p.OK == nil || !*p.OK:
 			all = append(all, reason{

@@ -88,6 +88,13 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.parts.Providers["default"] = component{Error: &text}
 			return s
 		}, []string{"database_down stuck database default"}, []string{"(no answer in time)"}},
+		"a database to which no connection is free": {func(s sight) sight {
+			used := newComponent(false, "all 16 connections are in use")
+			used.usedUp = true
+			s.parts.Providers["default"] = used
+			s.partner(waits(20000, time.Hour))
+			return s
+		}, []string{"connections_used_up stuck database default"}, []string{"(all 16 connections are in use)", "max_conns", "pg_stat_activity"}},
 		// S1: the reason names the database's words and what helps.
 		"a database that refuses a lane to claim": {func(s sight) sight {
 			s.partner(func(l *laneSight) {

@@ -90,13 +90,17 @@ type noConnection struct{ error }
 
 func (e *noConnection) Unwrap() error { return e.error }
 
-// connecting explains why there is no connection, in one line, and leaves other errors, such
-// as that of waiting for one of the pool, as they are.
+// connecting explains why there is no connection, in one line, and leaves other errors as
+// they are.
 func (p *provider) connecting(err error) error {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); !ok {
-		return err
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return &noConnection{explain(p.pool.Config().ConnConfig, err)}
 	}
-	return &noConnection{explain(p.pool.Config().ConnConfig, err)}
+	if errors.Is(err, context.DeadlineExceeded) && p.UsedUp() {
+		// The database may be well, and this process's handlers wait for something else.
+		return &noConnection{fmt.Errorf("all %d connections of the pool were in use for as long as one was waited for: raise max_conns, or end transactions before what takes long: %w", p.MaxConns(), err)}
+	}
+	return err
 }
 
 // attempts is the error of connecting. pgx tries each address with TLS and, unless the

@@ -263,6 +263,9 @@ func (p *provider) Session() uow.Session { return &session{p: p} }
 // MaxConns is asked for by the engine, which needs some for itself.
 func (p *provider) MaxConns() int { return int(p.pool.Config().MaxConns) }
 
+// UsedUp says that all of them are in use, for who has waited in vain for one.
+func (p *provider) UsedUp() bool { return p.pool.Stat().AcquiredConns() >= p.pool.Config().MaxConns }
+
 func (p *provider) Retryable(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
