@@ -249,6 +249,28 @@ func TestHandler_F_73_Timeout(t *testing.T) {
 	})
 }
 
+// A handler that doesn't notice that its time is over keeps its lane, and the log says which
+// message it is at.
+func TestHandler_ThatDoesNotEndIsNamed(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		release := make(chan struct{})
+		s := w.streamOf(subscription.On(func(context.Context, OrderPlaced) error {
+			<-release
+			return nil
+		}))
+		s.Timeout, s.MaxAttempts = time.Millisecond, 1
+		w.publish(placed("o", ""))
+		_, stop := w.start(s, w.broker)
+		w.until(func() bool {
+			lines := w.logs.lines("a handler goes on although its time is over")
+			return len(lines) == 1 && strings.Contains(lines[0], "key=o timeout=1ms")
+		}, "the log names it")
+		close(release)
+		w.until(w.acknowledged("shipping"), "it is parked")
+		stop()
+	})
+}
+
 // A72: the stack of a panic is kept.
 func TestAttempts_A72_PanicsKeepTheirStack(t *testing.T) {
 	databases(t, func(t *testing.T, w *world) {

@@ -419,6 +419,12 @@ func (r *Runner) call(unit context.Context, w work) error {
 	limit := fmt.Errorf("subscription: the handler took longer than %v (Stream.Timeout)", r.stream.Timeout)
 	ctx, cancel := context.WithTimeoutCause(unit, r.stream.Timeout, limit)
 	defer cancel()
+	defer time.AfterFunc(r.stream.Timeout+deafTime, func() {
+		if unit.Err() == nil { // otherwise the end of the session tells
+			r.log.Warn("a handler goes on although its time is over: its lane, its key and any connection that it has wait for it; have it end when its context is done",
+				"id", w.id, "type", w.meta.Type, "key", w.key, "timeout", r.stream.Timeout)
+		}
+	}).Stop()
 	if w.parked != nil {
 		ctx = context.WithValue(ctx, replayedKey{}, w.parked.id)
 	}
