@@ -78,6 +78,11 @@ func (s *Store) Identity(ctx context.Context) (recorded, present outbox.Identity
 		}
 		return nil
 	}})
+	if dberr.CodeOf(err) == dberr.Denied { // the functions, or the settings, which whoever works has a right to
+		if _, lacks := readNoted(ctx, s.db, identitySetting); lacks != nil {
+			return outbox.Identity{}, outbox.Identity{}, fmt.Errorf("outbox: read the identity of the database: %w", lacks)
+		}
+	}
 	if untold(err) {
 		s.untold.Store(true)
 		return outbox.Identity{}, outbox.Identity{}, nil

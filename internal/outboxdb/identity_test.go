@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // Of two operators who accept a database at once, one has done it, and is on record.
@@ -51,4 +54,22 @@ func TestAcceptIdentity_DoesNotWaitForALockForLong(t *testing.T) {
 		require.NotEmpty(t, moved)
 		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_actions"))
 	})
+}
+
+// A role that lost its right to the settings can't read who the database is. That isn't a server which
+// tells nobody: on one nothing is asked again, so an engine would publish from a copy, too.
+func TestIdentity_OfARoleThatMayNotReadTheSettings(t *testing.T) {
+	t.Parallel()
+	b := outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))
+	var role string
+	require.NoError(t, b.As.NewRaw("SELECT current_user").Scan(t.Context(), &role))
+	b.Exec("REVOKE ALL ON outbox_settings FROM ?", bun.Ident(role))
+	_, _, err := b.CheckIdentity(t.Context(), outbox.Stop)
+	require.Equal(t, dberr.Denied, dberr.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "outbox_settings")
+
+	b.Exec("GRANT SELECT, INSERT ON outbox_settings TO ?", bun.Ident(role))
+	is, _, err := b.CheckIdentity(t.Context(), outbox.Stop)
+	require.NoError(t, err)
+	require.NotEmpty(t, is, "it is asked again")
 }
