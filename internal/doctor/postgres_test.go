@@ -329,6 +329,27 @@ func newStandby(t *testing.T, p *patient, slot string) *pgconn.PgConn {
 	return conn
 }
 
+// That a role may not read the settings says nothing of them: no migration helps.
+func TestSchema_OfARoleThatMayNotReadIt(t *testing.T) {
+	p := healthyPostgres(t)
+	p.exec(t, "CREATE ROLE outsider LOGIN", "GRANT SELECT ON waybill_migrations TO outsider")
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP OWNED BY outsider; DROP ROLE outsider")
+		require.NoError(t, err)
+	})
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	outsider, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", "outsider@", 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, outsider.Close()) }()
+	for _, f := range Examine(t.Context(), outsider, nil) {
+		require.NotEqual(t, Critical, f.Severity, "%+v", f)
+		if f.Check == "schema" {
+			require.Equal(t, "see the check rights; for statistics, GRANT pg_monitor", f.Remedy)
+		}
+	}
+}
+
 // A role without rights sees its own sessions only, and is told so.
 func TestTransactions_OfARoleThatSeesLittle(t *testing.T) {
 	p := healthyPostgres(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/schema"
 
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbrows"
 	"github.com/waybill-go/waybill/internal/migrate"
 	"github.com/waybill-go/waybill/internal/outboxdb"
@@ -58,7 +59,9 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 		e.add(Critical, "feature "+feature, "its tables are missing", toMigrate)
 	}
 	if e.current["outbox"] {
-		if _, err := outboxdb.Partitions(ctx, db); err != nil {
+		if _, err := outboxdb.Partitions(ctx, db); dberr.CodeOf(err) == dberr.Denied {
+			return "", err // Of the tables it says nothing.
+		} else if err != nil {
 			e.add(Critical, "table outbox_settings", err.Error(), "run `waybill migrate`, or restore the number that the first migration wrote")
 		}
 	}
