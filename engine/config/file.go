@@ -133,7 +133,7 @@ func Parse(path string) (*File, error) {
 	var root yaml.Node
 	reader := yaml.NewDecoder(bytes.NewReader(text))
 	if err := reader.Decode(&root); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("config: %s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fmt.Errorf("config: %s: %s%s", name, strings.TrimPrefix(err.Error(), "yaml: "), tabbed(text))
 	}
 	if reader.Decode(new(yaml.Node)) == nil {
 		return nil, fmt.Errorf("config: %s: holds several documents; keep one", name)
@@ -151,6 +151,19 @@ func Parse(path string) (*File, error) {
 		return nil, fmt.Errorf("config: %w", errors.Join(d.errs...))
 	}
 	return f, nil
+}
+
+// tabbed says of a text that is no YAML which line has a tab before its first word: nobody sees it, and
+// the YAML library names no character.
+func tabbed(text []byte) string {
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		if indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]; bytes.Contains(indent, []byte("\t")) {
+			return fmt.Sprintf("; line %d is indented with a tab: use spaces", n)
+		}
+	}
+	return ""
 }
 
 // maxNodes is how many values a file may have when its aliases are followed.

@@ -272,6 +272,7 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 				"raise it, or lower outbox.retry.max_attempts or outbox.retry.max_backoff",
 			},
 		},
+		"a tab":             {"domain: ordering\nproviders:\n\tdefault: {dialect: sqlite}\n", []string{"waybill.yaml: line ", "; line 3 is indented with a tab: use spaces"}},
 		"several documents": {smallest + "---\ndomain: x\n", []string{"several documents"}},
 		"not YAML":          {"domain: [\n", []string{"waybill.yaml: line "}},
 		"empty":             {"", []string{"providers is missing"}},

@@ -46,7 +46,7 @@ func (f *File) open(ctx context.Context, d *domain.Domain, k Kinds, withBrokers 
 	errs := []error{f.checkProviders(k)}
 	switch {
 	case f.Domain == "":
-		errs = append(errs, fmt.Errorf("%s: domain is missing: write `domain: %s`", f.name, d.Name()))
+		errs = append(errs, f.vars.emptied("domain", fmt.Errorf("%s: domain is missing: write `domain: %s`", f.name, d.Name())))
 	case f.Domain != d.Name():
 		errs = append(errs, fmt.Errorf("%s: domain is %q, and this program is of %q: give it its own file, or write `domain: %s`", f.name, f.Domain, d.Name(), d.Name()))
 	}
@@ -118,7 +118,7 @@ func (f *File) OpenProviders(ctx context.Context, k Kinds) ([]uow.Provider, erro
 	providers, err := each(f.providers, func(p provider) (uow.Provider, error) {
 		opened, err := k.Providers[p.dialect](ctx, p.name, p.settings)
 		if err != nil {
-			return nil, fmt.Errorf("config: providers.%s: %w", p.name, secret.ErrorOf(err, secrets[p.name]))
+			return nil, f.vars.emptied("providers."+p.name, fmt.Errorf("config: providers.%s: %w", p.name, secret.ErrorOf(err, secrets[p.name])))
 		}
 		return opened, nil
 	})
@@ -144,7 +144,7 @@ func (f *File) openBrokers(ctx context.Context, k Kinds) (map[string]broker.Brok
 		b.settings.logger = k.Logger
 		opened, err := k.Brokers[b.kind](ctx, b.settings)
 		if err != nil {
-			return nil, fmt.Errorf("config: brokers.%s: %w", b.name, secret.ErrorOf(err, secrets[b.name]))
+			return nil, f.vars.emptied("brokers."+b.name, fmt.Errorf("config: brokers.%s: %w", b.name, secret.ErrorOf(err, secrets[b.name])))
 		}
 		return opened, nil
 	})

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
@@ -25,6 +26,24 @@ func (v *variables) override(path string) (value, name string, ok bool) {
 	v.mu.Unlock()
 	value, ok = os.LookupEnv(name)
 	return value, name, ok
+}
+
+// emptied adds to what is wrong at a path the variables that are there without a value and so take
+// away what the file says: a reader of it would look for the mistake there.
+func (v *variables) emptied(path string, err error) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var empty []string
+	for name := range v.asked {
+		if value, ok := os.LookupEnv(name); ok && value == "" && strings.HasPrefix(name+"_", variable(path)+"_") {
+			empty = append(empty, name)
+		}
+	}
+	if len(empty) == 0 {
+		return err
+	}
+	slices.Sort(empty)
+	return fmt.Errorf("%w; set without a value, which overrides the file: %s", err, strings.Join(empty, ", "))
 }
 
 func variable(path string) string {

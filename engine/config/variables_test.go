@@ -2,10 +2,15 @@ package config
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/uow"
 )
 
 // A variable that was meant for a key and is misspelled is told of; one of another program isn't.
@@ -53,4 +58,30 @@ func TestLoad_VariablesOfABrokerThatSharesAConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, w.brokers, 1)
 	require.NotContains(t, log.String(), "variable=WAYBILL_BROKERS_")
+}
+
+// A variable without a value takes away what the file says, where nobody sees it: the error names it.
+func TestLoad_VariablesWithoutAValueAreNamed(t *testing.T) {
+	for name, wrong := range map[string]string{
+		"WAYBILL_DOMAIN":                    "domain is missing",
+		"WAYBILL_PROVIDERS_DEFAULT_PATH":    "providers.default: nothing to open",
+		"WAYBILL_BROKERS_DEFAULT_ADDRESSES": "brokers.default: nothing to open",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			if wrong != "domain is missing" {
+				w.Kinds.Providers["sqlite"] = func(_ context.Context, _ string, s broker.Settings) (uow.Provider, error) {
+					return nil, errors.Join(s.Decode(&struct{ Path string }{}), errors.New("nothing to open"))
+				}
+				w.Kinds.Brokers["memory"] = func(_ context.Context, s broker.Settings) (broker.Broker, error) {
+					return nil, errors.Join(s.Decode(&struct{ Addresses []string }{}), errors.New("nothing to open"))
+				}
+			}
+			file := write(t, "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\nbrokers: {default: {kind: memory, addresses: [a]}}\n")
+			t.Setenv(name, "")
+			_, err := Load(t.Context(), file, ordering, w.Kinds)
+			require.ErrorContains(t, err, wrong)
+			require.Regexp(t, wrong+".*; set without a value, which overrides the file: "+name+"(\n|$)", err.Error())
+		})
+	}
 }
