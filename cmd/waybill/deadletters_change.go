@@ -21,8 +21,8 @@ type change struct {
 
 type replayLettersCmd struct {
 	change
-	Rate  float64 `placeholder:"N" help:"Replay at most this many per second, not counting messages held behind them. Defaults to all at once."`
-	Limit int     `placeholder:"N" help:"At most this many."`
+	Rate  float64 `positive:"" placeholder:"N" help:"Replay at most this many per second, not counting messages held behind them. Defaults to all at once."`
+	Limit int     `positive:"" placeholder:"N" help:"At most this many."`
 }
 
 type discardLettersCmd struct{ change }

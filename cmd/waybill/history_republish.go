@@ -21,7 +21,7 @@ type republishCmd struct {
 	Message     []string `placeholder:"ID" help:"The event with this id. May be repeated."`
 	After       int64    `placeholder:"POSITION" help:"Only events after this position, to go on from there."`
 	Target      string   `placeholder:"BROKER" help:"Only to this broker. Defaults to all that get the events."`
-	Rate        float64  `placeholder:"N" help:"At most this many events per second. Defaults to as fast as it goes."`
+	Rate        float64  `positive:"" placeholder:"N" help:"At most this many events per second. Defaults to as fast as it goes."`
 	Provider    string   `placeholder:"NAME" help:"Only of this provider of the configuration file."`
 	deed
 }

@@ -174,7 +174,8 @@ func whichCommand(err error) error {
 }
 
 // unsaid is an error if a flag or an argument is there without a value, as "$KEY" is in a script
-// that has no KEY: taken as left out it would choose more than was meant, up to all there is.
+// that has no KEY, or is 0 where only more makes sense: taken as left out it would choose more than was
+// meant, up to all there is.
 func unsaid(command *kong.Context) error {
 	for _, p := range command.Path {
 		given := p.Positional
@@ -188,6 +189,10 @@ func unsaid(command *kong.Context) error {
 		case reflect.String, reflect.Slice, reflect.Map:
 			if given.Target.Len() == 0 {
 				return fmt.Errorf("%s is empty: give it a value, or leave it out", given.ShortSummary())
+			}
+		default:
+			if given.Tag.Has("positive") && given.Target.IsZero() {
+				return fmt.Errorf("%s is 0: give it more, or leave it out", given.ShortSummary())
 			}
 		}
 	}

@@ -379,6 +379,11 @@ func TestErrors(t *testing.T) {
 		"a list without a value":      {[]string{"--dsn", empty, "outbox", "skip", "--target", "partner", "--seq", "", "--yes"}, exitUsage, []string{"--seq is empty"}},
 		"targets without a value":     {[]string{"--dsn", empty, "migrate", "--set-targets", ""}, exitUsage, []string{"--set-targets is empty"}},
 		"an argument without a value": {[]string{"--dsn", empty, "outbox", "backfill", ""}, exitUsage, []string{"[<broker>] is empty"}},
+		"a limit of nothing":          {[]string{"--dsn", empty, "outbox", "abandon", "--target", "partner", "--limit", "0", "--yes"}, exitUsage, []string{"--limit is 0: give it more, or leave it out"}},
+		"a replay of nothing":         {[]string{"--dsn", empty, "dead-letters", "replay", "--subscription", "s", "--limit=0", "--yes"}, exitUsage, []string{"--limit is 0"}},
+		"a rate of nothing":           {[]string{"--dsn", empty, "outbox", "retry", "--target", "partner", "--rate", "0", "--yes"}, exitUsage, []string{"--rate is 0"}},
+		"no build":                    {[]string{"--dsn", empty, "projections", "retire", "board", "--build", "0", "--yes"}, exitUsage, []string{"--build is 0"}},
+		"an age of nothing":           {[]string{"--dsn", empty, "outbox", "purge", "--older-than", "0s", "--yes"}, exitUsage, []string{"--older-than is 0"}},
 		"a database without a value":  {[]string{"--dsn", "", "outbox", "stats"}, exitUsage, []string{"--dsn is empty"}},
 		"an unknown key": {
 			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  cals: 3\n"), "migrate"},

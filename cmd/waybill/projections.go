@@ -211,7 +211,7 @@ func (s skipProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr n
 
 type retireProjectionCmd struct {
 	projectionDeed
-	Build int `placeholder:"BUILD" help:"Remove only this build, which must not be in use. Without it, everything is removed: tables, view, positions."`
+	Build int `positive:"" placeholder:"BUILD" help:"Remove only this build, which must not be in use. Without it, everything is removed: tables, view, positions."`
 }
 
 func (r retireProjectionCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {

@@ -15,7 +15,7 @@ import (
 type purgeCmd struct {
 	deed
 	Provider  string        `placeholder:"NAME" help:"Only in this provider of the configuration file."`
-	OlderThan time.Duration `placeholder:"AGE" help:"Remove what was published or abandoned longer ago than this, as in 720h, whatever its retention. Defaults to what has expired."`
+	OlderThan time.Duration `positive:"" placeholder:"AGE" help:"Remove what was published or abandoned longer ago than this, as in 720h, whatever its retention. Defaults to what has expired."`
 	Status    []string      `enum:"published,abandoned" placeholder:"STATUS" help:"Only rows in this status: published or abandoned. May be repeated."`
 }
 

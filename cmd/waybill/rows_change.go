@@ -19,12 +19,12 @@ import (
 type rowsChange struct {
 	rowsFilter
 	deed
-	Limit int `placeholder:"N" help:"At most this many."`
+	Limit int `positive:"" placeholder:"N" help:"At most this many."`
 }
 
 type retryRowsCmd struct {
 	rowsChange
-	Rate float64 `placeholder:"N" help:"Make at most this many due per second. Defaults to all at once."`
+	Rate float64 `positive:"" placeholder:"N" help:"Make at most this many due per second. Defaults to all at once."`
 }
 
 type skipRowsCmd struct{ rowsChange }
