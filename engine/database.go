@@ -66,6 +66,9 @@ type database struct {
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
 
+	notes sync.Mutex
+	noted map[string]outbox.BrokerIdentity // which brokers this process has said it publishes to
+
 	unkept sync.Map // contexts whose history is yet to begin, and what it waits for
 
 	feeders   []*projection.Runner
@@ -113,7 +116,6 @@ func (d *database) start(ctx context.Context) error {
 	if _, err := d.here(ctx); err != nil {
 		return err
 	}
-	d.tellOfBrokers(ctx)
 	if err := d.processor.Start(ctx); err != nil {
 		return err
 	}
@@ -179,12 +181,22 @@ func (d *database) tellOfTargets(ctx context.Context) error {
 
 // tellOfBrokers says which brokers are others than those that were last published to by the
 // same names: nothing else tells of what is left there and nobody reads any more. Where that
-// can't be noted, as on a standby, the engine starts all the same.
+// can't be noted, as on a standby, the engine runs all the same. It is asked again and again, as
+// a cluster is known once it was reached, and another one may take its place meanwhile.
 func (d *database) tellOfBrokers(ctx context.Context) {
+	if !d.publishing.Load() || d.moved.Load() != nil {
+		return
+	}
 	are := map[string]outbox.BrokerIdentity{}
 	for _, l := range d.lanes {
 		are[l.Target] = relay.IdentityOf(l.Broker)
 	}
+	d.notes.Lock()
+	defer d.notes.Unlock()
+	if maps.Equal(are, d.noted) {
+		return
+	}
+	d.noted = are
 	were, err := d.store.NoteBrokers(ctx, are)
 	for target, was := range were {
 		d.log.Warn("the broker of this name is another one than before: what was published to the former one, and its subscriptions have not handled, stays there, and nobody reads it; unless they had handled all, start with the former one again until they have, or publish from the history (`waybill history republish`)",
@@ -192,6 +204,14 @@ func (d *database) tellOfBrokers(ctx context.Context) {
 	}
 	if err != nil {
 		d.log.Warn("which brokers this database publishes to can't be noted: if a name gets another one, nobody will say so", "provider", d.provider.Name(), "error", err)
+	}
+}
+
+func (e *Engine) tellOfBrokers(ctx context.Context) {
+	for _, d := range e.databases {
+		ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+		d.tellOfBrokers(ctx)
+		cancel()
 	}
 }
 

@@ -135,6 +135,14 @@ func (l *link) lane() broker.Broker {
 	return l
 }
 
+// Cluster implements [broker.Clustered], for brokers that know it.
+func (l *link) Cluster() string {
+	if b, ok := l.Broker.(broker.Clustered); ok {
+		return b.Cluster()
+	}
+	return ""
+}
+
 // Transact implements [broker.Transactional].
 func (l transactionalLink) Transact(ctx context.Context, id string) (broker.Transactor, broker.Mark, error) {
 	tx, mark, err := l.Transactional.Transact(ctx, id)

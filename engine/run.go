@@ -111,6 +111,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.tellOfBrokers(ctx)
 	for i, d := range e.databases {
 		err := unreached[i]
 		if err == nil {

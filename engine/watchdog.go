@@ -270,6 +270,7 @@ func (e *Engine) watch(ctx context.Context) {
 		select {
 		case <-ticker.C:
 			e.diagnose(ctx)
+			e.tellOfBrokers(ctx)
 		case <-ctx.Done():
 			return
 		}
