@@ -104,8 +104,11 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 
 // cannotOpen is what helps against an error of opening a database.
 func cannotOpen(err error) string {
-	if dberr.CodeOf(err) == "53300" {
+	switch code := dberr.CodeOf(err); {
+	case code == "53300":
 		return "it runs, and has no connection left: see pg_stat_activity for who has them, and end what nobody needs, or raise the limit that the error names"
+	case strings.HasPrefix(code, "sqlite "):
+		return "do what the error says, or correct the path in the configuration"
 	}
 	return "start it, or correct its settings in the configuration"
 }

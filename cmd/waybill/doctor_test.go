@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,6 +19,16 @@ import (
 func TestDoctor_NoConnectionLeft(t *testing.T) {
 	require.Contains(t, cannotOpen(fmt.Errorf("no connection left: %w", &pgconn.PgError{Code: "53300"})), "pg_stat_activity")
 	require.Contains(t, cannotOpen(errors.New("connection refused")), "start it")
+}
+
+// Nobody starts a file.
+func TestDoctor_AFileThatCanNotBeOpened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("no database ", 1000)), 0o600))
+	r := waybill(t, "--dsn", path, "doctor")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stdout, path+" is not a SQLite database; correct Config.Path")
+	require.Contains(t, r.stdout, "Remedy: do what the error says, or correct the path in the configuration\n")
 }
 
 // A healthy database has no finding; one that isn't says where, what and what

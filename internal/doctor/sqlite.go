@@ -75,6 +75,26 @@ func (e *exam) wal(ctx context.Context, db bun.IDB) (string, error) {
 	return fmt.Sprintf("the log has %d KB", info.Size()>>10), nil
 }
 
+// disk looks at the room that is left: without it no commit succeeds.
+func (e *exam) disk(ctx context.Context, db bun.IDB) (string, error) {
+	path, err := e.path(ctx, db)
+	if err != nil {
+		return "", err
+	}
+	left, known := dbfile.Room(path)
+	if !known {
+		return "how much room is left isn't known on this system", nil
+	}
+	const remedy = "make room on its disk, or give it a larger one: what waits continues by itself"
+	switch what := fmt.Sprintf("its disk has %d MB left", left>>20); {
+	case left < e.limits.room/16:
+		e.add(Critical, path, what+": nothing is saved, published or handled once that is used up", remedy)
+	case left < e.limits.room:
+		e.add(Warning, path, what, remedy)
+	}
+	return fmt.Sprintf("%d MB are left", left>>20), nil
+}
+
 // lock looks for a process that has the file locked for writing for long. Who asks for the
 // lock and lets go of it has written nothing.
 func (e *exam) lock(ctx context.Context, db bun.IDB) (string, error) {

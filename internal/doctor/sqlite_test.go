@@ -13,6 +13,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 
+	"github.com/waybill-go/waybill/internal/dbfile"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
 
@@ -72,6 +73,16 @@ func TestWAL(t *testing.T) {
 	}
 	p.has(t, "wal", Warning, p.path(t)+"-wal", "keeps it from being written back", "wal_checkpoint(TRUNCATE)")
 	require.NoError(t, reading.Rollback())
+}
+
+func TestDisk(t *testing.T) {
+	p := healthySQLite(t)
+	left, known := dbfile.Room(p.path(t))
+	require.True(t, known)
+	p.limits.room = 2 * left
+	p.has(t, "disk", Warning, p.path(t), "its disk has", "make room on its disk")
+	p.limits.room = 32 * left
+	p.has(t, "disk", Critical, p.path(t), "once that is used up", "make room on its disk")
 }
 
 func TestIntegrity(t *testing.T) {

@@ -216,6 +216,12 @@ func (p *provider) check(ctx context.Context, path string) error {
 		return fmt.Errorf("%s is damaged: restore it from a backup; if it has just been put there, %s-wal and %s-shm belong to the file before: end all processes that have it open, and remove them: %w", path, path, path, err)
 	case is(err, codeCantOpen), is(err, codeReadOnly), is(err, codePerm):
 		return fmt.Errorf("%s can't be opened for writing; the process needs the right to write the file and its directory: %w", path, err)
+	case is(err, codeFull), is(err, codeIOErr):
+		left := ""
+		if n, known := dbfile.Room(path); known {
+			left = fmt.Sprintf(" (it has %d kB left)", n>>10)
+		}
+		return fmt.Errorf("%s can't be opened, as its disk is full%s or fails, or a quota or a limit on the size of files (ulimit -f) is reached: make room, or see what the system's log says: %w", path, left, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
