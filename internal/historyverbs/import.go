@@ -83,7 +83,11 @@ func keeping(ctx context.Context, p uow.Provider, name string) (outbox.Targets, 
 	}
 	t, found, err := outboxdb.FindTargets(ctx, p.Reader(), name)
 	if err == nil && (!found || t.History != outbox.HistoryOn) {
-		err = fmt.Errorf("history: the database keeps no history of context %s: set uow.Config.History, and run engine.Migrate or start an engine of it; it has begun seconds later", name)
+		err = fmt.Errorf("history: %w", keepsNone(name))
 	}
 	return t, err
+}
+
+func keepsNone(name string) error {
+	return fmt.Errorf("the database keeps no history of context %s: set uow.Config.History, and run engine.Migrate or start an engine of it; it has begun seconds later", name)
 }

@@ -72,6 +72,7 @@ type Republish struct {
 	DryRun    bool                      // Count, and change nothing.
 	Progress  func(RepublishedToTarget) // After each transaction. May be nil.
 
+	keeps       bool     // The context has its events kept.
 	who         string   // Has said what is published.
 	unpublished []string // Other programs publish or published these, beside Published.
 }
@@ -139,6 +140,9 @@ func (r Republish) Run(ctx context.Context, p uow.Provider) (done RepublishedToT
 	if err != nil && done.Last != 0 && !told {
 		err = run.Ended(ctx, err)
 	}
+	if err == nil && done.Events == 0 && !r.keeps { // what was kept before it was turned off is there
+		return done, fmt.Errorf("%s: nothing is there to choose from: %w", whatRepublish, keepsNone(r.Context))
+	}
 	return done, err
 }
 
@@ -185,6 +189,7 @@ func (r *Republish) prepare(ctx context.Context, p uow.Provider) (partitions int
 			return 0, err
 		}
 	}
+	r.keeps = have.History != ""
 	return outboxdb.Partitions(ctx, p.Reader())
 }
 

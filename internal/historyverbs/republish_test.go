@@ -192,6 +192,14 @@ func TestRepublish_Chosen(t *testing.T) {
 		w.exec(`UPDATE outbox_settings SET value = '{"broker": "default", "external": ["partner"], "joining": ["partner"], "history": "on"}' WHERE name = 'targets:library'`)
 		_, err := w.republish(nil)
 		require.ErrorContains(t, err, "broker partner is joining: run `waybill outbox backfill` first")
+
+		// Where none are kept any more those that were can be chosen, and that there are none is no wonder.
+		w.exec(`UPDATE outbox_settings SET value = '{"broker": "default", "external": ["partner"]}' WHERE name = 'targets:library'`)
+		done, err := w.republish(func(r *historyverbs.Republish) { r.Causation, r.DryRun = "other", true })
+		require.NoError(t, err)
+		require.EqualValues(t, 1, done.Events)
+		_, err = w.republish(func(r *historyverbs.Republish) { r.Causation = "nobody" })
+		require.ErrorContains(t, err, "the database keeps no history of context library: set uow.Config.History")
 	})
 }
 
