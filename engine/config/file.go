@@ -259,7 +259,7 @@ func (d *decoder) providers(f *File, entries []entry) {
 		}
 		s := d.head(e, path, &head)
 		if head.Dialect == "" {
-			d.mistake(d.where[path], path, "has no dialect: write `dialect: postgres` or `dialect: sqlite`")
+			d.mistake(cmp.Or(d.where[path+".dialect"], d.where[path]), path, "has no dialect: write `dialect: postgres` or `dialect: sqlite`")
 		}
 		f.providers = append(f.providers, provider{e.name, head.Dialect, s})
 	}
@@ -290,7 +290,7 @@ func (d *decoder) brokers(f *File, entries []entry) {
 		}
 		s := d.head(e, path, &head)
 		if head.Kind == "" {
-			d.mistake(d.where[path], path, "has no kind: write `kind: kafka` or `kind: nats`")
+			d.mistake(cmp.Or(d.where[path+".kind"], d.where[path]), path, "has no kind: write `kind: kafka` or `kind: nats`")
 		}
 		f.brokers = append(f.brokers, brokerEntry{name: e.name, kind: head.Kind, prefix: head.TopicPrefix, settings: s})
 	}

@@ -85,3 +85,12 @@ func TestLoad_VariablesWithoutAValueAreNamed(t *testing.T) {
 		})
 	}
 }
+
+// Where the variable is that of the kind, it is the place of the mistake.
+func TestParse_AKindThatAVariableTakesAway(t *testing.T) {
+	t.Setenv("WAYBILL_PROVIDERS_DEFAULT_DIALECT", "")
+	t.Setenv("WAYBILL_BROKERS_DEFAULT_KIND", "")
+	_, err := Parse(write(t, smallest))
+	require.ErrorContains(t, err, "WAYBILL_PROVIDERS_DEFAULT_DIALECT: providers.default has no dialect")
+	require.ErrorContains(t, err, "WAYBILL_BROKERS_DEFAULT_KIND: brokers.default has no kind")
+}
