@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill/broker"
@@ -42,10 +44,35 @@ type examined struct {
 	Providers map[string][]doctor.Finding `json:"providers"`
 }
 
-func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+// fits refuses flags that the check takes no notice of, and names that no topic can have: who gives
+// them takes the answer for one about them.
+func (d doctorCmd) fits() error {
 	switch {
 	case d.Kafka && d.NATS:
-		return &usageError{errors.New("--kafka and --nats are two checks: give one of them")}
+		return errors.New("--kafka and --nats are two checks: give one of them")
+	case d.User != "" && !d.Kafka:
+		return errors.New("--user is about rights in Kafka: give --kafka, too")
+	case len(d.Publishes)+len(d.Reads) > 0 && !d.Kafka && !d.NATS:
+		return errors.New("--publishes and --reads are about a broker: give --kafka or --nats, too")
+	case len(d.Role) > 0 && (d.Kafka || d.NATS), d.Provider != "" && (d.Kafka || d.NATS):
+		return errors.New("--role and --provider are about databases: leave them out with --kafka and --nats")
+	}
+	for _, name := range slices.Concat(d.Publishes, d.Reads) {
+		if !topical.MatchString(outbox.DefaultTopic(name)) {
+			return fmt.Errorf("%q can't be in a topic's name: give --publishes a context, as in ordering, and --reads a category, as in ordering::order", name)
+		}
+	}
+	return nil
+}
+
+// topical is what a broker takes as a topic.
+var topical = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
+	if err := d.fits(); err != nil {
+		return &usageError{err}
+	}
+	switch {
 	case d.Kafka:
 		return d.kafka(ctx, c, stdout)
 	case d.NATS:

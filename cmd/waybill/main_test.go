@@ -384,6 +384,10 @@ func TestErrors(t *testing.T) {
 		"a rate of nothing":           {[]string{"--dsn", empty, "outbox", "retry", "--target", "partner", "--rate", "0", "--yes"}, exitUsage, []string{"--rate is 0"}},
 		"no build":                    {[]string{"--dsn", empty, "projections", "retire", "board", "--build", "0", "--yes"}, exitUsage, []string{"--build is 0"}},
 		"an age of nothing":           {[]string{"--dsn", empty, "outbox", "purge", "--older-than", "0s", "--yes"}, exitUsage, []string{"--older-than is 0"}},
+		"a doctor's flag too many":    {[]string{"--dsn", empty, "doctor", "--reads", "ordering::order"}, exitUsage, []string{"--publishes and --reads are about a broker: give --kafka or --nats, too"}},
+		"a principal of no Kafka":     {[]string{"--dsn", empty, "doctor", "--nats", "--user", "User:x"}, exitUsage, []string{"--user is about rights in Kafka"}},
+		"a role in Kafka":             {[]string{"--dsn", empty, "doctor", "--kafka", "--role", "app=x"}, exitUsage, []string{"--role and --provider are about databases"}},
+		"a category that is none":     {[]string{"--dsn", empty, "doctor", "--kafka", "--reads", "ordering:order"}, exitUsage, []string{`"ordering:order" can't be in a topic's name`}},
 		"a database without a value":  {[]string{"--dsn", "", "outbox", "stats"}, exitUsage, []string{"--dsn is empty"}},
 		"an unknown key": {
 			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  cals: 3\n"), "migrate"},
