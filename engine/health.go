@@ -118,7 +118,8 @@ func (e *Engine) health(ctx context.Context) health {
 		all.Go(func() {
 			state := lookAtDatabase(ctx, d.alive)
 			if p, ok := d.provider.(pooled); ok && state.OK == nil && p.UsedUp() {
-				text := (&usedUpError{p.MaxConns()}).Error() // it may be why, which the question tells when it is given up
+				// It may be why, or come of a database that hangs: the question tells when it is given up.
+				text := *state.Error + ", and " + (&usedUpError{p.MaxConns()}).Error()
 				state.Error = &text
 			}
 			mu.Lock()
