@@ -388,6 +388,7 @@ func TestErrors(t *testing.T) {
 		"a principal of no Kafka":     {[]string{"--dsn", empty, "doctor", "--nats", "--user", "User:x"}, exitUsage, []string{"--user is about rights in Kafka"}},
 		"a role in Kafka":             {[]string{"--dsn", empty, "doctor", "--kafka", "--role", "app=x"}, exitUsage, []string{"--role and --provider are about databases"}},
 		"a category that is none":     {[]string{"--dsn", empty, "doctor", "--kafka", "--reads", "ordering:order"}, exitUsage, []string{`"ordering:order" can't be in a topic's name`}},
+		"a time before all":           {[]string{"--dsn", empty, "outbox", "list", "--until", "0000-01-01T00:00:00Z"}, exitUsage, []string{"--until: ", "is neither a time as in"}},
 		"a database without a value":  {[]string{"--dsn", "", "outbox", "stats"}, exitUsage, []string{"--dsn is empty"}},
 		"an unknown key": {
 			[]string{"--config", write("typo.yaml", "domain: ordering\nproviders: {default: {dialect: sqlite, path: x}}\noutbox:\n  cals: 3\n"), "migrate"},

@@ -78,7 +78,7 @@ func (m *moment) UnmarshalText(text []byte) error {
 		return nil
 	}
 	at, err := time.Parse(time.RFC3339, string(text))
-	if err != nil {
+	if err != nil || at.UTC().Year() < 1 { // PostgreSQL has no year 0
 		return fmt.Errorf("%q is neither a time as in 2026-01-02T15:04:05Z nor how long ago, as in 90m", text)
 	}
 	m.Time = at
