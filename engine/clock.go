@@ -46,14 +46,17 @@ func (d *database) ping(ctx context.Context) error {
 type pooled interface {
 	MaxConns() int
 	UsedUp() bool
+	UnitsWait() time.Duration
 }
 
-// usedUpError is a database that answers, but not to those who need one of the connections that
-// units of work and handlers have.
+// unitsWait is for how long units of work may get no connection before people should see it.
+const unitsWait = 5 * time.Second
+
+// usedUpError is a database that answers, but not to those who need a connection of the pool.
 type usedUpError struct{ conns int }
 
 func (e *usedUpError) Error() string {
-	return fmt.Sprintf("all %d connections of the pool are in use by this process's units of work and handlers", e.conns)
+	return fmt.Sprintf("all %d connections of the pool are in use by this process, and nothing is published", e.conns)
 }
 
 // usedUp is whether nobody else gets a connection although the database answers on the one beside

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ type component struct {
 	Error *string `json:"error"`
 
 	slow   time.Duration // It answers, after longer than somebody waits who asks.
-	usedUp bool          // It answers, and this process has no connection left to ask it.
+	usedUp bool          // It answers, and this process has no connection left for units of work, or at all.
 }
 
 func newComponent(ok bool, text string) component {
@@ -121,6 +122,11 @@ func (e *Engine) health(ctx context.Context) health {
 				// It may be why, or come of a database that hangs: the question tells when it is given up.
 				text := *state.Error + ", and " + (&usedUpError{p.MaxConns()}).Error()
 				state.Error = &text
+			} else if ok && state.OK != nil && *state.OK {
+				if wait := p.UnitsWait(); wait >= unitsWait {
+					state = newComponent(false, fmt.Sprintf("units of work and handlers have all that they may have of the pool's %d, and for %v none that waits for one has got it", p.MaxConns(), wait.Round(time.Second)))
+					state.usedUp = true
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -178,12 +178,17 @@ func TestHealth_ADatabaseThatIsSlow(t *testing.T) {
 	diagnosed(t, e)
 }
 
-// Handlers that wait for something else, each in its transaction, leave the rest of the process
-// no connection: the database is well, and health doesn't send anybody to look at it.
+// Handlers that wait for something else, each in its transaction, leave other units of work no
+// connection: the database is well, and health doesn't send anybody to look at it. What others have
+// saved is published meanwhile.
 func TestHealth_APoolThatIsUsedUp(t *testing.T) {
 	t.Parallel()
-	b := setupOn(t, openPostgres(t, postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 2}))
+	config := postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 2}
+	b := setupOn(t, openPostgres(t, config))
+	others := repository.New[*sale](units(t, uow.Config{Domain: sales, Providers: []uow.Provider{openPostgres(t, config)}, External: []outbox.Target{{Broker: "partner"}}}))
 	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(let)
 	e := b.consume(func(ctx context.Context, _ Sold) error {
 		db, err := uow.DB(ctx)
 		if err == nil {
@@ -192,16 +197,22 @@ func TestHealth_APoolThatIsUsedUp(t *testing.T) {
 		<-release
 		return err
 	})
-	t.Cleanup(sync.OnceFunc(func() { close(release) }))
 	diagnosed(t, e)
-	b.sell(2)
+	published := func(n int) {
+		eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == n })
+	}
+	for i := range 3 {
+		require.NoError(t, others.Save(t.Context(), newSale(1)))
+		published(i + 1)
+	}
 	d := diagnosed(t, e, "connections_used_up")
 	require.Equal(t, stuck, d.State)
-	require.Contains(t, d.Reasons[0].Text, "all 2 connections of the pool are in use by this process's units of work and handlers")
+	require.Contains(t, d.Reasons[0].Text, "units of work and handlers have all that they may have of the pool's 2")
 	require.Contains(t, d.Reasons[0].Text, "Raise max_conns")
-	waittest.Until(t, func() bool {
-		return len(b.logs.with("all 2 connections of the pool were in use", "raise max_conns")) > 0
-	})
+	require.NoError(t, others.Save(t.Context(), newSale(1)))
+	published(4)
+	let()
+	diagnosed(t, e)
 }
 
 // Two services whose topics are the same share out what each has published, if both have the

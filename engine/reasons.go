@@ -42,8 +42,8 @@ func (s sight) databases() (all []reason) {
 		case p.usedUp:
 			all = append(all, reason{
 				Code: "connections_used_up", State: stuck, Provider: name,
-				what:   "no connection to it is free" + because(p.Error) + "; nothing is written, published or handled there by this process",
-				remedy: "pg_stat_activity shows what they do: idle in transaction are handlers that wait for something else. Raise max_conns above the lanes of all subscriptions whose handlers take long, lower their Stream.Lanes, or let such a handler call others before its first statement. A restart frees them.",
+				what:   "no connection to it is free" + because(p.Error) + "; nothing is written or handled there by this process",
+				remedy: "pg_stat_activity shows what they do: idle in transaction are handlers that wait for something else. Raise max_conns, of which units of work have seven eighths, above the lanes of all subscriptions whose handlers take long, lower their Stream.Lanes, or let such a handler call others before its first statement. A restart frees them.",
 			})
 		case p.OK == nil || !*p.OK:
 			all = append(all, reason{

@@ -18,6 +18,14 @@ func TakeKeeper(p uow.Provider) (giveBack func()) {
 	return func() { k.free <- conn }
 }
 
+// UnitsWaiting is how many units of work wait for a connection.
+func UnitsWaiting(p uow.Provider) int {
+	u := p.(*provider).units
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.waiting
+}
+
 // Texts is how many queries a provider remembers.
 func Texts(p uow.Provider) int { return len(p.(*provider).texts.all) }
 

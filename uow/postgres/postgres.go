@@ -50,9 +50,9 @@ type Config struct {
 	// creates it if it does not exist. Defaults to the role's own search_path,
 	// which is the one to set where a pooler refuses search_path at the start.
 	Schema string
-	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16. An
-	// engine has two more connections, one that listens and one that keeps leases: see
-	// Servers.
+	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16. Units of work
+	// have all but an eighth of them, and all but one at least, at once: the others wait. An
+	// engine has two more connections, one that listens and one that keeps leases: see Servers.
 	MaxConns int
 	// ListenDSN leads to the same database past a pooler, for the one connection
 	// that hears of other processes' commits. Without it, behind a pooler, they are
@@ -111,6 +111,7 @@ func Open(ctx context.Context, cfg Config) (uow.Provider, error) {
 	if p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres: provider %q: %w", cfg.Name, explain(pc.ConnConfig, err))
 	}
+	p.units = newUnits(p.MaxConns())
 	p.server, p.past = servers.join(pc.ConnConfig), servers.join(listen)
 	db := sql.OpenDB(connector{stdlib.GetPoolConnector(p.pool), p})
 	db.SetMaxIdleConns(0) // the pool is pgx's; whatever database/sql kept would be out of it
@@ -217,6 +218,8 @@ type provider struct {
 	pool *pgxpool.Pool
 	db   *bun.DB
 
+	units *units
+
 	texts texts // of prepared statements
 	pause pause // in which nothing is prepared
 
@@ -262,6 +265,9 @@ func (p *provider) Session() uow.Session { return &session{p: p} }
 
 // MaxConns is asked for by the engine, which needs some for itself.
 func (p *provider) MaxConns() int { return int(p.pool.Config().MaxConns) }
+
+// UnitsWait is for how long units of work have waited for a connection, and none of them got one.
+func (p *provider) UnitsWait() time.Duration { return p.units.still() }
 
 // UsedUp says that all of them are in use, for who has waited in vain for one.
 func (p *provider) UsedUp() bool { return p.pool.Stat().AcquiredConns() >= p.pool.Config().MaxConns }

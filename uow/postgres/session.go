@@ -52,8 +52,12 @@ func (s *session) begin(ctx context.Context) error {
 	case s.begun:
 		return nil
 	}
+	if err := s.p.units.enter(ctx); err != nil {
+		return fmt.Errorf("postgres: no connection: %w", err)
+	}
 	conn, err := s.p.db.Conn(ctx)
 	if err != nil {
+		s.p.units.leave()
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}
 	// database/sql rolls back when the context of BeginTx is done. That of the
@@ -71,6 +75,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		cancel()
 		_ = conn.Close()
+		s.p.units.leave()
 		return fmt.Errorf("postgres: begin: %w", err)
 	}
 	s.begun, s.pinned, s.tx, s.cancel = true, conn, tx, cancel
@@ -174,6 +179,10 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 			return err
 		}
 	}
+	if err := s.p.units.enter(ctx); err != nil {
+		return fmt.Errorf("postgres: no connection: %w", err)
+	}
+	defer s.p.units.leave()
 	conn, err := s.p.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("postgres: no connection: %w", s.p.connecting(err))
@@ -232,4 +241,5 @@ func (s *session) Rollback(ctx context.Context) error {
 func (s *session) release() {
 	s.cancel()
 	_ = s.pinned.Close()
+	s.p.units.leave()
 }
