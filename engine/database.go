@@ -65,6 +65,7 @@ type database struct {
 	misfit *cached[*outbox.TargetsError]
 
 	running *cached[found[map[string]processdb.Stats]] // and other processes
+	unheard *cached[found[[]string]]                   // kinds of processes that run, and for which nobody hears
 
 	notes sync.Mutex
 	noted map[string]outbox.BrokerIdentity // which brokers this process has said it publishes to

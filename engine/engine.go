@@ -171,6 +171,7 @@ func (e *Engine) equip() {
 		d.held = newCount(d.waitForOperators, e.lookouts)
 		d.late = newCount(d.lateTimers, e.lookouts)
 		d.running = newCount(d.countProcesses, e.lookouts)
+		d.unheard = newCount(d.unheardProcesses, e.lookouts)
 		d.projected = newCount(d.countProjections, e.lookouts)
 		d.dead = newCount(d.deadLetters, e.lookouts)
 		d.locks = newCount(d.waits, e.lookouts)

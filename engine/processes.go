@@ -3,11 +3,14 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/process"
+	"github.com/waybill-go/waybill/uow"
 )
 
 var (
@@ -40,6 +43,32 @@ func processDid(name, help string, value func(process.Count) int64) metric[proce
 func (d *database) countProcesses(ctx context.Context) (f found[map[string]processdb.Stats]) {
 	f.value, f.err = d.instances.Stats(ctx)
 	return f
+}
+
+// unheardProcesses are kinds of which some run, and for which no program hears.
+func (d *database) unheardProcesses(ctx context.Context) (f found[[]string]) {
+	f.value, f.err = d.instances.Unheard(ctx)
+	return f
+}
+
+// lookForUnheard counts the running processes of this engine's contexts that nobody hears
+// for, by name. In a rolling deployment another build still does for those that this one
+// doesn't have; where this one has all that run, nobody is asked.
+func (e *Engine) lookForUnheard(ctx context.Context, d *database, counts map[string]processdb.Stats) map[string]int64 {
+	declared, all := e.withDeclared(d, nil), map[string]int64{}
+	for name, n := range counts {
+		context, _, _ := strings.Cut(name, ".")
+		_, here := declared[name]
+		if n.Running > 0 && !here && slices.ContainsFunc(e.cfg.Units, func(m *uow.Manager) bool { return m.Domain().Name() == context }) {
+			all[name] = n.Running
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	unheard, _ := d.unheard.recent(ctx)
+	maps.DeleteFunc(all, func(name string, _ int64) bool { return !slices.Contains(unheard.value, name) })
+	return all
 }
 
 // hasProcesses says whether the database is asked for processes: an observed one may not

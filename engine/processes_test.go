@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dbtime"
 	"github.com/waybill-go/waybill/internal/processdb"
+	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/process"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -141,4 +143,37 @@ func TestProcesses_InAnObservatory(t *testing.T) {
 	code, text = ask("/api/processes")
 	require.Equal(t, 503, code)
 	require.Contains(t, text, "tables of process are missing")
+}
+
+// A build whose process has another name says that those run on which the build before has
+// begun, and nobody hears for, once no such build runs any more.
+func TestProcesses_ThoseOfANameThatNoBuildHas(t *testing.T) {
+	b := setup(t)
+	exec := func(query string) {
+		_, err := b.db.DB().ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	checked := units(t, uow.Config{Domain: checks, Providers: []uow.Provider{b.db}})
+	require.NoError(t, Migrate(t.Context(), checked))
+	exec("INSERT INTO processes (process, id, version, status, state) VALUES ('checks.look', 'c1', 1, 'running', '{}'), ('checks.check', 'c1', 1, 'running', '{}'), ('others.look', 'c1', 1, 'running', '{}')")
+	exec("INSERT INTO subscription_runs (subscription, run, seen_at) VALUES ('checks.look.scales.parcel', 'checks/before', '2999-01-02T03:04:05.000Z')")
+	cfg := b.config()
+	cfg.Contexts = []Context{{Units: checked}}
+	e := b.start(cfg)
+	unheard := func() (text string) {
+		for _, r := range e.diagnose(t.Context()).Reasons {
+			if r.Code == "processes_unheard" {
+				text = r.Text
+			}
+		}
+		return text
+	}
+	waittest.Until(t, func() bool {
+		counted, known := e.databases[0].unheard.get(t.Context())
+		return known && counted.err == nil && slices.Contains(counted.value, "others.look")
+	})
+	require.Empty(t, unheard(), "a build that runs has it")
+	exec("DELETE FROM subscription_runs WHERE run = 'checks/before'")
+	waittest.Until(t, func() bool { return unheard() != "" })
+	require.Contains(t, unheard(), "1 of its processes (checks.look) runs, and neither this build nor a program that runs has that process")
 }

@@ -155,6 +155,9 @@ func (s sight) derived() (all []reason) {
 		if r := s.idleProcesses(provider); r != nil {
 			all = append(all, *r)
 		}
+		if r := s.unheardProcesses(provider); r != nil {
+			all = append(all, *r)
+		}
 	}
 	for provider, p := range s.projections {
 		if !answers(s.parts.Providers, provider) {
@@ -274,31 +277,6 @@ func (t timersSight) reasons() (all []reason) {
 		})
 	}
 	return all
-}
-
-// idleProcesses is that processes of a database run which nothing will end; nil: none.
-func (s sight) idleProcesses(provider string) *reason {
-	var names []string
-	total := int64(0)
-	for at, n := range s.idle {
-		if at.provider == provider && n > 0 {
-			names = append(names, at.name)
-			total += n
-		}
-	}
-	if total == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	have := "have"
-	if total == 1 {
-		have = "has"
-	}
-	return &reason{
-		Code: "processes_idle", State: degraded, Provider: provider,
-		what:   fmt.Sprintf("%d of its processes (%s) %s heard nothing for 30 days or longer, and have no timer", total, strings.Join(names, ", "), have),
-		remedy: "`waybill processes list --idle` shows which. Give the process a timer for messages that may never come; `waybill processes end --idle` ends these.",
-	}
 }
 
 // withheld is something that a database that answers doesn't let somebody do.

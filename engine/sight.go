@@ -20,6 +20,7 @@ type sight struct {
 	subscriptions map[string]subscriptionSight
 	letters       map[lane]int64                     // dead letters that need somebody, by provider and subscription
 	idle          map[lane]int64                     // running processes that nothing will end, by provider and name
+	unheard       map[lane]int64                     // running processes that no build has any more
 	projections   map[string]projectionsSight        // by provider
 	early         map[lane]subscription.EarlyLetters // of letters, those whose process has not begun
 	newer         map[lane]subscription.NewerLetters // of letters, those that need a newer build
@@ -85,7 +86,7 @@ func (l *looking) add(to func(*sight)) {
 func (e *Engine) look(ctx context.Context) sight {
 	l := &looking{s: sight{
 		outboxes: map[string]outboxSight{}, subscriptions: map[string]subscriptionSight{}, projections: map[string]projectionsSight{},
-		letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{},
+		letters: map[lane]int64{}, early: map[lane]subscription.EarlyLetters{}, newer: map[lane]subscription.NewerLetters{}, idle: map[lane]int64{}, unheard: map[lane]int64{},
 		heard: map[string]senders.Heard{}, moved: map[string]*outbox.MovedError{}, clocks: map[string]time.Duration{},
 	}}
 	l.Go(func() {
@@ -135,9 +136,13 @@ func (e *Engine) lookAtDatabase(ctx context.Context, d *database, l *looking) {
 	if e.hasProcesses(d) {
 		l.Go(func() {
 			processes, _ := d.running.recent(ctx)
+			unheard := e.lookForUnheard(ctx, d, processes.value)
 			l.add(func(s *sight) {
 				for process, n := range processes.value {
 					s.idle[lane{name, process}] = n.Idle
+				}
+				for process, n := range unheard {
+					s.unheard[lane{name, process}] = n
 				}
 			})
 		})

@@ -350,6 +350,14 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			[]string{"processes_idle degraded database default"},
 			[]string{"2 of its processes (library.lending) have heard nothing for 30 days or longer", "`waybill processes list --idle`"},
 		},
+		"processes that no build has": {
+			func(s sight) sight {
+				s.unheard = map[lane]int64{{"default", "library.lending"}: 2, {"default", "library.loans"}: 1}
+				return s
+			},
+			[]string{"processes_unheard degraded database default"},
+			[]string{"3 of its processes (library.lending, library.loans) run, and neither this build nor a program that runs has that process", "give it its old name back"},
+		},
 		"a history that doesn't begin": {
 			func(s sight) sight {
 				o := s.outboxes["default"]

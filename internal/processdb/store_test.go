@@ -124,6 +124,28 @@ func TestFind(t *testing.T) {
 	})
 }
 
+// Kinds of which some run are heard for as long as a subscription of one of their streams
+// gives a sign, whichever program runs it.
+func TestUnheard(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.begin(t, "library.lending", "l1", processdb.Running, day)
+		w.begin(t, "library.lending-old", "l1", processdb.Running, day)
+		w.begin(t, "library.over", "l1", processdb.Ended, day)
+		unheard := func() []string {
+			names, err := w.Unheard(t.Context())
+			require.NoError(t, err)
+			return names
+		}
+		require.Equal(t, []string{"library.lending", "library.lending-old"}, unheard())
+		_, err := w.DB.ExecContext(t.Context(), "INSERT INTO subscription_runs (subscription, run) VALUES ('library.lending.library.loan', 'library/r1')")
+		require.NoError(t, err)
+		require.Equal(t, []string{"library.lending-old"}, unheard())
+		_, err = w.DB.ExecContext(t.Context(), "UPDATE subscription_runs SET seen_at = ?", dbtime.Value(w.DB.Dialect(), time.Now().Add(-time.Minute)))
+		require.NoError(t, err)
+		require.Equal(t, []string{"library.lending", "library.lending-old"}, unheard())
+	})
+}
+
 func TestShow(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.begin(t, "library.lending", "l1", processdb.Running, day)

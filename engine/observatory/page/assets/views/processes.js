@@ -21,7 +21,7 @@ function kindsOf(counts) {
   return all.sort((a, b) => (a.process < b.process ? -1 : a.process > b.process ? 1 : a.provider < b.provider ? -1 : 1));
 }
 
-const told = () => (now.health?.reasons ?? []).filter((r) => ['processes_idle', 'dead_letters_early'].includes(r.code));
+const told = () => (now.health?.reasons ?? []).filter((r) => ['processes_idle', 'processes_unheard', 'dead_letters_early'].includes(r.code));
 
 export function processes(main, { params, signal }) {
   const hints = h('ul', { class: 'reasons' });
