@@ -101,3 +101,23 @@ func TestUpdate_N8_NotFoundDoomsNothing(t *testing.T) {
 		require.True(t, doomed, "%v", err)
 	})
 }
+
+// Nothing to change with is a mistake of the program, and so is an empty id: both are named.
+func TestUpdate_GivenNothing(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, db testDB) {
+		tallies := repository.New[*Tally](db.units)
+		a := newTally("a")
+		a.Add(1)
+		require.NoError(t, tallies.Save(t.Context(), a))
+		require.EqualError(t, tallies.Update(t.Context(), "a", nil),
+			"repository: Update was given nil instead of a function: give it one that changes a tally, such as one of its methods")
+
+		_, err := tallies.Get(t.Context(), "")
+		for _, err := range []error{err, tallies.Update(t.Context(), "", func(*Tally) error { return nil })} {
+			_, missing := errors.AsType[*repository.NotFoundError](err)
+			require.True(t, missing, "%v", err)
+			require.ErrorContains(t, err, "no tally has an empty id, which is what was asked for: look where the id comes from")
+		}
+	})
+}

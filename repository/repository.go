@@ -219,6 +219,9 @@ func (r *Repository[A]) Update(ctx context.Context, id string, change func(A) er
 		if missing, err = notFound(err); missing != nil || err != nil {
 			return err // none if it is missing: the unit may go on
 		}
+		if change == nil {
+			return fmt.Errorf("repository: Update was given nil instead of a function: give it one that changes a %s, such as one of its methods", r.typ.Name)
+		}
 		if err := change(a); err != nil {
 			return err
 		}
@@ -324,6 +327,9 @@ type NotFoundError struct {
 func (e *NotFoundError) Error() string {
 	if e.Version != 0 {
 		return fmt.Sprintf("repository: %s %s is not known in version %d", e.Type, e.ID, e.Version)
+	}
+	if e.ID == "" {
+		return "repository: no " + e.Type + " has an empty id, which is what was asked for: look where the id comes from, such as a field or a part of a path that isn't set"
 	}
 	return "repository: no " + e.Type + " has id " + e.ID
 }

@@ -17,6 +17,8 @@ var (
 	// the context from outside it, and would wait for it for ever. SQLite has one writer.
 	ErrOuterContext = errors.New("uow: a unit of work was begun inside the function of another, with the context from outside it, and would wait for that one: use the context that Do hands to its function")
 
+	// errNoFunction is a Do with nothing to do.
+	errNoFunction = errors.New("uow: Do was given nil instead of a function: give it one that loads, changes and saves, with the context that it gets")
 	// errUnfinished dooms a unit of which a part ended by a panic.
 	errUnfinished = errors.New("uow: a part of the unit did not return")
 )

@@ -351,6 +351,9 @@ func Within(d time.Duration) Option { return optionFunc(func(o *options) { o.wit
 // A panic in fn rolls back and goes on. An error after which the outcome is
 // unknown is a [*CommitUnknownError]; such a unit is never run again.
 func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, opts ...Option) error {
+	if fn == nil { // as any error of fn, it dooms an outer unit
+		fn = func(context.Context) error { return errNoFunction }
+	}
 	if outer, ok := ctx.Value(unitKey{}).(*Unit); ok {
 		return outer.join(ctx, m, fn)
 	}

@@ -245,3 +245,20 @@ func TestExternalTargets(t *testing.T) {
 	require.Equal(t, []string{"default[local one two]"}, *w.wakes)
 	require.Len(t, rows(t, w.db), 4)
 }
+
+// Who forgot the function hears of it, and an outer unit doesn't commit without what it was for.
+func TestDo_WithoutAFunction(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		const want = "uow: Do was given nil instead of a function: give it one"
+		require.ErrorContains(t, w.units.Do(t.Context(), nil), want)
+		err := w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.ErrorContains(t, w.units.Do(ctx, nil), want)
+			return nil
+		})
+		_, doomed := errors.AsType[*uow.DoomedError](err)
+		require.True(t, doomed, "%v", err)
+		require.ErrorContains(t, err, want)
+		w.nothing(t)
+	})
+}
