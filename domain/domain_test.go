@@ -406,6 +406,18 @@ func TestNew_Accepts(t *testing.T) {
 	}
 }
 
+// Kafka takes topics of 249 letters, and a context's and an aggregate's name make one.
+func TestNew_NamesThatAreTooLong(t *testing.T) {
+	longest := strings.Repeat("n", 64)
+	_, err := domain.New(longest, domain.Aggregate[*Order](longest, domain.Event[NoteAdded]()))
+	require.NoError(t, err)
+
+	_, err = domain.New(longest+"n", domain.Aggregate[*Order](longest+"n", domain.Event[NoteAdded]()), domain.Process[*Ship](longest+"n"))
+	require.ErrorContains(t, err, `n" can't be a context's name: use 1 to 64 lower-case letters`)
+	require.ErrorContains(t, err, `n" (*domain_test.Order): its name must be 1 to 64 lower-case letters`)
+	require.ErrorContains(t, err, `n" (*domain_test.Ship): its name must be 1 to 64 lower-case letters`)
+}
+
 func TestNew_NamesOfContexts(t *testing.T) {
 	for _, name := range []string{"", "Ordering", "a.b", "a::b", "1a", "-a", "a b", "größe"} {
 		_, err := domain.New(name)

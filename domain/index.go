@@ -5,9 +5,6 @@ import (
 	"slices"
 )
 
-// maxIndexName is how long an index's name may be, in bytes.
-const maxIndexName = 64
-
 // DocumentIndex is a value of an aggregate by which it is found.
 type DocumentIndex struct {
 	Name   string
@@ -46,8 +43,8 @@ func Unique[A AggregateRoot](name string, value func(A) string) AggregateOption 
 func index[A AggregateRoot](option, name string, unique bool, value func(A) string) AggregateOption {
 	return aggregateOption(func(b *builder, t *AggregateType) {
 		switch {
-		case !lowerName.MatchString(name) || len(name) > maxIndexName:
-			b.errorf("aggregate %q: %s(%.100q): an index's name has 1 to %d lower-case letters, digits, '-' and '_', as in %q", t.Name, option, name, maxIndexName, "email")
+		case !isName(name):
+			b.errorf("aggregate %q: %s(%.100q): an index's name has 1 to %d lower-case letters, digits, '-' and '_', as in %q", t.Name, option, name, maxName, "email")
 		case value == nil:
 			b.errorf("aggregate %q: %s(%q, nil) has no function: give it one", t.Name, option, name)
 		case reflect.TypeFor[A]() != t.goType:

@@ -7,6 +7,11 @@ import (
 	"strings"
 )
 
+// maxName is how long the name of a context, an aggregate, a process or an index may be,
+// in bytes. Two of them and a broker's prefix make a topic, of which Kafka takes 249, and
+// with an identity the key of a row.
+const maxName = 64
+
 var (
 	// lowerName is what a context or an aggregate can be called. It becomes part
 	// of categories and topics, where "::" and "." separate.
@@ -14,6 +19,9 @@ var (
 	// eventName is what an event can be called within its context.
 	eventName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
 )
+
+// isName says whether something of one's own can be called so. Others' names are theirs.
+func isName(s string) bool { return len(s) <= maxName && lowerName.MatchString(s) }
 
 // splitWireName takes "Ordering.OrderPlaced.v1" apart.
 func splitWireName(s string) (base string, version int, err error) {

@@ -179,8 +179,8 @@ type processOption func(*builder, *ProcessType)
 func (f processOption) addToProcess(b *builder, t *ProcessType) { f(b, t) }
 
 // Process declares a process manager. P is the pointer type: Process[*Lending]("lending", …).
-// The name is of lower-case letters, digits, '-' and '_'; its subscriptions are named
-// after it.
+// The name is of 1 to 64 lower-case letters, digits, '-' and '_'; its subscriptions are
+// named after it.
 //
 //	domain.Process[*Lending]("lending",
 //		domain.CorrelatedBy("loan_id"),
@@ -205,8 +205,8 @@ func Process[P ProcessState](name string, options ...ProcessOption) Element {
 }
 
 func (b *builder) addProcess(t *ProcessType) {
-	if !lowerName.MatchString(t.Name) {
-		b.errorf("process %q (%s): its name must be lower-case letters, digits, '-' and '_', as in %q", t.Name, t.goType, "lending")
+	if !isName(t.Name) {
+		b.errorf("process %.100q (%s): its name must be 1 to %d lower-case letters, digits, '-' and '_', a letter first, as in %q", t.Name, t.goType, maxName, "lending")
 	}
 	if t.Name == commands {
 		b.errorf("process %q: %s.%s is the subscription of the context's commands: give the process another name", t.Name, b.name, commands)

@@ -94,7 +94,7 @@ func TestProcess_AllMistakesTogether(t *testing.T) {
 	)
 	for _, part := range []string{
 		`process "Ship": option 1 is nil`,
-		`process "Ship" (*domain_test.Ship): its name must be lower-case`,
+		`process "Ship" (*domain_test.Ship): its name must be 1 to 64 lower-case`,
 		`process "Ship" never starts: declare the event that begins it with domain.Starts`,
 		`process "Ship" hears domain_test.Ordered twice`,
 		`the function for domain_test.Ordered is one of *domain_test.Strayed: let it be one of *domain_test.Ship`,
