@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/operate"
 )
 
 // access says who may use a route.
@@ -38,6 +40,17 @@ func (v visitor) actor(claimed string) string {
 		return ""
 	}
 	return v.name + ": " + claimed
+}
+
+// checkActor says what keeps whoever asks from being on record.
+func checkActor(r *http.Request, claimed string, dryRun bool) error {
+	if claimed == "" && !dryRun {
+		return badRequest("actor is missing: say who asks, for the record")
+	}
+	if problem := operate.ActorProblem(visitorOf(r).actor(claimed)); problem != "" {
+		return badRequest("actor %s", problem)
+	}
+	return nil
 }
 
 type visitorKey struct{}

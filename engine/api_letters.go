@@ -162,11 +162,12 @@ func (e *Engine) changeLetters(r *http.Request, notHere []string,
 	if err := decode(r, &asked, notHere...); err != nil {
 		return result, err
 	}
+	if err := checkActor(r, asked.Actor, asked.DryRun); err != nil {
+		return result, err
+	}
 	f := asked.Filter
 	f.From, f.Until = bounded(f.From), bounded(f.Until)
 	switch {
-	case asked.Actor == "" && !asked.DryRun:
-		return result, badRequest("actor is missing: say who asks, for the record")
 	case f.Subscription == "":
 		return result, badRequest("filter.subscription is missing: say whose dead letters")
 	case f.Reason != "" && !slices.Contains(letterReasons, f.Reason):

@@ -236,6 +236,7 @@ func TestAPI_BodiesThatAreWrong(t *testing.T) {
 		`{"filter": {"subscription": "parcels"}, "actor": "ann", "limit": 3e9}`:         "limit is 3000000000: it takes a whole number up to 2147483647",
 		`{"filter": {"subscription": "parcels"}, "actor": "ann"} {}`:                    "is not JSON",
 		`{"filter": {"subscription": "parcels"}, "actor": "a\u0000nn"}`:                 "actor is not UTF-8 text without NUL",
+		`{"filter": {"subscription": "parcels"}, "actor": "a\nnn"}`:                     `actor is "token: a\nnn": give a name`,
 		`{"filter": {"subscription": "parcels", "from": "yesterday"}, "actor": "ann"}`:  "can't be read",
 	} {
 		require.Contains(t, refused(t, e, 400, "POST", "/api/dead-letters/replay", body), want, body)

@@ -347,6 +347,9 @@ func (e *Engine) changeMessages(verb outbox.Verb) func(r *http.Request) (any, er
 		if err := decode(r, &asked, notHere...); err != nil {
 			return nil, err
 		}
+		if err := checkActor(r, asked.Actor, asked.DryRun); err != nil {
+			return nil, err
+		}
 		if err := asked.check(verb); err != nil {
 			return nil, err
 		}
@@ -373,8 +376,6 @@ func (e *Engine) changeMessages(verb outbox.Verb) func(r *http.Request) (any, er
 func (c *messageChange) check(verb outbox.Verb) error {
 	f := &c.Filter
 	switch {
-	case c.Actor == "" && !c.DryRun:
-		return badRequest("actor is missing: say who asks, for the record")
 	case f.After != 0 || f.Limit != 0:
 		return badRequest("filter has after or limit: bound a change with limit and up_to beside the filter")
 	case reflect.ValueOf(*f).IsZero():

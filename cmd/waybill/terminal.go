@@ -22,6 +22,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/internal/jsondepth"
+	"github.com/waybill-go/waybill/internal/operate"
 )
 
 // maxRate is more rows per second than anybody has; JSON has no infinity.
@@ -44,6 +45,9 @@ type onRecord struct {
 func (o onRecord) check(dryRun bool) error {
 	if o.actor() == "" && !dryRun {
 		return &usageError{errors.New("who asks? Give --actor, for the record: it is empty")}
+	}
+	if problem := operate.ActorProblem(o.actor()); problem != "" && !dryRun {
+		return &usageError{errors.New("who asks? --actor, or else $USER, " + problem)}
 	}
 	return nil
 }

@@ -25,4 +25,8 @@ func TestActor_N11_IsKnownWithoutUSER(t *testing.T) {
 	// What was given is not replaced: an empty one may be a variable that isn't set.
 	nobody := ""
 	require.Error(t, deed{onRecord: onRecord{Actor: &nobody}}.check())
+
+	lines := "ann\nbob"
+	require.ErrorContains(t, deed{onRecord: onRecord{Actor: &lines}}.check(), `--actor, or else $USER, is "ann\nbob": give a name`)
+	require.NoError(t, deed{DryRun: true, onRecord: onRecord{Actor: &lines}}.check())
 }

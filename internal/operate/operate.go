@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/uptrace/bun"
@@ -28,6 +29,8 @@ const (
 	// Batch is how many rows one transaction changes: who works with them waits for
 	// it.
 	Batch = 1000
+	// maxActor is how long the name of who acts may be, that of a token before it.
+	maxActor = 256
 	// tries is how often a transaction is run that another one is in the way of.
 	tries = 10
 	// pause lets others have what a transaction had locked before it is tried again.
@@ -198,10 +201,22 @@ func (r Record) Check(what string, dryRun bool) error {
 	switch {
 	case r.Actor == "" && !dryRun:
 		return fmt.Errorf("%s: Actor is missing: say who asks, for the record", what)
-	case !utf8.ValidString(r.Actor) || strings.ContainsRune(r.Actor, 0):
-		return fmt.Errorf("%s: Actor is %q: it must be UTF-8 without a zero byte", what, r.Actor)
+	case ActorProblem(r.Actor) != "":
+		return fmt.Errorf("%s: Actor %s", what, ActorProblem(r.Actor))
 	}
 	return nil
+}
+
+// ActorProblem says why nobody can be on record under a name, or nothing. Logs and
+// terminals show it as one line among others.
+func ActorProblem(actor string) string {
+	switch {
+	case utf8.RuneCountInString(actor) > maxActor:
+		return fmt.Sprintf("is longer than %d characters: give a name", maxActor)
+	case !utf8.ValidString(actor) || strings.ContainsFunc(actor, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return fmt.Sprintf("is %q: give a name of UTF-8 text, without line breaks and other control characters", actor)
+	}
+	return ""
 }
 
 // Add notes n more of an action that had so many before. id 0: it had none.

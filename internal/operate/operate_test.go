@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -258,8 +259,12 @@ func TestDo_ALockThatSomebodyKeepsIsNamed(t *testing.T) {
 	require.ErrorContains(t, operate.Do(t.Context(), r, keys(1), update), "another session has locked one of the rows for long, pg_locks says which")
 }
 
-func TestDo_WhoAsksMustBeStorable(t *testing.T) {
-	for actor, want := range map[string]string{"": "Actor is missing", "a\x00": "zero byte", "\xff": "UTF-8"} {
+// What is on record is shown as one line among others, by terminals and logs.
+func TestDo_WhoAsksMustBeAName(t *testing.T) {
+	for actor, want := range map[string]string{
+		"": "Actor is missing", "a\x00": "give a name of UTF-8 text", "\xff": "give a name of UTF-8 text",
+		"a\nb": `Actor is "a\nb": give a name of UTF-8 text, without line breaks`, "a\x1b[31m": "control characters", strings.Repeat("a", 257): "Actor is longer than 256 characters",
+	} {
 		r := run(nil)
 		r.Record.Actor = actor
 		require.ErrorContains(t, operate.Do(t.Context(), r, keys(1), insert), want)
