@@ -43,6 +43,13 @@ func (c subscriptionSight) missed() *reason {
 	}
 }
 
+func handlersGo(n int64) string {
+	if n == 1 {
+		return "1 handler goes"
+	}
+	return fmt.Sprintf("%d handlers go", n)
+}
+
 // reasons are those of one subscription.
 func (c subscriptionSight) reasons() []reason {
 	failure := &c.status.LastError
@@ -78,6 +85,12 @@ func (c subscriptionSight) reasons() []reason {
 			Code: "subscription_still", State: stuck, quiet: true,
 			what:   fmt.Sprintf("it has handled nothing for %v although %s wait%s", brief(c.still), number(c.lag.Messages, "message"), because(failure)),
 			remedy: "A handler doesn't return, or a message is retried again and again: see the log. `waybill dead-letters list {only}` shows what was given up.",
+		}}
+	case c.status.Overdue > 0:
+		return []reason{{
+			Code: "subscription_overdue", State: degraded,
+			what:   fmt.Sprintf("%s on although the time is over, the first since %s: so many lanes, their keys and any connections that they have wait", handlersGo(c.status.Overdue), c.status.OverdueSince.UTC().Format(time.RFC3339)),
+			remedy: "The log names each message (\"a handler goes on\"). Have the handler end when its context is done; a restart frees the lanes, and the messages come again.",
 		}}
 	case c.lag != nil && c.lag.Age > farBehind:
 		return []reason{{

@@ -301,6 +301,12 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.parcels(func(c *subscriptionSight) { c.still, c.lag = stillAfter, &subscription.Lag{Messages: 1} })
 			return s
 		}, []string{"subscription_still stuck subscription parcels"}, []string{"handled nothing for 5m0s although 1 message wait"}},
+		"a subscription of which handlers don't end": {func(s sight) sight {
+			s.parcels(func(c *subscriptionSight) {
+				c.status.Overdue, c.status.OverdueSince = 2, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			})
+			return s
+		}, []string{"subscription_overdue degraded subscription parcels"}, []string{"2 handlers go on although the time is over, the first since 2026-01-02T03:04:05Z", "when its context is done"}},
 		"a subscription that waits for keys": { // B6
 			func(s sight) sight {
 				s.parcels(func(c *subscriptionSight) {

@@ -260,13 +260,16 @@ func TestHandler_ThatDoesNotEndIsNamed(t *testing.T) {
 		}))
 		s.Timeout, s.MaxAttempts = time.Millisecond, 1
 		w.publish(placed("o", ""))
-		_, stop := w.start(s, w.broker)
+		r, stop := w.start(s, w.broker)
 		w.until(func() bool {
 			lines := w.logs.lines("a handler goes on although its time is over")
 			return len(lines) == 1 && strings.Contains(lines[0], "key=o timeout=1ms")
 		}, "the log names it")
+		require.EqualValues(t, 1, r.Status().Overdue)
+		require.WithinDuration(t, time.Now(), r.Status().OverdueSince, time.Minute)
 		close(release)
 		w.until(w.acknowledged("shipping"), "it is parked")
+		require.Zero(t, r.Status().Overdue)
 		stop()
 	})
 }

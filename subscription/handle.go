@@ -419,6 +419,8 @@ func (r *Runner) call(unit context.Context, w work) error {
 	limit := fmt.Errorf("subscription: the handler took longer than %v (Stream.Timeout)", r.stream.Timeout)
 	ctx, cancel := context.WithTimeoutCause(unit, r.stream.Timeout, limit)
 	defer cancel()
+	r.calls.begin(w.message, r.stream.Timeout)
+	defer r.calls.end(w.message)
 	defer time.AfterFunc(r.stream.Timeout+deafTime, func() {
 		if unit.Err() == nil { // otherwise the end of the session tells
 			r.log.Warn("a handler goes on although its time is over: its lane, its key and any connection that it has wait for it; have it end when its context is done",

@@ -67,6 +67,7 @@ type Runner struct {
 	presence *presence
 	evictor  *evictor
 	valve    *valve
+	calls    calls
 	alone    sync.RWMutex  // Held for writing: by the only handler that is called now.
 	woken    chan struct{} // There may be dead letters to handle.
 

@@ -45,6 +45,11 @@ type Status struct {
 
 	Open bool // The breaker is: one message after the other failed, and they are tried one at a time.
 
+	// Overdue are handlers that go on although their Timeout is over; since OverdueSince the
+	// first of them.
+	Overdue      int64
+	OverdueSince time.Time
+
 	// Stalled says why what waits can't be put into dead_letters, where that is so much
 	// that it keeps other messages from being taken; since StalledSince. "": it isn't.
 	Stalled      string
@@ -85,6 +90,7 @@ func (r *Runner) Status() Status {
 	s.Missed, s.MissedAt = state.Missed, missedAt
 	s.Paused, _ = r.valve.paused()
 	s.Open = r.valve.tripped()
+	s.Overdue, s.OverdueSince = r.calls.overdue()
 	if session := r.session.Load(); session != nil {
 		s.Waiting, s.Stalled, s.StalledSince = session.waits()
 	}
