@@ -36,7 +36,7 @@ func (d drainage) river(ctx context.Context, w *world) (_ map[string]float64, er
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = 16 // as Waybill's
+	cfg.MaxConns = 20 // as Waybill's
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -191,7 +191,7 @@ func TestOpenCancelled(t *testing.T) {
 func TestOpenSettings(t *testing.T) {
 	p := open(t)
 	require.Equal(t, "default", p.Name())
-	require.EqualValues(t, 16, postgres.Pool(p).Config().MaxConns)
+	require.EqualValues(t, 20, postgres.Pool(p).Config().MaxConns)
 	p = open(t, func(c *postgres.Config) { c.DSN += "?pool_max_conns=3" })
 	require.EqualValues(t, 3, postgres.Pool(p).Config().MaxConns)
 	p = open(t, func(c *postgres.Config) { c.DSN += "?pool_max_conns=3"; c.MaxConns = 5; c.Name = "books" })

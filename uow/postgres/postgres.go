@@ -32,7 +32,7 @@ import (
 
 const (
 	defaultName     = "default"
-	defaultMaxConns = 16
+	defaultMaxConns = 20
 	connectTimeout  = 10 * time.Second
 	closeTimeout    = 10 * time.Second
 	searchPath      = "search_path"
@@ -50,7 +50,7 @@ type Config struct {
 	// creates it if it does not exist. Defaults to the role's own search_path,
 	// which is the one to set where a pooler refuses search_path at the start.
 	Schema string
-	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 16. Units of work
+	// MaxConns limits the pool. Defaults to the DSN's pool_max_conns, or 20. Units of work
 	// have all but an eighth of them, and all but one at least, at once: the others wait. An
 	// engine has two more connections, one that listens and one that keeps leases: see Servers.
 	MaxConns int
