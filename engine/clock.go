@@ -49,6 +49,11 @@ type pooled interface {
 	UnitsWait() time.Duration
 }
 
+// oneWriter is a provider in which one transaction writes at a time.
+type oneWriter interface {
+	WriterHeld() (by string, since time.Duration)
+}
+
 // unitsWait is for how long units of work may get no connection before people should see it.
 const unitsWait = 5 * time.Second
 

@@ -33,6 +33,7 @@ type component struct {
 	Error *string `json:"error"`
 
 	slow   time.Duration // It answers, after longer than somebody waits who asks.
+	held   string        // Who of this process has had its one writer for long; "": nobody.
 	usedUp bool          // It answers, and this process has no connection left for units of work, or at all.
 }
 
@@ -126,6 +127,11 @@ func (e *Engine) health(ctx context.Context) health {
 				if wait := p.UnitsWait(); wait >= unitsWait {
 					state = newComponent(false, fmt.Sprintf("units of work and handlers have all that they may have of the pool's %d, and for %v none that waits for one has got it", p.MaxConns(), wait.Round(time.Second)))
 					state.usedUp = true
+				}
+			}
+			if w, ok := d.provider.(oneWriter); ok {
+				if by, since := w.WriterHeld(); since >= unitsWait {
+					state.held = fmt.Sprintf("%s has had it for %v", by, brief(since))
 				}
 			}
 			mu.Lock()

@@ -215,6 +215,29 @@ func TestHealth_APoolThatIsUsedUp(t *testing.T) {
 	diagnosed(t, e)
 }
 
+// A handler that waits for something else in its transaction has SQLite's one writer: health says
+// which, and not that the database refuses what waits for it.
+func TestHealth_AHandlerThatHasTheOneWriter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(let)
+	e := b.consume(func(ctx context.Context, _ Sold) error {
+		_, err := uow.DB(ctx)
+		<-release
+		return err
+	})
+	diagnosed(t, e)
+	b.sell(1)
+	d := diagnosed(t, e, "writer_held")
+	require.Equal(t, stuck, d.State)
+	require.Contains(t, d.Reasons[0].Text, "its one writer isn't free (the handler of Sales.SaleMade.v1, message ")
+	require.Equal(t, "ready", e.health(t.Context()).Status, "it goes on reading")
+	let()
+	diagnosed(t, e)
+}
+
 // Two services whose topics are the same share out what each has published, if both have the
 // subscription: whoever hears of an outbox that it doesn't know, beside its own, says so.
 func TestHealth_TwoServicesThatShareTopics(t *testing.T) {

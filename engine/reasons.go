@@ -45,6 +45,12 @@ func (s sight) databases() (all []reason) {
 				what:   "no connection to it is free" + because(p.Error) + "; nothing is written or handled there by this process",
 				remedy: "pg_stat_activity shows what they do: idle in transaction are handlers that wait for something else. Raise max_conns, of which units of work have seven eighths, above the lanes of all subscriptions whose handlers take long, lower their Stream.Lanes, or let such a handler call others before its first statement. A restart frees them.",
 			})
+		case p.held != "" && answers(s.parts.Providers, name):
+			all = append(all, reason{
+				Code: "writer_held", State: stuck, Provider: name,
+				what:   "its one writer isn't free (" + p.held + "); nothing is written, published or handled there",
+				remedy: "Nothing is wrong with the file. Whatever that transaction waits for, wait for it outside of it: let a handler call others before its first statement. It continues by itself when the transaction ends; a restart ends it.",
+			})
 		case p.OK == nil || !*p.OK:
 			all = append(all, reason{
 				Code: "database_down", State: stuck, Provider: name,
@@ -79,6 +85,10 @@ func (s sight) down(provider string) bool {
 func (s sight) published() (all []reason) {
 	for provider, o := range s.outboxes {
 		down := s.down(provider)
+		held := s.parts.Providers[provider].held != "" // that is why it doesn't answer them
+		if held {
+			o.timers.trouble = nil
+		}
 		var own []reason
 		if !down {
 			own = o.reasons()
@@ -87,7 +97,7 @@ func (s sight) published() (all []reason) {
 			if down {
 				l.stats = nil // what it said before
 			}
-			if l.status != nil && l.status.Database != nil && !down {
+			if l.status != nil && l.status.Database != nil && !down && !held {
 				r := withheld(*l.status.Database)
 				r.Target = target
 				own = append(own, r)
@@ -132,7 +142,7 @@ func (s sight) consumed() (all []reason) {
 			continue // that is the reason
 		}
 		reasons := c.reasons()
-		if t := c.status.Database; t != nil {
+		if t := c.status.Database; t != nil && s.parts.Providers[c.provider].held == "" {
 			if !c.status.Running && !t.Aside {
 				reasons = nil // that is why
 			}

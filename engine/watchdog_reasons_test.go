@@ -95,6 +95,15 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			s.partner(waits(20000, time.Hour))
 			return s
 		}, []string{"connections_used_up stuck database default"}, []string{"(all 16 connections are in use)", "max_conns", "pg_stat_activity"}},
+		"a writer that a handler has": {func(s sight) sight {
+			held := newComponent(true, "")
+			held.held = "the handler of Sales.SaleMade.v1, message m-1, has had it for 7s"
+			s.parts.Providers["default"] = held
+			trouble := &outbox.Trouble{What: "keep its partitions", Error: "outbox: renew: context deadline exceeded"}
+			s.partner(func(l *laneSight) { l.status.Database = trouble })
+			s.parcels(func(c *subscriptionSight) { c.status.Database = trouble })
+			return s
+		}, []string{"writer_held stuck database default"}, []string{"(the handler of Sales.SaleMade.v1, message m-1, has had it for 7s)", "wait for it outside"}},
 		// S1: the reason names the database's words and what helps.
 		"a database that refuses a lane to claim": {func(s sight) sight {
 			s.partner(func(l *laneSight) {

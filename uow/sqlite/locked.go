@@ -56,5 +56,5 @@ func (w *oneWriter) late(waited time.Duration) error {
 	if locked := w.locked.Load(); locked != nil {
 		return locked
 	}
-	return fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function", w.name, waited)
+	return fmt.Errorf("sqlite: provider %q: the writer was busy for %v: a transaction is held open that long, or a second unit of work was opened inside the first by the context from outside it; use the context that Do hands to its function%s", w.name, waited, w.has())
 }

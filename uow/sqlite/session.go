@@ -23,7 +23,7 @@ type session struct {
 	ended  bool
 	tx     bun.Tx
 	cancel context.CancelFunc // of what tx was begun with
-	since  time.Time          // it has held the writer
+	holds  *holder            // the writer, once it has begun
 	held   time.Duration
 }
 
@@ -70,8 +70,8 @@ func (s *session) begin(ctx context.Context) error {
 		cancel()
 		return fmt.Errorf("sqlite: begin: %w", err)
 	}
-	s.begun, s.tx, s.cancel, s.since = true, tx, cancel, time.Now()
-	s.p.writer.holder.Store(s.unit)
+	s.begun, s.tx, s.cancel, s.holds = true, tx, cancel, hold(ctx, s.unit)
+	s.p.writer.holder.Store(s.holds)
 	return nil
 }
 
@@ -83,7 +83,7 @@ func (s *session) patience(ctx context.Context) (context.Context, context.Cancel
 	if s.unit == nil || !w.gate.busy() || !s.unit.Nested() {
 		return ctx, func() {}, nil
 	}
-	if holder := w.holder.Load(); holder != nil && s.unit.SameContext(holder) {
+	if holder := w.holder.Load(); holder != nil && holder.unit != nil && s.unit.SameContext(holder.unit) {
 		return nil, nil, fmt.Errorf("sqlite: provider %q: %w", w.name, uow.ErrOuterContext)
 	}
 	waiting, done := context.WithTimeoutCause(ctx, w.nested, fmt.Errorf("provider %q: the writer was busy for %v: %w", w.name, w.nested, uow.ErrOuterContext))
@@ -173,9 +173,9 @@ func (s *session) Rollback(context.Context) error {
 }
 
 func (s *session) release() {
-	s.p.writer.holder.CompareAndSwap(s.unit, nil)
+	s.p.writer.holder.CompareAndSwap(s.holds, nil)
 	s.cancel()
-	s.held = time.Since(s.since)
+	s.held = time.Since(s.holds.since)
 }
 
 func (s *session) Held() time.Duration { return s.held }

@@ -11,7 +11,6 @@ import (
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/firstrow"
 	"github.com/waybill-go/waybill/internal/writer"
-	"github.com/waybill-go/waybill/uow"
 )
 
 // oneWriter is the file's one connection that writes, behind a gate.
@@ -26,7 +25,7 @@ type oneWriter struct {
 	name             string
 	timeout          time.Duration // of the wait for others of this process
 	nested           time.Duration // the same, inside the function of another unit
-	holder           atomic.Pointer[uow.Unit]
+	holder           atomic.Pointer[holder]
 
 	locked atomic.Pointer[lockedError] // what the last one inside met; nil: nothing
 	conn   driver.Conn                 // of whoever is inside; nil: not open
@@ -66,7 +65,7 @@ func (w *oneWriter) enter(ctx context.Context) error {
 	defer cancel()
 	if err := w.gate.enter(wait, writer.IsUrgent(ctx)); err != nil {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return w.since(context.Cause(ctx))
 		}
 		return w.late(w.timeout)
 	}

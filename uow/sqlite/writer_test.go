@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/internal/writer"
 	"github.com/waybill-go/waybill/uow"
@@ -211,4 +212,40 @@ func TestHeld(t *testing.T) {
 	require.NoError(t, second.Rollback(t.Context()))
 	require.GreaterOrEqual(t, first.Held(), 50*time.Millisecond)
 	require.LessOrEqual(t, second.Held(), time.Since(begin), "to wait is not to hold")
+}
+
+// Who waits in vain for the writer is told which handler has it.
+func TestWriter_WhoHasIt(t *testing.T) {
+	p, holder := held(t)
+	sqlite.SetWriterTimeout(p, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	for _, way := range inserts(p) {
+		require.ErrorContains(t, way(t.Context(), "late"), "the writer was busy for 10ms")
+		err := way(ctx, "late")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.NoError(t, holder.Rollback(t.Context()))
+	who := p.(interface {
+		WriterHeld() (string, time.Duration)
+	})
+	_, since := who.WriterHeld()
+	require.Zero(t, since)
+
+	handler := p.Session()
+	_, err := handler.DB(domain.WithMetadata(t.Context(), domain.Metadata{ID: "m-1", Type: "Sales.SaleMade.v1"}))
+	require.NoError(t, err)
+	by, since := who.WriterHeld()
+	require.Equal(t, "the handler of Sales.SaleMade.v1, message m-1,", by)
+	require.Positive(t, since)
+	for _, way := range inserts(p) {
+		require.ErrorContains(t, way(t.Context(), "late"), "; the handler of Sales.SaleMade.v1, message m-1, has had it for ")
+	}
+	waiting, done := context.WithTimeout(t.Context(), time.Millisecond)
+	defer done()
+	sqlite.SetWriterTimeout(p, time.Minute)
+	_, err = p.DB().ExecContext(waiting, "INSERT INTO things (name) VALUES ('late')")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "while it waited for the file's one writer; the handler of Sales.SaleMade.v1, message m-1, has had it for ")
+	require.NoError(t, handler.Rollback(t.Context()))
 }
