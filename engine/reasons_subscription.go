@@ -89,7 +89,7 @@ func (c subscriptionSight) reasons() []reason {
 	case c.status.Overdue > 0:
 		return []reason{{
 			Code: "subscription_overdue", State: degraded,
-			what:   fmt.Sprintf("%s on although the time is over, the first since %s: so many lanes, their keys and any connections that they have wait", handlersGo(c.status.Overdue), c.status.OverdueSince.UTC().Format(time.RFC3339)),
+			what:   fmt.Sprintf("%s on although Stream.Timeout is over, since %s: the lane, the key and any connection of each wait for it", handlersGo(c.status.Overdue), c.status.OverdueSince.UTC().Format(time.RFC3339)),
 			remedy: "The log names each message (\"a handler goes on\"). Have the handler end when its context is done; a restart frees the lanes, and the messages come again.",
 		}}
 	case c.lag != nil && c.lag.Age > farBehind:

@@ -315,7 +315,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				c.status.Overdue, c.status.OverdueSince = 2, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			})
 			return s
-		}, []string{"subscription_overdue degraded subscription parcels"}, []string{"2 handlers go on although the time is over, the first since 2026-01-02T03:04:05Z", "when its context is done"}},
+		}, []string{"subscription_overdue degraded subscription parcels"}, []string{"2 handlers go on although Stream.Timeout is over, since 2026-01-02T03:04:05Z", "when its context is done"}},
 		"a subscription that waits for keys": { // B6
 			func(s sight) sight {
 				s.parcels(func(c *subscriptionSight) {
