@@ -52,33 +52,58 @@ func documents(t *testing.T) []string {
 }
 
 // Every other piece of Go in the documentation stands in the examples, in the example
-// of a package, or in the tests of the guide to changing things, line by line.
+// of a package, or in the tests of the guide to changing things, line by line, and its page
+// says where: what stands around it there is what a reader needs to type it.
 func TestSnippets_StandInTheExamples(t *testing.T) {
-	var code strings.Builder
-	require.NoError(t, filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") {
-			return err
+	sources := sourcesOfSnippets(t)
+	for _, document := range documents(t) {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		require.NoError(t, err)
+		for _, block := range blocks(t, document, "go") {
+			if strings.HasPrefix(block, "package ") {
+				continue
+			}
+			stands, named := false, false
+			for path, source := range sources {
+				if strings.Contains(source, block) {
+					stands, named = true, named || names(string(text), path)
+				}
+			}
+			require.True(t, stands, "%s has Go that is in no example:\n%s", document, block)
+			require.True(t, named, "%s doesn't say in which file this stands:\n%s", document, block)
 		}
-		text, err := os.ReadFile(path)
-		code.Write(text)
+	}
+}
+
+// names says whether a page has the file, or the example that the file is part of.
+func names(page, path string) bool {
+	parts := strings.Split(path, "/")
+	return strings.Contains(page, path) || parts[0] == "examples" && strings.Contains(page, parts[0]+"/"+parts[1])
+}
+
+func sourcesOfSnippets(t *testing.T) map[string]string {
+	t.Helper()
+	var paths []string
+	require.NoError(t, filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") {
+			paths = append(paths, path)
+		}
 		return err
 	}))
-	packages, err := filepath.Glob(filepath.Join(root, "*/example_test.go"))
-	require.NoError(t, err)
-	rolling, err := filepath.Glob(filepath.Join(root, "internal/rolling/*_test.go"))
-	require.NoError(t, err)
-	for _, path := range append(packages, rolling...) {
+	for _, pattern := range []string{"*/example_test.go", "internal/rolling/*_test.go"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		paths = append(paths, found...)
+	}
+	sources := map[string]string{}
+	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		code.Write(text)
+		relative, err := filepath.Rel(root, path)
+		require.NoError(t, err)
+		sources[filepath.ToSlash(relative)] = string(text)
 	}
-	for _, document := range documents(t) {
-		for _, block := range blocks(t, document, "go") {
-			if !strings.HasPrefix(block, "package ") {
-				require.Contains(t, code.String(), block, document)
-			}
-		}
-	}
+	return sources
 }
 
 var (
