@@ -175,6 +175,17 @@ func TestSchema_NoTables(t *testing.T) {
 	}
 }
 
+// A table of the user's own called as Waybill's view stands in the way of a migration, too.
+func TestSchema_SomebodyElsesOutbox(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) uow.Provider{"sqlite": openSQLite, "postgres": openPostgres} {
+		t.Run(name, func(t *testing.T) {
+			p := &patient{Provider: open(t), limits: usual}
+			p.exec(t, "CREATE TABLE outbox (id BIGINT PRIMARY KEY)")
+			p.has(t, "schema", Critical, "table waybill_migrations", "it doesn't say that a migration made what is there: outbox. Programs are refused", "or your table another name")
+		})
+	}
+}
+
 // Tables that were restored without waybill_migrations are not said to be missing.
 func TestSchema_RestoredWithoutTheVersions(t *testing.T) {
 	each(t, func(t *testing.T, p *patient) {

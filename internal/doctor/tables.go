@@ -46,10 +46,14 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 		}
 	}
 	if len(missing) > 0 {
-		var err error
-		if missing, err = e.unknown(ctx, db, missing); err != nil {
+		none, err := e.unknown(ctx, db, missing)
+		if err != nil {
 			return "", err
 		}
+		if len(none) < len(missing) && len(missing) == len(rights.Features()) {
+			none = nil // what is in the way comes first: there is no migration before
+		}
+		missing = none
 	}
 	if len(missing) == len(rights.Features()) {
 		e.add(Critical, "tables", "none of Waybill's is there, unless the services use another database or schema", toMigrate)
@@ -91,7 +95,9 @@ func (e *exam) unknown(ctx context.Context, db bun.IDB, missing []string) (none 
 		before := len(there)
 		for _, o := range want {
 			shared := slices.ContainsFunc(known, func(k object) bool { return k.kind == o.kind && k.name == o.name })
-			if _, ok := have["table "+o.name]; ok && o.kind == "table" && !shared && !slices.Contains(there, o.name) {
+			_, table := have["table "+o.name] // of a view's name, too: it is in the way of both
+			_, view := have["view "+o.name]
+			if (table || view) && (o.kind == "table" || o.kind == "view") && !shared && !slices.Contains(there, o.name) {
 				there = append(there, o.name)
 			}
 		}
