@@ -137,17 +137,6 @@ func (b *breakers) which(is func(*topicBreaker) bool) []int64 {
 	return topics
 }
 
-// suspects are the keys that go in smaller calls.
-func (b *breakers) suspects() int {
-	n := 0
-	for _, s := range b.keys {
-		if s.count > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // wakeAt is when the next one may be let through.
 func (b *breakers) wakeAt() (at time.Time, ok bool) {
 	if b.lane.open() {

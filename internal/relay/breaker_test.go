@@ -108,14 +108,14 @@ func TestBreakers_ABacklogOfSilentCallsLeavesInFewCalls(t *testing.T) {
 	for _, c := range out {
 		p.end(c)
 	}
-	require.Equal(t, 10000, p.b.suspects())
+	require.Equal(t, 10000, p.t.suspected())
 	p.until(100, func() bool { return false }) // a long one
 	p.answer = topicAway(0, nil)
 	p.calls = 0
 	require.True(t, p.until(400, func() bool { return len(p.rows) == 0 }))
 	require.LessOrEqual(t, p.calls, 10000/128+4)
 	require.Empty(t, p.paid)
-	require.Zero(t, p.b.suspects())
+	require.Zero(t, p.t.suspected())
 }
 
 // Poison silences whatever call it is in. It is found, pays and is abandoned;

@@ -69,7 +69,10 @@ func (l *lane) status() outbox.LaneStatus {
 func (l *lane) circuit(s *outbox.LaneStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Breaker, s.Suspects = l.breakers.lane.state(time.Now()), l.breakers.suspects()
+	s.Breaker = l.breakers.lane.state(time.Now())
+	if l.track != nil {
+		s.Suspects = l.track.suspected()
+	}
 	if l.breakers.lane.open() {
 		s.Doing = "probing"
 		return

@@ -128,11 +128,28 @@ func TestJudge_SilencePaysOnlyBesideAnAnswer(t *testing.T) {
 func TestJudge_WhatSaysNothingOfRowsRaisesNoSuspicion(t *testing.T) {
 	for _, err := range []error{errRefuses, errLeader, errUnsent} {
 		tr, c, o := judging{keys: []int64{7, 8}}.judge(t, map[int]error{0: err, 1: err})
-		require.Zero(t, tr.breakers.suspects())
+		require.Zero(t, tr.suspected())
 		require.Empty(t, o.settlement.Failed)
 		tr.settled(c, o)
 		require.Equal(t, 2, tr.listed, "what nothing was decided about is listed again at once")
 	}
+}
+
+// Rows of an unanswered call that go to another process with their partition are not checked here
+// any more, also when it comes back without them.
+func TestJudge_KeysOfSilentCallsAreLeftOnlyWhereTheirRowsAre(t *testing.T) {
+	tr, c, o := judging{keys: []int64{7, 8}, topics: map[int64]int64{8: 2}}.judge(t, map[int]error{0: errSilent})
+	tr.settled(c, o)
+	require.Equal(t, 1, tr.suspected())
+	tr.retire(0)
+	tr.drop(0)
+	require.Zero(t, tr.suspected())
+	tr.take(0)
+	require.Zero(t, tr.suspected())
+	l, ok := tr.beginLook(100)
+	require.True(t, ok)
+	tr.looked(l, []QueueRow{{Seq: 9, Key: 7, Topic: 1, Bytes: 1}}, time.Unix(2, 0))
+	require.Equal(t, 1, tr.suspected(), "what is new of the key goes in a small call")
 }
 
 func TestJudge_APanicIsALossOfAllThatWasSent(t *testing.T) {

@@ -128,6 +128,18 @@ func (t *track) inHand() int {
 // quarantined is how many keys wait for it.
 func (t *track) quarantined() int { return t.ready[aloneBucket].len() }
 
+// suspected are the keys that go in smaller calls. Of those that were in silent calls, it is only the
+// ones with rows here: others may have been published by another process since, or given up.
+func (t *track) suspected() int {
+	n := 0
+	for key, s := range t.breakers.keys {
+		if s.count > 0 && t.keys[key] != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // owned are the partitions, in order.
 func (t *track) owned() []int {
 	parts := make([]int, 0, len(t.parts))
