@@ -122,11 +122,20 @@ func (b *Broker) Capabilities() broker.Capabilities {
 // minute, so that one that has taken another's place is known by its own.
 func (b *Broker) Cluster() string {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	known := b.cluster
+	var client *kgo.Client
 	if n := len(b.idle); n > 0 {
-		b.cluster = cmp.Or(clusterOf(b.idle[n-1].client), b.cluster)
+		client = b.idle[n-1].client
 	}
-	return b.cluster
+	b.mu.Unlock()
+	if client == nil {
+		return known
+	}
+	known = cmp.Or(clusterOf(client), known) // Without the lock: calls need it to begin.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cluster = known
+	return known
 }
 
 // begin admits a call that Close waits for. The context it returns also ends
