@@ -2,14 +2,11 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/dbtime"
-	"github.com/waybill-go/waybill/internal/outboxdb"
-	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
 // clockLimit is how far the clock of a process may be from its database's: less than the
@@ -30,66 +27,6 @@ func (c *clock) off() time.Duration {
 		return d
 	}
 	return 0
-}
-
-// ping says whether the database answers, as it does when it is asked for the time, and has
-// what no unit of work commits without.
-func (d *database) ping(ctx context.Context) error {
-	err := d.question(ctx)
-	if err != nil && ctx.Err() != nil && d.usedUp(ctx) {
-		return &usedUpError{d.provider.(pooled).MaxConns()}
-	}
-	return err
-}
-
-// pooled is a provider with a bounded number of connections.
-type pooled interface {
-	MaxConns() int
-	UsedUp() bool
-	UnitsWait() time.Duration
-}
-
-// oneWriter is a provider in which one transaction writes at a time.
-type oneWriter interface {
-	WriterHeld() (by string, since time.Duration)
-}
-
-// unitsWait is for how long units of work may get no connection before people should see it.
-const unitsWait = 5 * time.Second
-
-// usedUpError is a database that answers, but not to those who need a connection of the pool.
-type usedUpError struct{ conns int }
-
-func (e *usedUpError) Error() string {
-	return fmt.Sprintf("all %d connections of the pool are in use by this process, and nothing is published", e.conns)
-}
-
-// usedUp is whether nobody else gets a connection although the database answers on the one beside
-// the pool: where it hangs, those who wait for it have all of them, too.
-func (d *database) usedUp(ctx context.Context) bool {
-	p, ok := d.provider.(pooled)
-	beside, has := d.provider.DB().Driver().(pipeline.Keeper)
-	if !ok || !has || !p.UsedUp() {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout/2)
-	defer cancel()
-	return beside.Keep(ctx, pipeline.Statement{Query: "SELECT 1"}) == nil
-}
-
-// question is what a database that is well answers.
-func (d *database) question(ctx context.Context) error {
-	if !d.ready.Load() {
-		if reason := d.reason.Load(); reason != nil {
-			return *reason
-		}
-		return errors.New("its tables were not checked yet")
-	}
-	if err := d.lookAtClock(ctx); err != nil || !d.hasOutbox() {
-		return err
-	}
-	_, err := outboxdb.Partitions(ctx, d.provider.Reader())
-	return err
 }
 
 // lookAtClock asks the database for the time, and the log tells when this process's begins or

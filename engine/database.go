@@ -67,8 +67,9 @@ type database struct {
 	running *cached[found[map[string]processdb.Stats]] // and other processes
 	unheard *cached[found[[]string]]                   // kinds of processes that run, and for which nobody hears
 
-	notes sync.Mutex
-	noted map[string]outbox.BrokerIdentity // which brokers this process has said it publishes to
+	notes   sync.Mutex
+	noted   map[string]outbox.BrokerIdentity // which brokers this process has said it publishes to
+	unnoted bool                             // the log has a line that it couldn't say so
 
 	unkept sync.Map // contexts whose history is yet to begin, and what it waits for
 
@@ -197,14 +198,16 @@ func (d *database) tellOfBrokers(ctx context.Context) {
 	if maps.Equal(are, d.noted) {
 		return
 	}
-	d.noted = are
 	were, err := d.store.NoteBrokers(ctx, are)
 	for target, was := range were {
 		d.log.Warn("the broker of this name is another one than before: what was published to the former one, and its subscriptions have not handled, stays there, and nobody reads it; unless they had handled all, start with the former one again until they have, or publish from the history (`waybill history republish`)",
 			"provider", d.provider.Name(), "broker", target, "was", was.String(), "is", are[target].String())
 	}
-	if err != nil {
-		d.log.Warn("which brokers this database publishes to can't be noted: if a name gets another one, nobody will say so", "provider", d.provider.Name(), "error", err)
+	if err == nil {
+		d.noted, d.unnoted = are, false
+	} else if !d.unnoted {
+		d.unnoted = true
+		d.log.Warn("which brokers this database publishes to can't be noted: until they are, if a name gets another one, nobody will say so", "provider", d.provider.Name(), "error", err)
 	}
 }
 

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -59,23 +57,6 @@ func look(ctx context.Context, check *cached[error]) component {
 	return newComponent(true, "")
 }
 
-// lookAtDatabase is look for one that may only be slow: everything goes on there, so it is
-// not as one that is down.
-func lookAtDatabase(ctx context.Context, check *cached[error]) component {
-	c := look(ctx, check)
-	err, took, slow := check.slow()
-	_, usedUp := errors.AsType[*usedUpError](err)
-	switch {
-	case slow && err == nil && (c.OK == nil || *c.OK):
-		c = newComponent(true, "")
-		c.slow = took
-	case usedUp:
-		c = newComponent(false, err.Error()) // also while it is asked again, which takes as long
-		c.usedUp = true
-	}
-	return c
-}
-
 func (e *Engine) livez(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]string{"status": "alive"})
 }
@@ -118,22 +99,7 @@ func (e *Engine) health(ctx context.Context) health {
 	var all sync.WaitGroup
 	for _, d := range e.databases {
 		all.Go(func() {
-			state := lookAtDatabase(ctx, d.alive)
-			if p, ok := d.provider.(pooled); ok && state.OK == nil && p.UsedUp() {
-				// It may be why, or come of a database that hangs: the question tells when it is given up.
-				text := *state.Error + ", and " + (&usedUpError{p.MaxConns()}).Error()
-				state.Error = &text
-			} else if ok && state.OK != nil && *state.OK {
-				if wait := p.UnitsWait(); wait >= unitsWait {
-					state = newComponent(false, fmt.Sprintf("units of work and handlers have all that they may have of the pool's %d, and for %v none that waits for one has got it", p.MaxConns(), wait.Round(time.Second)))
-					state.usedUp = true
-				}
-			}
-			if w, ok := d.provider.(oneWriter); ok {
-				if by, since := w.WriterHeld(); since >= unitsWait {
-					state.held = fmt.Sprintf("%s has had it for %v", by, brief(since))
-				}
-			}
+			state := d.component(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			c.Providers[d.provider.Name()] = state

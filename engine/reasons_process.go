@@ -10,18 +10,10 @@ import (
 
 // idleProcesses is that processes of a database run which nothing will end; nil: none.
 func (s sight) idleProcesses(provider string) *reason {
-	var names []string
-	total := int64(0)
-	for at, n := range s.idle {
-		if at.provider == provider && n > 0 {
-			names = append(names, at.name)
-			total += n
-		}
-	}
+	total, names := tally(s.idle, provider)
 	if total == 0 {
 		return nil
 	}
-	slices.Sort(names)
 	have := "have"
 	if total == 1 {
 		have = "has"
@@ -36,18 +28,10 @@ func (s sight) idleProcesses(provider string) *reason {
 // unheardProcesses is that processes of a database run which no build has any more; nil:
 // none. Nobody else logs it: what comes for them is no message of any subscription.
 func (s sight) unheardProcesses(provider string) *reason {
-	var names []string
-	total := int64(0)
-	for at, n := range s.unheard {
-		if at.provider == provider {
-			names = append(names, at.name)
-			total += n
-		}
-	}
+	total, names := tally(s.unheard, provider)
 	if total == 0 {
 		return nil
 	}
-	slices.Sort(names)
 	run := "run"
 	if total == 1 {
 		run = "runs"
@@ -57,4 +41,16 @@ func (s sight) unheardProcesses(provider string) *reason {
 		what:   fmt.Sprintf("%d of its processes (%s) %s, and neither this build nor a program that runs has that process: they hear nothing, and their timers have no effect", total, strings.Join(names, ", "), run),
 		remedy: processdb.UnheardRemedy(names[0]) + ".",
 	}
+}
+
+// tally counts processes of a database, of which there are some for each name.
+func tally(counts map[lane]int64, provider string) (total int64, names []string) {
+	for at, n := range counts {
+		if at.provider == provider && n > 0 {
+			names = append(names, at.name)
+			total += n
+		}
+	}
+	slices.Sort(names)
+	return total, names
 }

@@ -36,9 +36,8 @@ func (s *Store) NoteBrokers(ctx context.Context, are map[string]outbox.BrokerIde
 	were = map[string]outbox.BrokerIdentity{}
 	for target, is := range are {
 		was, known := recorded[target]
-		if known && is.Differs(was) {
-			were[target] = was
-		} else { // one that is away doesn't tell its cluster
+		differs := known && is.Differs(was)
+		if !differs { // one that is away doesn't tell its cluster
 			is.System, is.Cluster = cmp.Or(is.System, was.System), cmp.Or(is.Cluster, was.Cluster)
 		}
 		if known && is == was {
@@ -46,6 +45,9 @@ func (s *Store) NoteBrokers(ctx context.Context, are map[string]outbox.BrokerIde
 		}
 		if _, err := s.db.ExecContext(ctx, s.text("setting_write"), brokerPrefix+target, asText(is)); err != nil {
 			return were, fmt.Errorf("outbox: note which broker %s is: %w", target, err)
+		}
+		if differs {
+			were[target] = was
 		}
 	}
 	return were, nil
