@@ -90,23 +90,26 @@ func (w *world) highest(ctx context.Context) (seq int64, err error) {
 	return seq, err
 }
 
-// insert adds rows to the outbox as they are.
+// insert adds rows to the outbox as they are, in one transaction, as units of work do: an engine that runs
+// takes for seen what is committed, and would never look for a row of the queue that came after its body.
 func (w *world) insert(ctx context.Context, rows []outbox.Row) error {
-	start, err := w.highest(ctx)
-	if err != nil {
-		return err
-	}
-	var lane any
-	if err := w.sql.QueryRow(ctx, "SELECT "+strings.ReplaceAll(product.lane, "$1", "$1::text"), internal).Scan(&lane); err != nil {
-		return err
-	}
-	_, err = w.sql.CopyFrom(ctx, identifier(product.names[0]), append([]string{product.target, product.part}, rowColumns...), pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
-		return append([]any{lane, rows[i].Partition}, rowValues(&rows[i])...), nil
-	}))
-	if err != nil {
-		return err
-	}
-	return w.afterLot(ctx, waiting, start, 0)
+	return pgx.BeginFunc(ctx, w.sql, func(tx pgx.Tx) error {
+		start, err := w.highest(ctx)
+		if err != nil {
+			return err
+		}
+		var lane any
+		if err := tx.QueryRow(ctx, "SELECT "+strings.ReplaceAll(product.lane, "$1", "$1::text"), internal).Scan(&lane); err != nil {
+			return err
+		}
+		_, err = tx.CopyFrom(ctx, identifier(product.names[0]), append([]string{product.target, product.part}, rowColumns...), pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+			return append([]any{lane, rows[i].Partition}, rowValues(&rows[i])...), nil
+		}))
+		if err != nil {
+			return err
+		}
+		return w.afterLot(ctx, waiting, start, 0)
+	})
 }
 
 // add makes a lot. Rows of a key are one after the other, its first before all

@@ -180,7 +180,7 @@ func (w *world) each(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// broker is the internal one, under a new topic, and the end of its connection.
+// broker is the internal one, under a new topic, and the end of its connection. Nothing waits in the former one.
 func (w *world) broker(ctx context.Context) (broker.Broker, func(), error) {
 	return w.brokerOn(ctx, kafka.Config{Addresses: []string{w.kafka}})
 }
@@ -194,6 +194,9 @@ func (w *world) brokerOn(ctx context.Context, cfg kafka.Config) (broker.Broker, 
 	w.acknowledged = new(atomic.Int64)
 	b := broker.Prefixed(tallied{k, w.acknowledged}, w.prefix())
 	if err := b.EnsureTopics(ctx, topic); err != nil {
+		return nil, nil, errors.Join(err, k.Close(ctx))
+	}
+	if err := w.each(ctx, "DELETE FROM outbox_settings WHERE name LIKE 'broker:%'"); err != nil {
 		return nil, nil, errors.Join(err, k.Close(ctx))
 	}
 	return b, func() { _ = k.Close(context.WithoutCancel(ctx)) }, nil
