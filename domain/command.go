@@ -96,8 +96,8 @@ func ForeignCommand[C any](context, wireName string, options ...CommandOption) E
 
 // KeyedBy names the JSON field, a string, that says which aggregate a command is for:
 // command.Update loads the one of that identity. Messages of one key are handled one
-// after the other, in the order in which their units of work committed. KeyedBy("")
-// gives every message a key of its own.
+// after the other, in the order in which their units of work committed. A message whose
+// field is empty is in no order with others, as are all with KeyedBy("").
 func KeyedBy(field string) CommandOption {
 	return commandOption(func(b *builder, t *CommandType) {
 		if field == "" {

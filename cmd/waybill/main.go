@@ -19,6 +19,7 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -130,7 +131,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return complain(stderr, &usageError{whichCommand(err)})
 	}
-	if err := unsaid(command); err != nil {
+	if err := cmp.Or(unsaid(command), backwards(command)); err != nil {
 		return complain(stderr, &usageError{err})
 	}
 	err = command.Run(&c)
@@ -197,6 +198,21 @@ func unsaid(command *kong.Context) error {
 		}
 	}
 	return nil
+}
+
+// backwards is an error if --until is not after --from: nothing is in between, as with "2h" and "3h" ago.
+func backwards(command *kong.Context) error {
+	times := map[string]time.Time{}
+	for _, flag := range command.Flags() {
+		if m, ok := reflect.TypeAssert[moment](flag.Target); ok {
+			times[flag.Name] = m.Time
+		}
+	}
+	from, until := times["from"], times["until"]
+	if from.IsZero() || until.IsZero() || from.Before(until) {
+		return nil
+	}
+	return fmt.Errorf("nothing is at --from %s or later and before --until %s: exchange the two", when(from), when(until))
 }
 
 // complain says what is wrong, and returns the exit status for it.

@@ -378,6 +378,8 @@ func TestErrors(t *testing.T) {
 		},
 		"a list without a value":      {[]string{"--dsn", empty, "outbox", "skip", "--target", "partner", "--seq", "", "--yes"}, exitUsage, []string{"--seq is empty"}},
 		"targets without a value":     {[]string{"--dsn", empty, "migrate", "--set-targets", ""}, exitUsage, []string{"--set-targets is empty"}},
+		"times that are exchanged":    {[]string{"--dsn", empty, "outbox", "list", "--from", "2h", "--until", "3h"}, exitUsage, []string{"nothing is at --from 2", "exchange the two"}},
+		"letters of no time":          {[]string{"--dsn", empty, "dead-letters", "list", "--from", "2026-01-02T15:04:05Z", "--until", "2026-01-02T15:04:05Z"}, exitUsage, []string{"exchange the two"}},
 		"an argument without a value": {[]string{"--dsn", empty, "outbox", "backfill", ""}, exitUsage, []string{"[<broker>] is empty"}},
 		"a limit of nothing":          {[]string{"--dsn", empty, "outbox", "abandon", "--target", "partner", "--limit", "0", "--yes"}, exitUsage, []string{"--limit is 0: give it more, or leave it out"}},
 		"a replay of nothing":         {[]string{"--dsn", empty, "dead-letters", "replay", "--subscription", "s", "--limit=0", "--yes"}, exitUsage, []string{"--limit is 0"}},
