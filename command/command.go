@@ -126,7 +126,7 @@ func (h *Handlers) add(handler Handler) error {
 	case handler.typ == nil:
 		return errors.New("it is empty: make it with command.On, Returns, Create or Update")
 	case handler.missing != "":
-		return fmt.Errorf("%v: its %s is nil", handler.typ, handler.missing)
+		return fmt.Errorf("%v: its %s", handler.typ, handler.missing)
 	case handler.retries < -1:
 		return fmt.Errorf("%v: Retries is %d: above 0, 0 for those of uow.Config, or -1 for never", handler.typ, handler.retries)
 	case handler.timeout < 0:

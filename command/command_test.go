@@ -38,13 +38,15 @@ func TestNew_AllMistakesTogether(t *testing.T) {
 			command.On(func(context.Context, BillFee) error { return nil }),
 			command.On(func(context.Context, CountLoan) error { return nil }, command.Timeout(-1)),
 			command.On(func(context.Context, AskFee) error { return nil }, command.Retries(-2)),
+			command.On(func(context.Context, Close) error { return nil }, command.Retries(1), nil),
 		},
 	})
 	for _, part := range []string{
 		"KeyRetention is -1ns", "Config.Queue tunes", "Handlers[0]: it is empty", "Handlers[2]: command_test.PlaceLoan has a handler already",
 		"Handlers[3]: command_test.ConfirmLoan: its function is nil", "Handlers[4]: command_test.ChargeFee is a command for context billing",
 		"Handlers[5]: domain library: command_test.BillFee is not declared; add domain.Command", "Handlers[6]: command_test.CountLoan: Timeout is -1ns",
-		"Handlers[7]: command_test.AskFee: Retries is -2", "Library.ConfirmLoan.v1 has no handler: add command.On",
+		"Handlers[7]: command_test.AskFee: Retries is -2", "Handlers[8]: command_test.Close: its option 2 is nil: take it out",
+		"Library.ConfirmLoan.v1 has no handler: add command.On",
 	} {
 		require.ErrorContains(t, err, part)
 	}
@@ -294,6 +296,20 @@ func TestCall_NilIsAResult(t *testing.T) {
 	}
 	_, err = command.Call[any](t.Context(), h, Close{"l1"})
 	require.ErrorContains(t, err, "the handler returns nothing")
+}
+
+// An option that is nil, such as a variable that nobody set, is named instead of a panic of a request.
+func TestDo_AnOptionThatIsNil(t *testing.T) {
+	databases(t, func(t *testing.T, w *world) {
+		const want = "command: option 2 is nil: take it out"
+		options := []command.Option{command.Before(time.Time{}), nil}
+		require.EqualError(t, w.lib.Do(t.Context(), PlaceLoan{"l1", "ann"}, options...), want)
+		require.NoError(t, w.units.Do(t.Context(), func(ctx context.Context) error {
+			require.EqualError(t, command.Send(ctx, PlaceLoan{"l1", "ann"}, options...), want)
+			require.EqualError(t, command.Schedule(ctx, "t", time.Time{}, PlaceLoan{"l1", "ann"}, options...), want)
+			return nil
+		}))
+	})
 }
 
 // A constructor that returns neither a loan nor an error has made a mistake, and is told.

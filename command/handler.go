@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -52,7 +53,7 @@ func Timeout(d time.Duration) HandlerOption { return handlerOption(func(h *Handl
 func On[C any](handle func(ctx context.Context, c C) error, options ...HandlerOption) Handler {
 	h := handlerFor[C](options)
 	if handle == nil {
-		h.missing = "function"
+		h.missing = "function is nil"
 		return h
 	}
 	h.call = func(ctx context.Context, c any) (any, error) { return nil, handle(ctx, c.(C)) }
@@ -65,7 +66,7 @@ func Returns[C, R any](handle func(ctx context.Context, c C) (R, error), options
 	h := handlerFor[C](options)
 	h.returns = true
 	if handle == nil {
-		h.missing = "function"
+		h.missing = "function is nil"
 		return h
 	}
 	h.call = func(ctx context.Context, c any) (any, error) { return handle(ctx, c.(C)) }
@@ -86,7 +87,7 @@ type (
 func Create[A domain.AggregateRoot, C any](repo Creator[A], construct func(C) (A, error), options ...HandlerOption) Handler {
 	if absent.Is(repo) || construct == nil {
 		h := handlerFor[C](options)
-		h.missing = "repository or its constructor"
+		h.missing = "repository or its constructor is nil"
 		return h
 	}
 	return On(func(ctx context.Context, c C) error {
@@ -103,7 +104,7 @@ func Create[A domain.AggregateRoot, C any](repo Creator[A], construct func(C) (A
 func Update[A domain.AggregateRoot, C any](repo Updater[A], act func(A, C) error, options ...HandlerOption) Handler {
 	if absent.Is(repo) || act == nil {
 		h := handlerFor[C](options)
-		h.missing = "repository or its function"
+		h.missing = "repository or its function is nil"
 		return h
 	}
 	h := On(func(ctx context.Context, c C) error {
@@ -121,7 +122,11 @@ func handlerFor[C any](options []HandlerOption) Handler {
 			return subscription.On(func(ctx context.Context, c C) error { return handle(ctx, c) })
 		},
 	}
-	for _, o := range options {
+	for i, o := range options {
+		if o == nil {
+			h.missing = fmt.Sprintf("option %d is nil: take it out", i+1)
+			continue
+		}
 		o.applyToHandler(&h)
 	}
 	if h.timeout == 0 {

@@ -24,7 +24,10 @@ func (f option) applyToCommand(o *options) { f(o) }
 
 func gather(all []Option) (options, error) {
 	var o options
-	for _, option := range all {
+	for i, option := range all {
+		if option == nil {
+			return o, fmt.Errorf("command: option %d is nil: take it out", i+1)
+		}
 		option.applyToCommand(&o)
 	}
 	if err := o.checkKey(); err != nil {

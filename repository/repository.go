@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/uptrace/bun"
 
@@ -391,6 +392,9 @@ type kept[A domain.AggregateRoot] struct {
 func newKept[A domain.AggregateRoot](constructor string, units *uow.Manager, opts []Option) kept[A] {
 	if units == nil {
 		panic(fmt.Errorf("repository.%s: the units of work are nil: make them with uow.New first, and look at its error", constructor))
+	}
+	if i := slices.Index(opts, nil); i >= 0 {
+		panic(fmt.Errorf("repository.%s: option %d is nil: take it out", constructor, i+1))
 	}
 	o := optionsOf(opts)
 	typ, err := domain.AggregateTypeFor[A](units.Domain())

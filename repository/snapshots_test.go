@@ -197,6 +197,12 @@ func TestSnapshots_RefusesWhatTheyWouldLose(t *testing.T) {
 	require.PanicsWithError(t, "repository.New: repository.Snapshots is for aggregates that are kept as their events: take it out", func() {
 		repository.New[*Tally](db.units, repository.Snapshots(1))
 	})
+	for name, construct := range map[string]func(){
+		"New":          func() { repository.New[*Ledger](db.units, repository.In("default"), nil) },
+		"EventSourced": func() { repository.EventSourced[*Ledger](db.units, repository.In("default"), nil) },
+	} {
+		require.PanicsWithError(t, "repository."+name+": option 2 is nil: take it out", construct)
+	}
 	require.Panics(t, func() { repository.EventSourced[*Ledger](db.units, repository.Snapshots(1)) }, "it has fields that aren't exported")
 }
 

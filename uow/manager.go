@@ -354,6 +354,9 @@ func (m *Manager) Do(ctx context.Context, fn func(ctx context.Context) error, op
 	if fn == nil { // as any error of fn, it dooms an outer unit
 		fn = func(context.Context) error { return errNoFunction }
 	}
+	if i := slices.Index(opts, nil); i >= 0 {
+		fn, opts = func(context.Context) error { return fmt.Errorf("uow: Do: option %d is nil: take it out", i+1) }, nil
+	}
 	if outer, ok := ctx.Value(unitKey{}).(*Unit); ok {
 		return outer.join(ctx, m, fn)
 	}

@@ -246,6 +246,18 @@ func TestExternalTargets(t *testing.T) {
 	require.Len(t, rows(t, w.db), 4)
 }
 
+// An option that is nil is named, within an outer unit, too, where it would fall to nobody's notice.
+func TestDo_AnOptionThatIsNil(t *testing.T) {
+	databases(t, func(t *testing.T, open providers) {
+		w := newWorld(t, open)
+		nothing := func(context.Context) error { return nil }
+		const want = "uow: Do: option 2 is nil: take it out"
+		require.EqualError(t, w.units.Do(t.Context(), nothing, uow.Retries(1), nil), want)
+		err := w.units.Do(t.Context(), func(ctx context.Context) error { return w.units.Do(ctx, nothing, uow.Retries(1), nil) })
+		require.EqualError(t, err, want)
+	})
+}
+
 // Who forgot the function hears of it, and an outer unit doesn't commit without what it was for.
 func TestDo_WithoutAFunction(t *testing.T) {
 	databases(t, func(t *testing.T, open providers) {
