@@ -54,14 +54,16 @@ func databases(t *testing.T, test func(t *testing.T, again func() *bun.DB)) {
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "test.db") + "?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
-		test(t, func() *bun.DB {
+		open := func() *bun.DB {
 			raw, err := sql.Open("sqlite", dsn)
 			require.NoError(t, err)
 			raw.SetMaxOpenConns(1)
 			db := bun.NewDB(raw, sqlitedialect.New())
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
 			return db
-		})
+		}
+		require.NoError(t, open().PingContext(t.Context())) // the switch to WAL doesn't wait for its turn
+		test(t, open)
 	})
 }
 
