@@ -27,16 +27,23 @@ func hiddenFrom(ctx context.Context, db bun.IDB) (h hidden, err error) {
 	return h, err
 }
 
-// noSchema is PostgreSQL's code where no schema of the search_path can be used.
-const noSchema = "3F000"
+const (
+	// noSchema is PostgreSQL's code where no schema of the search_path can be used.
+	noSchema = "3F000"
+	readOnly = "25006"
+	// readOnlySQLite is what SQLite says of a file and of query_only.
+	readOnlySQLite = "sqlite 8"
+)
 
-// denied adds what helps to the error of a role that may not migrate.
+// denied adds what helps to the error of a role or a connection that may not migrate.
 func denied(err error) error {
 	switch dberr.CodeOf(err) {
 	case dberr.Denied:
 		return fmt.Errorf("this role may not make or change them: migrate as the role that owns them (`waybill migrate`), or give this one the right (GRANT CREATE ON SCHEMA …): %w", err)
 	case noSchema:
 		return fmt.Errorf("no schema of the search_path exists that this role may use: name one (schema of the provider, postgres.Config.Schema), or give the role the right (GRANT USAGE, CREATE ON SCHEMA …): %w", err)
+	case readOnly, readOnlySQLite:
+		return fmt.Errorf("the database can't be written to: lead the connection to the primary, or see who made the database, the role or the file read-only (default_transaction_read_only, query_only): %w", err)
 	}
 	return err
 }

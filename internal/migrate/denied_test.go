@@ -11,6 +11,25 @@ import (
 	"github.com/uptrace/bun/dialect"
 )
 
+// A database that was made read-only says so itself, but not what to do about it.
+func TestUp_ReadOnly(t *testing.T) {
+	databases(t, func(t *testing.T, again func() *bun.DB) {
+		db := again()
+		db.SetMaxOpenConns(1) // the setting is of a connection
+		on, off := "SET default_transaction_read_only = on", "SET default_transaction_read_only = off"
+		if db.Dialect().Name() == dialect.SQLite {
+			on, off = "PRAGMA query_only = on", "PRAGMA query_only = off"
+		}
+		run := func(query string) {
+			_, err := db.ExecContext(context.WithoutCancel(t.Context()), query)
+			require.NoError(t, err)
+		}
+		run(on)
+		defer run(off)
+		require.ErrorContains(t, set(first).Up(t.Context(), db), "the database can't be written to")
+	})
+}
+
 // A role without rights is told which one it lacks. To PostgreSQL the tables of a schema that
 // it may not use aren't there, and to migrate would be no remedy.
 func TestUp_RoleWithoutRights(t *testing.T) {

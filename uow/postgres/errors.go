@@ -22,6 +22,7 @@ const (
 	invalidPassword      = "28P01"
 	invalidAuthorization = "28000"
 	undefinedDatabase    = "3D000"
+	undefinedParameter   = "42704"
 	tooManyConnections   = "53300"
 	unknownStatement     = "26000"
 	duplicateStatement   = "42P05"
@@ -62,6 +63,8 @@ func explain(c *pgx.ConnConfig, err error) error {
 		return fmt.Errorf("server %s refuses user %q on database %q: correct user or password in the DSN, or pg_hba.conf: %w", server, c.User, c.Database, err)
 	case pg.Code == undefinedDatabase:
 		return fmt.Errorf("server %s has no database %q: create it (CREATE DATABASE), or correct the name in the DSN: %w", server, c.Database, err)
+	case pg.Code == undefinedParameter:
+		return fmt.Errorf("server %s is given a parameter that it doesn't know, as it gets each one of the DSN that isn't about the connection: correct its name, as in sslmode, or take it out: %w", server, err)
 	case strings.HasPrefix(pg.Message, "unsupported startup parameter"): // PgBouncer's words
 		return fmt.Errorf("server %s is a pooler that refuses a start-up parameter; for search_path %s, others leave out of Config.DSN: %w", server, schemaRemedy, err)
 	case pg.Code == tooManyConnections && strings.Contains(pg.Message, " for role "):
