@@ -330,9 +330,13 @@ func (d *database) lateTimers(ctx context.Context) (f found[timerdb.Stats]) {
 // have given up by then.
 const lockedFor = 5 * time.Second
 
-// waits are tables that sessions have waited for long.
+// rowsFor is for how long a transaction has been open whose rows others wait for: those that change one
+// aggregate wait for each other, and for a handler that takes its time.
+const rowsFor = 30 * time.Second
+
+// waits are tables and rows that sessions have waited for long.
 func (d *database) waits(ctx context.Context) (f found[[]dblocks.Wait]) {
-	f.value, f.err = dblocks.Of(ctx, d.provider.Reader(), lockedFor)
+	f.value, f.err = dblocks.Of(ctx, d.provider.Reader(), lockedFor, rowsFor)
 	return f
 }
 

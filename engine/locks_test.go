@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/internal/dblocks"
 	"github.com/waybill-go/waybill/uow/postgres"
 )
 
@@ -43,4 +45,15 @@ func TestHealth_SaysWhoHasATableThatCommitsNeed(t *testing.T) {
 	require.NoError(t, tx.Rollback())
 	require.NoError(t, <-saved)
 	eventually(t, func() bool { return len(e.diagnose(t.Context()).Reasons) == 0 })
+}
+
+// A process that hangs in the middle of a unit of work keeps rows, and those who wait for them stand still.
+func TestHealth_SaysWhoHasRowsThatOthersWaitFor(t *testing.T) {
+	wait := dblocks.Wait{Sessions: 2, Longest: time.Minute, By: `session 7 (application "", user ann, idle in transaction)`, Remedy: "SELECT pg_terminate_backend(7) ends it"}
+	all := outboxSight{locks: []dblocks.Wait{wait}}.reasons()
+	require.Len(t, all, 1)
+	require.Equal(t, "rows_locked", all[0].Code)
+	require.Equal(t, degraded, all[0].State)
+	require.Contains(t, all[0].what, `2 sessions wait for rows that other transactions have, one of which has been open for 1m0s: that of session 7 (application "", user ann, idle in transaction)`)
+	require.Contains(t, all[0].remedy, "SELECT pg_terminate_backend(7) ends it")
 }

@@ -247,6 +247,14 @@ func (o outboxSight) reasons() (all []reason) {
 		all = append(all, r)
 	}
 	for _, w := range o.locks {
+		if w.Table == "" {
+			all = append(all, reason{
+				Code: "rows_locked", State: degraded,
+				what:   fmt.Sprintf("%s for rows that other transactions have, one of which has been open for %v: that of %s", sessions(w.Sessions), brief(w.Longest), w.By),
+				remedy: "Handlers and commits wait for it. If its process hangs, end that, or its session: " + w.Remedy + ". PostgreSQL's idle_in_transaction_session_timeout ends such sessions by itself.",
+			})
+			continue
+		}
 		all = append(all, reason{
 			Code: "table_locked", State: stuck,
 			what:   fmt.Sprintf("%s for the lock of table %s, the first for %v, which %s has", sessions(w.Sessions), w.Table, brief(w.Longest), w.By),

@@ -1,4 +1,4 @@
-// Package dblocks finds who has sessions of PostgreSQL wait for a table.
+// Package dblocks finds who has sessions of PostgreSQL wait for a table, or for rows.
 package dblocks
 
 import (
@@ -14,45 +14,63 @@ import (
 	"github.com/waybill-go/waybill/internal/rights"
 )
 
-// Wait is a table for whose lock sessions wait.
+// Wait is a table for whose lock sessions wait, or rows.
 type Wait struct {
-	Table    string
+	Table    string // "": rows that another transaction has, by sessions that use tables of Waybill's
 	Sessions int
-	Longest  time.Duration
-	By       string // who has it, for people: "session 123 (psql, user ann, idle in transaction)"
-	Remedy   string // the statement that ends that one
+	Longest  time.Duration // that they wait; of rows: that the transaction is open
+	By       string        // who has it, for people: "session 123 (psql, user ann, idle in transaction)"
+	Remedy   string        // the statement that ends that one
 }
 
-// selectWaits: a lock of a table's index is one of the table. Who is in the way may wait for
+// selectWaits: a lock of a table's index is one of the table. Of a row that another
+// transaction has nothing says where it is, but who waits for it has locks of the tables that its own
+// transaction uses. Waits for rows end and begin again, as handlers have a timeout: what counts is how long
+// the transaction has been open that has them. Who is in the way may wait for
 // another, and that one is to blame. PostgreSQL 13 doesn't say since when a lock is waited for:
 // the statement's start is as good, as none of Waybill's takes long otherwise. A prepared transaction has
 // the pid 0.
-const selectWaits = `WITH RECURSIVE waits AS MATERIALIZED (
-	SELECT l.pid, c.relname, coalesce((to_jsonb(l)->>'waitstart')::timestamptz, a.query_start) AS since
+const selectWaits = `WITH RECURSIVE ours AS (
+	SELECT l.pid, l.granted, c.relname
 	FROM pg_locks AS l
 	LEFT JOIN pg_index AS i ON i.indexrelid = l.relation
 	JOIN pg_class AS c ON c.oid = coalesce(i.indrelid, l.relation)
+	WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'waybill_migrations'::regclass) AND c.relname IN (?0)
+), waits AS MATERIALIZED (
+	SELECT l.pid, l.locktype = 'relation' AS whole, coalesce((to_jsonb(l)->>'waitstart')::timestamptz, a.query_start) AS since
+	FROM pg_locks AS l
 	LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-	WHERE NOT l.granted AND l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'waybill_migrations'::regclass) AND c.relname IN (?)
-), late AS (
-	SELECT * FROM waits WHERE since < clock_timestamp() - ? * interval '1 millisecond'
+	WHERE NOT l.granted AND l.locktype IN ('relation', 'transactionid', 'tuple')
+), late AS MATERIALIZED (
+	SELECT DISTINCT w.pid, CASE WHEN w.whole THEN o.relname ELSE '' END AS relname, w.since
+	FROM waits AS w
+	JOIN ours AS o ON o.pid = w.pid AND o.granted <> w.whole
+	WHERE NOT w.whole OR w.since < clock_timestamp() - ?1 * interval '1 millisecond'
 ), chain AS (
 	SELECT relname, unnest(pg_blocking_pids(pid)) AS pid FROM late
 	UNION
 	SELECT relname, unnest(pg_blocking_pids(pid)) FROM chain WHERE pid <> 0
+), roots AS (
+	SELECT c.relname, c.pid, a.application_name, a.usename, a.state, coalesce(a.xact_start, (SELECT min(prepared) FROM pg_prepared_xacts)) AS began
+	FROM chain AS c LEFT JOIN pg_stat_activity AS a ON a.pid = c.pid
+	WHERE c.pid = 0 OR cardinality(pg_blocking_pids(c.pid)) = 0
 )
-SELECT w.relname, w.sessions, w.longest, coalesce(b.pid, 0), coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(a.state, ''), coalesce(b.others, 0)
-FROM (SELECT relname, count(DISTINCT pid) AS sessions, extract(epoch FROM max(clock_timestamp() - since))::float8 AS longest FROM late GROUP BY relname) AS w
+SELECT w.relname, w.sessions, extract(epoch FROM clock_timestamp() - CASE WHEN w.relname = '' THEN b.began ELSE w.since END)::float8 AS longest,
+	coalesce(b.pid, 0), coalesce(b.application_name, ''), coalesce(b.usename, ''), coalesce(b.state, ''), coalesce(b.others, 0)
+FROM (SELECT relname, count(DISTINCT pid) AS sessions, min(since) AS since FROM late GROUP BY relname) AS w
 LEFT JOIN LATERAL (
-	SELECT min(pid) AS pid, count(*) - 1 AS others FROM chain WHERE relname = w.relname AND (pid = 0 OR cardinality(pg_blocking_pids(pid)) = 0)
+	SELECT r.*, count(*) OVER () - 1 AS others FROM roots AS r
+	WHERE r.relname = w.relname AND (r.relname <> '' OR r.began < clock_timestamp() - ?2 * interval '1 millisecond')
+	ORDER BY r.began, r.pid LIMIT 1
 ) AS b ON true
-LEFT JOIN pg_stat_activity AS a ON a.pid = b.pid
-ORDER BY w.longest DESC`
+WHERE w.relname <> '' OR b.began IS NOT NULL
+ORDER BY longest DESC`
 
-// Of finds the tables of Waybill for whose lock sessions have waited for a time or longer, and who
-// has it. There are none on SQLite, which has locks of the whole file.
-func Of(ctx context.Context, db bun.IDB, atLeast time.Duration) ([]Wait, error) {
+// Of finds the tables of Waybill for whose lock sessions have waited for a time or longer, whether
+// any wait for rows of a transaction that has been open for rows or longer, and who has these. There are
+// none on SQLite, which has locks of the whole file.
+func Of(ctx context.Context, db bun.IDB, table, rows time.Duration) ([]Wait, error) {
 	if db.Dialect().Name() != dialect.PG {
 		return nil, nil
 	}
@@ -78,7 +96,7 @@ func Of(ctx context.Context, db bun.IDB, atLeast time.Duration) ([]Wait, error) 
 		}
 		all = append(all, w)
 		return nil
-	}, bun.List(tables), atLeast.Milliseconds())
+	}, bun.List(tables), table.Milliseconds(), rows.Milliseconds())
 }
 
 // blocker is who has a lock, and how to end that.

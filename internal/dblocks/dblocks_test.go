@@ -57,7 +57,7 @@ func found(t *testing.T, p uow.Provider, n int) (all []dblocks.Wait) {
 	t.Helper()
 	waittest.Until(t, func() bool {
 		var err error
-		all, err = dblocks.Of(t.Context(), p.Reader(), 0)
+		all, err = dblocks.Of(t.Context(), p.Reader(), 0, 0)
 		require.NoError(t, err)
 		return len(all) > 0 && all[0].Sessions == n
 	})
@@ -68,7 +68,7 @@ func found(t *testing.T, p uow.Provider, n int) (all []dblocks.Wait) {
 func TestOf_NamesWhoHasTheLock(t *testing.T) {
 	t.Parallel()
 	p := migrated(t)
-	none, err := dblocks.Of(t.Context(), p.Reader(), 0)
+	none, err := dblocks.Of(t.Context(), p.Reader(), 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, none)
 
@@ -83,14 +83,50 @@ func TestOf_NamesWhoHasTheLock(t *testing.T) {
 	require.Regexp(t, `idle in transaction\)$`, all[0].By, "and nobody else")
 	require.Equal(t, fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it", pid), all[0].Remedy)
 	require.Positive(t, all[0].Longest)
-	late, err := dblocks.Of(t.Context(), p.Reader(), time.Hour)
+	late, err := dblocks.Of(t.Context(), p.Reader(), time.Hour, time.Hour)
 	require.NoError(t, err)
 	require.Empty(t, late)
 	require.NoError(t, reader.Rollback())
 	waittest.Until(t, func() bool {
-		none, err := dblocks.Of(t.Context(), p.Reader(), 0)
+		none, err := dblocks.Of(t.Context(), p.Reader(), 0, 0)
 		return err == nil && len(none) == 0
 	})
+}
+
+// A process that hangs in the middle of a unit of work has rows that others wait for: those of
+// the inbox that it has claimed, for one that handles its messages now.
+func TestOf_NamesWhoHasRows(t *testing.T) {
+	t.Parallel()
+	p := migrated(t)
+	claim := "INSERT INTO inbox (subscription, message_id) VALUES ('a', 'b')"
+	_, pid := begin(t, p, claim)
+	waits(t, p, claim)
+	all := found(t, p, 1)
+	require.Len(t, all, 1)
+	require.Empty(t, all[0].Table)
+	require.Contains(t, all[0].By, fmt.Sprintf("session %d (application ", pid))
+	require.Equal(t, fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it", pid), all[0].Remedy)
+	late, err := dblocks.Of(t.Context(), p.Reader(), 0, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, late, "each kind has its own time")
+}
+
+// Rows of the user's, in a transaction that uses no table of Waybill's, are theirs.
+func TestOf_IsNotAboutTheirRows(t *testing.T) {
+	t.Parallel()
+	p := migrated(t)
+	_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE theirs (id integer PRIMARY KEY)")
+	require.NoError(t, err)
+	begin(t, p, "INSERT INTO theirs VALUES (1)")
+	waits(t, p, "INSERT INTO theirs VALUES (1)")
+	waittest.Until(t, func() bool {
+		var waiting bool
+		require.NoError(t, p.Reader().NewRaw("SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_locks AS h ON h.pid = l.pid AND h.granted AND h.relation = 'theirs'::regclass WHERE NOT l.granted)").Scan(t.Context(), &waiting))
+		return waiting
+	})
+	all, err := dblocks.Of(t.Context(), p.Reader(), 0, 0)
+	require.NoError(t, err)
+	require.Empty(t, all)
 }
 
 // A table of the user's is none of ours; a lock of an index is one of its table.
@@ -111,7 +147,7 @@ func TestOf_IsAboutWaybillsTables(t *testing.T) {
 
 func TestOf_NoneOnSQLite(t *testing.T) {
 	t.Parallel()
-	all, err := dblocks.Of(t.Context(), dbtest.SQLite(t).Reader(), 0)
+	all, err := dblocks.Of(t.Context(), dbtest.SQLite(t).Reader(), 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, all)
 }

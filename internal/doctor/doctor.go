@@ -77,13 +77,14 @@ type limits struct {
 	room        int64         // bytes left on the disk of SQLite's file; critical below a sixteenth
 	statement   time.Duration // until PostgreSQL ends it
 	lock        time.Duration // for which another process has SQLite's file locked, or sessions have waited for a table of PostgreSQL
+	rows        time.Duration // for which a transaction has been open whose rows sessions wait for
 	integrity   time.Duration // until the look at SQLite's file is ended
 	now         func() time.Time
 }
 
 var usual = limits{
 	clock: time.Second, transaction: 5 * time.Minute, horizon: 1_000_000, waiting: 2 * time.Minute, expired: 30 * time.Second,
-	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, mixed: time.Hour, sent: time.Hour, held: time.Minute, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, room: 256 << 20, statement: 5 * time.Second, lock: 3 * time.Second, integrity: 8 * time.Second, now: time.Now,
+	overdue: 24 * time.Hour, unseen: 30 * 24 * time.Hour, mixed: time.Hour, sent: time.Hour, held: time.Minute, dead: 10_000, connections: 0.8, checkpoints: 10, version: 13_00_00, wal: 64 << 20, room: 256 << 20, statement: 5 * time.Second, lock: 3 * time.Second, rows: 30 * time.Second, integrity: 8 * time.Second, now: time.Now,
 }
 
 // Examine runs all checks on a database, one after the other, each within seconds.

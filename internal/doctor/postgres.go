@@ -173,14 +173,19 @@ func (e *exam) transactions(ctx context.Context, db bun.IDB) (string, error) {
 	return fine, nil
 }
 
-// locks are those of whole tables that sessions wait for.
+// locks are those of whole tables, and of rows, that sessions wait for.
 func (e *exam) locks(ctx context.Context, db bun.IDB) (string, error) {
-	waits, err := dblocks.Of(ctx, db, e.limits.lock)
+	waits, err := dblocks.Of(ctx, db, e.limits.lock, e.limits.rows)
 	for _, w := range waits {
+		if w.Table == "" {
+			e.add(Warning, "rows", fmt.Sprintf("sessions that wait for rows of other transactions: %d; one has been open for %v: that of %s", w.Sessions, w.Longest.Round(time.Second), w.By),
+				w.Remedy+", if its process hangs; and bound such sessions with idle_in_transaction_session_timeout")
+			continue
+		}
 		e.add(Critical, "table "+w.Table, fmt.Sprintf("sessions that wait for its lock: %d, the first for %v; %s has it", w.Sessions, w.Longest.Round(time.Second), w.By),
 			w.Remedy+"; give migrations and maintenance a lock_timeout")
 	}
-	return "nobody waits for a table", err
+	return "nobody waits for a table, or for long for rows", err
 }
 
 const keepsDeadRows = ": no row that has died since then can be removed, and every claim passes them"

@@ -253,18 +253,18 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
-// Whoever has locked a table of Waybill's is named to those who look why commits hang.
+// Whoever has locked a table of Waybill's, or rows, is named to those who look why commits hang.
 func TestLocks(t *testing.T) {
 	p := healthyPostgres(t)
-	p.limits.lock = time.Microsecond
+	p.limits.lock, p.limits.rows = time.Microsecond, time.Microsecond
 	require.Empty(t, p.examine(t))
-	waits := func(t *testing.T) (end func()) {
+	waits := func(t *testing.T, statement string) (end func()) {
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
 		q := p.again(t)
 		go func() {
 			defer close(ended)
-			_, _ = q.DB().ExecContext(ctx, "SELECT FROM document_unique")
+			_, _ = q.DB().ExecContext(ctx, statement)
 		}()
 		waittest.Until(t, func() bool { return len(p.examine(t)) == 1 })
 		return func() {
@@ -281,14 +281,27 @@ func TestLocks(t *testing.T) {
 		require.NoError(t, tx.NewRaw("SELECT pg_backend_pid()").Scan(t.Context(), &pid))
 		_, err = tx.ExecContext(t.Context(), "LOCK TABLE document_unique")
 		require.NoError(t, err)
-		defer waits(t)()
+		defer waits(t, "SELECT FROM document_unique")()
 		p.has(t, "locks", Critical, "table document_unique", fmt.Sprintf(`s; session %d (application "the doctor", user doctor, idle in transaction) has it`, pid),
 			fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it; give migrations and maintenance a lock_timeout", pid))
+	})
+	t.Run("rows", func(t *testing.T) {
+		tx, err := p.again(t).DB().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback()) }()
+		claim := "INSERT INTO inbox (subscription, message_id) VALUES ('a', 'b')"
+		var pid int
+		require.NoError(t, tx.NewRaw("SELECT pg_backend_pid()").Scan(t.Context(), &pid))
+		_, err = tx.ExecContext(t.Context(), claim)
+		require.NoError(t, err)
+		defer waits(t, claim)()
+		p.has(t, "locks", Warning, "rows", fmt.Sprintf(`s: that of session %d (application "the doctor", user doctor, idle in transaction)`, pid),
+			fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it, if its process hangs", pid))
 	})
 	t.Run("prepared", func(t *testing.T) {
 		p.exec(t, "BEGIN; LOCK TABLE document_unique; PREPARE TRANSACTION 'forgotten'")
 		defer p.exec(t, "ROLLBACK PREPARED 'forgotten'")
-		defer waits(t)()
+		defer waits(t, "SELECT FROM document_unique")()
 		p.has(t, "locks", Critical, "table document_unique", "a prepared transaction has it", "pg_prepared_xacts has it: COMMIT PREPARED or ROLLBACK PREPARED ends it")
 	})
 }
