@@ -195,8 +195,7 @@ func CommandTypeFor[C any](d *Domain) (*CommandType, error) {
 func (d *Domain) commandType(g reflect.Type) (*CommandType, error) {
 	t, ok := d.commands[g]
 	if !ok {
-		name := typeName(g)
-		return nil, &UndeclaredError{Domain: d.name, Type: name, Remedy: "domain.Command[" + name + "](domain.KeyedBy(…)), or domain.ForeignCommand if another context handles it"}
+		return nil, d.undeclared(g, "domain.Command[TYPE](domain.KeyedBy(…)), or domain.ForeignCommand if another context handles it")
 	}
 	return t, nil
 }

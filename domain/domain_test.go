@@ -200,7 +200,8 @@ func TestEncode_Refuses(t *testing.T) {
 	_, _, err = d.Encode(Shifting{object: true})
 	require.NoError(t, err)
 	require.ErrorContains(t, refused(StockReserved{}), "another context's event")
-	for _, event := range []any{nil, NoteAdded{}, &NoteAdded{}, "text", map[string]any{}} {
+	require.EqualError(t, refused(nil), "domain ordering: nil stands where a value of a declared type belongs: give one")
+	for _, event := range []any{NoteAdded{}, &NoteAdded{}, "text", map[string]any{}} {
 		undeclared, ok := errors.AsType[*domain.UndeclaredError](refused(event))
 		require.True(t, ok)
 		require.Equal(t, "ordering", undeclared.Domain)
@@ -217,6 +218,8 @@ func TestTypes_UndeclaredNamesTheRemedy(t *testing.T) {
 	require.Error(t, err)
 	_, err = d.AggregateTypeOf(nil)
 	require.Error(t, err)
+	_, err = domain.EventTypeFor[*OrderPlaced](d)
+	require.EqualError(t, err, "domain order-book: *domain_test.OrderPlaced is a pointer, and declared is domain_test.OrderPlaced: give it by value")
 	_, err = domain.EventTypeFor[Deposited](d)
 	require.ErrorContains(t, err, "add domain.Event[domain_test.Deposited]() to the aggregate that raises it, or domain.Foreign[domain_test.Deposited](…)")
 
