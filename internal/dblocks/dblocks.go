@@ -26,7 +26,8 @@ type Wait struct {
 // selectWaits: a lock of a table's index is one of the table. Of a row that another
 // transaction has nothing says where it is, but who waits for it has locks of the tables that its own
 // transaction uses. Waits for rows end and begin again, as handlers have a timeout: what counts is how long
-// the transaction has been open that has them. Who is in the way may wait for
+// the transaction has been open that has them, or has been waited for if this role may not see its session.
+// Who is in the way may wait for
 // another, and that one is to blame. PostgreSQL 13 doesn't say since when a lock is waited for:
 // the statement's start is as good, as none of Waybill's takes long otherwise. A prepared transaction has
 // the pid 0.
@@ -52,7 +53,7 @@ const selectWaits = `WITH RECURSIVE ours AS (
 	UNION
 	SELECT relname, unnest(pg_blocking_pids(pid)) FROM chain WHERE pid <> 0
 ), roots AS (
-	SELECT c.relname, c.pid, a.application_name, a.usename, a.state, coalesce(a.xact_start, (SELECT min(prepared) FROM pg_prepared_xacts)) AS began
+	SELECT c.relname, c.pid, a.application_name, a.usename, a.state, CASE WHEN c.pid = 0 THEN (SELECT min(prepared) FROM pg_prepared_xacts) ELSE a.xact_start END AS began
 	FROM chain AS c LEFT JOIN pg_stat_activity AS a ON a.pid = c.pid
 	WHERE c.pid = 0 OR cardinality(pg_blocking_pids(c.pid)) = 0
 )
@@ -60,8 +61,8 @@ SELECT w.relname, w.sessions, extract(epoch FROM clock_timestamp() - CASE WHEN w
 	coalesce(b.pid, 0), coalesce(b.application_name, ''), coalesce(b.usename, ''), coalesce(b.state, ''), coalesce(b.others, 0)
 FROM (SELECT relname, count(DISTINCT pid) AS sessions, min(since) AS since FROM late GROUP BY relname) AS w
 LEFT JOIN LATERAL (
-	SELECT r.*, count(*) OVER () - 1 AS others FROM roots AS r
-	WHERE r.relname = w.relname AND (r.relname <> '' OR r.began < clock_timestamp() - ?2 * interval '1 millisecond')
+	SELECT r.pid, r.application_name, r.usename, r.state, coalesce(r.began, w.since) AS began, count(*) OVER () - 1 AS others FROM roots AS r
+	WHERE r.relname = w.relname AND (r.relname <> '' OR coalesce(r.began, w.since) < clock_timestamp() - ?2 * interval '1 millisecond')
 	ORDER BY r.began, r.pid LIMIT 1
 ) AS b ON true
 WHERE w.relname <> '' OR b.began IS NOT NULL

@@ -111,6 +111,26 @@ func TestOf_NamesWhoHasRows(t *testing.T) {
 	require.Empty(t, late, "each kind has its own time")
 }
 
+// A role without pg_monitor isn't told since when the session of another is at it: it has been for as
+// long as somebody waits.
+func TestOf_NamesWhoHasRowsToARoleThatDoesNotSeeThem(t *testing.T) {
+	t.Parallel()
+	p := migrated(t)
+	claim := "INSERT INTO inbox (subscription, message_id) VALUES ('a', 'b')"
+	_, pid := begin(t, p, claim)
+	waits(t, p, claim)
+	found(t, p, 1)
+	tx, err := p.DB().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback()) }()
+	_, err = tx.ExecContext(t.Context(), "CREATE ROLE dblocks_blind; DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO dblocks_blind', current_schema()); END $$; SET LOCAL ROLE dblocks_blind")
+	require.NoError(t, err)
+	all, err := dblocks.Of(t.Context(), tx, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it", pid), all[0].Remedy)
+}
+
 // Rows of the user's, in a transaction that uses no table of Waybill's, are theirs.
 func TestOf_IsNotAboutTheirRows(t *testing.T) {
 	t.Parallel()
