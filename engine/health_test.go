@@ -215,6 +215,34 @@ func TestHealth_APoolThatIsUsedUp(t *testing.T) {
 	diagnosed(t, e)
 }
 
+// Handlers that wait for something else in their transactions, in more lanes than there are connections, leave
+// one to whoever asks the process for something.
+func TestHealth_HandlersThatUseUpThePool(t *testing.T) {
+	t.Parallel()
+	b := setupOn(t, openPostgres(t, postgres.Config{DSN: newDatabaseOn(t).String(), MaxConns: 20}))
+	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(let)
+	waiting := atomic.Int64{}
+	cfg := b.config()
+	cfg.Subscriptions = []subscription.Stream{b.orders(func(ctx context.Context, _ Sold) error {
+		_, err := uow.DB(ctx)
+		waiting.Add(1)
+		<-release
+		return err
+	})}
+	cfg.Subscriptions[0].Lanes = 30
+	e := b.start(cfg)
+	b.sell(30)
+	eventually(t, func() bool { return waiting.Load() == 17 })
+	diagnosed(t, e, "connections_used_up")
+	b.sell(30)
+	eventually(t, func() bool { return len(b.partner.Messages("sales.sale")) == 60 })
+	diagnosed(t, e, "connections_used_up")
+	let()
+	diagnosed(t, e)
+}
+
 // A handler that waits for something else in its transaction has SQLite's one writer: health says
 // which, and not that the database refuses what waits for it.
 func TestHealth_AHandlerThatHasTheOneWriter(t *testing.T) {

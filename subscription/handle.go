@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -370,7 +371,7 @@ func (r *Runner) enter(alone bool) (leave func()) {
 func (r *Runner) handle(ctx context.Context, all ...work) error {
 	// The metadata is that of the first for whoever asks outside of handlers. If there is
 	// but one, its handler has this context.
-	ctx = domain.WithMetadata(ctx, all[0].meta)
+	ctx = handling.Context(domain.WithMetadata(ctx, all[0].meta))
 	do := func(unit context.Context) error {
 		if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
 			return err

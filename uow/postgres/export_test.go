@@ -20,10 +20,13 @@ func TakeKeeper(p uow.Provider) (giveBack func()) {
 
 // UnitsWaiting is how many units of work wait for a connection.
 func UnitsWaiting(p uow.Provider) int {
-	u := p.(*provider).units
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.waiting
+	n := 0
+	for _, s := range []*seats{&p.(*provider).units.every, &p.(*provider).units.handlers} {
+		s.mu.Lock()
+		n += s.waiting
+		s.mu.Unlock()
+	}
+	return n
 }
 
 // Texts is how many queries a provider remembers.

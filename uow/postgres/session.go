@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -23,12 +24,13 @@ import (
 // and a transaction of ours on top of a bun.Conn would be ended by the
 // application's RunInTx.
 type session struct {
-	p      *provider
-	begun  bool
-	ended  bool
-	pinned bun.Conn
-	tx     bun.Tx
-	cancel context.CancelFunc // of what tx was begun with
+	p       *provider
+	begun   bool
+	ended   bool
+	handler bool // a message's handler has begun it
+	pinned  bun.Conn
+	tx      bun.Tx
+	cancel  context.CancelFunc // of what tx was begun with
 }
 
 var _ uow.Session = (*session)(nil)
@@ -52,12 +54,13 @@ func (s *session) begin(ctx context.Context) error {
 	case s.begun:
 		return nil
 	}
-	if err := s.p.units.enter(ctx); err != nil {
+	s.handler = handling.Is(ctx)
+	if err := s.p.units.enter(ctx, s.handler); err != nil {
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}
 	conn, err := s.p.db.Conn(ctx)
 	if err != nil {
-		s.p.units.leave()
+		s.p.units.leave(s.handler)
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}
 	// database/sql rolls back when the context of BeginTx is done. That of the
@@ -75,7 +78,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		cancel()
 		_ = conn.Close()
-		s.p.units.leave()
+		s.p.units.leave(s.handler)
 		return fmt.Errorf("postgres: begin: %w", err)
 	}
 	s.begun, s.pinned, s.tx, s.cancel = true, conn, tx, cancel
@@ -179,10 +182,11 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 			return err
 		}
 	}
-	if err := s.p.units.enter(ctx); err != nil {
+	handler := handling.Is(ctx)
+	if err := s.p.units.enter(ctx, handler); err != nil {
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}
-	defer s.p.units.leave()
+	defer s.p.units.leave(handler)
 	conn, err := s.p.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("postgres: no connection: %w", s.p.connecting(err))
@@ -241,5 +245,5 @@ func (s *session) Rollback(ctx context.Context) error {
 func (s *session) release() {
 	s.cancel()
 	_ = s.pinned.Close()
-	s.p.units.leave()
+	s.p.units.leave(s.handler)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/postgres"
@@ -76,4 +77,69 @@ func TestUnits_LeaveConnectionsToOthers(t *testing.T) {
 		require.Error(t, err)
 	}
 	require.Zero(t, waits())
+}
+
+// However many subscriptions have handlers that wait for something else in their transactions, other units of
+// work have a connection, and it is known that handlers wait.
+func TestUnits_HandlersLeaveOneToOthers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	one := uow.Statement{Query: bun.SafeQuery("SELECT 1"), Rows: -1}
+	p := open(t, func(c *postgres.Config) { c.MaxConns = 20 })
+	waits := p.(interface{ UnitsWait() time.Duration }).UnitsWait
+	handler := handling.Context(ctx)
+	var begun []uow.Session
+	for range 17 {
+		s := p.Session()
+		_, err := s.DB(handler)
+		require.NoError(t, err)
+		begun = append(begun, s)
+	}
+	short, cancel := context.WithTimeout(handler, 10*time.Millisecond)
+	defer cancel()
+	err := p.Session().Commit(short, []uow.Statement{one})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "the 17 connections that handlers of messages may have, of the pool's 20, were in use for as long as one was waited for: raise max_conns")
+
+	got := make(chan error, 1)
+	go func() { got <- p.Session().Commit(handler, []uow.Statement{one}) }()
+	waittest.Until(t, func() bool { return postgres.UnitsWaiting(p) == 1 })
+	waited := waits()
+	for range 3 {
+		s := p.Session()
+		_, err = s.DB(ctx)
+		require.NoError(t, err)
+		other := make(chan error, 1)
+		go func() { other <- p.Session().Commit(ctx, []uow.Statement{one}) }()
+		waittest.Until(t, func() bool { return postgres.UnitsWaiting(p) == 2 })
+		require.NoError(t, s.Rollback(ctx))
+		require.NoError(t, <-other)
+		require.Greater(t, waits(), waited, "others that got one are no handlers that did")
+	}
+	require.NoError(t, begun[0].Rollback(ctx))
+	require.NoError(t, <-got)
+	require.Zero(t, waits())
+	for _, s := range begun[1:] {
+		require.NoError(t, s.Commit(ctx, nil))
+	}
+
+	// Handlers that found all in use by others, and gave up, lose none.
+	begun = nil
+	for range 18 {
+		s := p.Session()
+		_, err = s.DB(ctx)
+		require.NoError(t, err)
+		begun = append(begun, s)
+	}
+	for range 20 {
+		short, cancel := context.WithTimeout(handler, time.Millisecond)
+		require.ErrorContains(t, p.Session().Commit(short, []uow.Statement{one}), "that units of work may have")
+		cancel()
+	}
+	for _, s := range begun {
+		require.NoError(t, s.Commit(ctx, nil))
+	}
+	for range 20 {
+		require.NoError(t, p.Session().Commit(handler, []uow.Statement{one}))
+	}
 }
