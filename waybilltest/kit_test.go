@@ -70,6 +70,15 @@ func sends(t *testing.T) {
 		tb.Helper()
 		k.On(tb).Sent("default", "other")
 	}), "message 1 is none of Waybill's")
+	for name, want := range map[[2]string]string{
+		{"partnr", "library.loan"}:   `no context that was started uses a broker "partnr": there are ["`,
+		{"default", "library::loan"}: `broker "default" has no topic "library::loan": there are ["billing.charge"`,
+	} {
+		require.Contains(t, failing(t, func(tb testing.TB) {
+			tb.Helper()
+			k.On(tb).Sent(name[0], name[1])
+		}), want)
+	}
 	require.Contains(t, failing(t, func(tb testing.TB) {
 		tb.Helper()
 		waybilltest.Decode[struct{ At int }](k.On(tb), own[0])

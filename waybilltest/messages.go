@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -33,9 +34,13 @@ type Message struct {
 }
 
 // Sent are the messages of a broker's topic, in order, duplicates included:
-// k.Sent("partner", "library.loan").
+// k.Sent("partner", "library.loan"). A broker or a topic of a service that runs which nobody
+// has made fails the test.
 func (k *Kit) Sent(broker, topic string) []Message {
 	k.t.Helper()
+	if err := k.unknown(broker, topic); err != nil {
+		k.fatal("Sent: %v", err)
+	}
 	var all []Message
 	for i, m := range k.Broker(broker).Messages(topic) {
 		sent, err := read(m)
@@ -45,6 +50,25 @@ func (k *Kit) Sent(broker, topic string) []Message {
 		all = append(all, sent)
 	}
 	return all
+}
+
+// unknown is the error of a name that nothing can be sent under: a test that nothing was
+// would pass for ever. A broker that was down from the start has no topics yet.
+func (k *Kit) unknown(broker, topic string) error {
+	if k.running() == nil {
+		return nil
+	}
+	k.mu.Lock()
+	_, known := k.brokers[broker]
+	names := slices.Sorted(maps.Keys(k.brokers))
+	k.mu.Unlock()
+	if !known {
+		return fmt.Errorf("no context that was started uses a broker %q: there are %q", broker, names)
+	}
+	if topics := k.Broker(broker).Topics(); len(topics) > 0 && !slices.Contains(topics, topic) {
+		return fmt.Errorf("broker %q has no topic %q: there are %q", broker, topic, topics)
+	}
+	return nil
 }
 
 // read understands every envelope that an outbox writes.
@@ -219,7 +243,10 @@ func (k *Kit) streamOf(to *uow.Manager, event any) (found subscription.Stream, e
 	}
 	switch len(streams) {
 	case 0:
-		return found, fmt.Errorf("no stream of context %s that was started has a handler for %T", to.Domain().Name(), event)
+		if _, err := to.Domain().EventTypeOf(event); err != nil {
+			return found, err
+		}
+		return found, fmt.Errorf("no stream of context %s that was started has a handler for %T: give one of those in its engine.Context a subscription.On for it", to.Domain().Name(), event)
 	case 1:
 		return streams[0], nil
 	}

@@ -20,6 +20,16 @@ func TestDeliver_AsOtherContextsSend(t *testing.T) {
 		k.Deliver(k.Units(libraryDomain), "l1", FeePaid{"l1"})
 	}), "call Start first")
 	k.Start(lib.context())
+	for want, event := range map[string]any{
+		"FeePaid is a pointer, and declared is waybilltest_test.FeePaid": &FeePaid{"l1"}, "nil stands where a value": nil,
+		"ChargePaid is not declared; add domain.Event": ChargePaid{"l1"}, "no stream of context library that was started has a handler for waybilltest_test.LoanPlaced: give": LoanPlaced{},
+	} {
+		require.Contains(t, failing(t, func(tb testing.TB) {
+			tb.Helper()
+			k.On(tb).Deliver(lib.units, "l1", event)
+		}), want)
+	}
+	k.On(t)
 	require.NoError(t, lib.commands.Do(t.Context(), PlaceLoan{"l1"}))
 	var meta domain.Metadata
 	paid := lib.paid
