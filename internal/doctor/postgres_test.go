@@ -193,6 +193,18 @@ func TestObjects_OfPostgreSQL(t *testing.T) {
 	})
 }
 
+// A table of the user's own in a schema that comes first in the search_path was taken for Waybill's
+// without its constraints.
+func TestObjects_OfAnotherSchema(t *testing.T) {
+	p := healthyPostgres(t)
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	p.exec(t, "CREATE SCHEMA mine", "CREATE TABLE mine.documents (id int)", "ALTER DATABASE "+name+" SET search_path = mine, public")
+	p.again(t).has(t, "objects", Critical, "table documents", "leads to the one of schema mine, and Waybill's is in schema public", "name schema public in the configuration")
+	p.exec(t, "ALTER TABLE mine.documents RENAME TO papers")
+	require.Empty(t, p.again(t).examine(t))
+}
+
 func TestTransactions(t *testing.T) {
 	p := healthyPostgres(t)
 	usual := p.limits

@@ -226,6 +226,9 @@ func (e *exam) objects(ctx context.Context, db bun.IDB) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if want, err = e.shadowed(ctx, db, want); err != nil {
+		return "", err
+	}
 	have, unique, err := e.catalog(ctx, db, want)
 	if err != nil {
 		return "", err
