@@ -115,6 +115,12 @@ func TestBreakers_ABacklogOfSilentCallsLeavesInFewCalls(t *testing.T) {
 	require.True(t, p.until(400, func() bool { return len(p.rows) == 0 }))
 	require.LessOrEqual(t, p.calls, 10000/128+4)
 	require.Empty(t, p.paid)
+	again := queue(1, 500, 1)
+	for i := range again {
+		again[i].Seq += 10000
+	}
+	p.add(again...)
+	require.Len(t, p.choose().rows, 500, "who was answered is above suspicion")
 	require.Zero(t, p.t.suspected())
 }
 
