@@ -35,10 +35,16 @@ func newTimerReport(provider string, t outbox.Timer) timerReport {
 		SetAt: t.SetAt, SentAt: t.SentAt, TenantID: orNull(t.TenantID), CorrelationID: orNull(t.CorrelationID), Error: orNull(t.Error),
 	}
 	if t.Status == outbox.TimerWaiting {
-		in := time.Until(t.AvailableAt).Seconds()
+		in := secondsUntil(t.AvailableAt)
 		report.DueInSeconds = &in
 	}
 	return report
+}
+
+// secondsUntil is of any time: a duration ends at 292 years, and timers may be set for the year 9998.
+func secondsUntil(at time.Time) float64 {
+	now := time.Now()
+	return float64(at.Unix()-now.Unix()) + float64(at.Nanosecond()-now.Nanosecond())/1e9
 }
 
 // timersCount is what a database has of timers.

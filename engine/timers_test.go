@@ -152,3 +152,11 @@ func TestTimers_ListedOverHTTP(t *testing.T) {
 	require.Equal(t, []string{notShown, notShown, notShown}, []string{plain.Owner, *plain.TenantID, *plain.CorrelationID})
 	require.Equal(t, "acme", *got.TenantID)
 }
+
+// A duration has no room for what is further away than 292 years.
+func TestTimers_SayWhenTheyAreDueHoweverFarAway(t *testing.T) {
+	for years, want := range map[int]float64{7000: 7000 * 365.2425 * 86400, -1500: -1500 * 365.2425 * 86400, 0: 0} {
+		report := newTimerReport("default", outbox.Timer{Status: outbox.TimerWaiting, AvailableAt: time.Now().AddDate(years, 0, 0)})
+		require.InDelta(t, want, *report.DueInSeconds, 3*86400, years)
+	}
+}
