@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/apart"
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/uow"
 )
 
@@ -85,7 +86,7 @@ func (e *eventError) Unwrap() error { return e.err }
 // commit handles events and commits what they write with the position. After an
 // [eventError] nothing is committed, and good is the index of that event.
 func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHead bool) (good int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	ctx, cancel := context.WithTimeout(handling.Context(ctx), stepTime)
 	defer cancel()
 	next := w.now()
 	from := next.position

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/projection"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -134,6 +135,7 @@ func TestHandler_HasNoEffectButItsTables(t *testing.T) {
 			all := []string{
 				w.units.Do(ctx, func(context.Context) error { return nil }).Error(), db.Error(), w.loans.Save(ctx, &Loan{Root: domain.NewRoot()}).Error(),
 				uow.Exec(ctx, "DELETE FROM documents").Error(), read.Error(), fmt.Sprint(m.AggregateID, ok, m.Version),
+				fmt.Sprintf("a handler to the database: %t", handling.Is(ctx)),
 			}
 			got.Store(&all)
 			return nil
@@ -147,6 +149,7 @@ func TestHandler_HasNoEffectButItsTables(t *testing.T) {
 		}
 		require.Contains(t, all[4], "use Change")
 		require.Equal(t, "l1true 1", all[5])
+		require.Equal(t, "a handler to the database: true", all[6])
 		require.ErrorContains(t, loans.Put(t.Context(), CurrentLoan{}), "for handlers")
 	})
 }

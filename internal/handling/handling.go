@@ -1,12 +1,12 @@
-// Package handling tells databases which units of work a message's handler began: what it waits for may be long in
-// coming, while somebody waits for the others.
+// Package handling tells databases which transactions are those of handlers of messages and events: what these wait for
+// may be long in coming, while somebody waits for the others.
 package handling
 
 import "context"
 
 type key struct{}
 
-// Context returns ctx for a message's handler.
+// Context returns ctx for a handler.
 func Context(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, true) }
 
 // Is says whether ctx is a handler's.

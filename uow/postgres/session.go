@@ -27,7 +27,7 @@ type session struct {
 	p       *provider
 	begun   bool
 	ended   bool
-	handler bool // a message's handler has begun it
+	handler bool // a handler has begun it
 	pinned  bun.Conn
 	tx      bun.Tx
 	cancel  context.CancelFunc // of what tx was begun with

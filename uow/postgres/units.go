@@ -10,13 +10,13 @@ import (
 
 // units bounds how many connections of the pool units of work have at once. The others are for
 // what an engine does beside them: however long handlers wait for something else in their
-// transactions, rows are published and timers sent. Of sixteen, handlers of messages leave one to
-// other units of work, which somebody may be waiting for.
+// transactions, rows are published and timers sent. Of sixteen, handlers leave one to other units of
+// work, which somebody may be waiting for.
 type units struct{ every, handlers seats }
 
 func newUnits(all int) *units {
 	n := max(1, all-max(1, all/8))
-	return &units{newSeats("units of work", n, all), newSeats("handlers of messages", n-n/16, all)}
+	return &units{newSeats("units of work", n, all), newSeats("handlers", n-n/16, all)}
 }
 
 // enter waits until a unit may have a connection. Whoever waits longest comes first.

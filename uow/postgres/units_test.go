@@ -99,7 +99,7 @@ func TestUnits_HandlersLeaveOneToOthers(t *testing.T) {
 	defer cancel()
 	err := p.Session().Commit(short, []uow.Statement{one})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "the 17 connections that handlers of messages may have, of the pool's 20, were in use for as long as one was waited for: raise max_conns")
+	require.ErrorContains(t, err, "the 17 connections that handlers may have, of the pool's 20, were in use for as long as one was waited for: raise max_conns")
 
 	got := make(chan error, 1)
 	go func() { got <- p.Session().Commit(handler, []uow.Statement{one}) }()
