@@ -29,8 +29,8 @@ type Wait struct {
 // the transaction has been open that has them, or has been waited for if this role may not see its session.
 // Who is in the way may wait for
 // another, and that one is to blame. PostgreSQL 13 doesn't say since when a lock is waited for:
-// the statement's start is as good, as none of Waybill's takes long otherwise. A prepared transaction has
-// the pid 0.
+// the statement's start is as good, as none of Waybill's takes long otherwise, but unknown to who may not see
+// the session. A prepared transaction has the pid 0.
 const selectWaits = `WITH RECURSIVE ours AS (
 	SELECT l.pid, l.granted, c.relname
 	FROM pg_locks AS l

@@ -127,6 +127,12 @@ func TestOf_NamesWhoHasRowsToARoleThatDoesNotSeeThem(t *testing.T) {
 	require.NoError(t, err)
 	all, err := dblocks.Of(t.Context(), tx, 0, 0)
 	require.NoError(t, err)
+	var version int
+	require.NoError(t, tx.NewRaw("SELECT current_setting('server_version_num')::int").Scan(t.Context(), &version))
+	if version < 140000 {
+		require.Empty(t, all, "since when a lock is waited for is in the session's row alone, which it doesn't see either")
+		return
+	}
 	require.Len(t, all, 1)
 	require.Equal(t, fmt.Sprintf("SELECT pg_terminate_backend(%d) ends it", pid), all[0].Remedy)
 }
