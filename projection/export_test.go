@@ -32,7 +32,7 @@ func Take(ctx context.Context, ps *Projections, n int) (*Hand, bool, error) {
 		return nil, false, err
 	}
 	b := newest(of(builds, p.name()), p.current().Version)
-	l, position, _, ok, err := take(ctx, r.provider, p.name(), b.build, 0, r.owner, r.wait.lease)
+	l, position, _, ok, err := take(ctx, r.provider, p.name(), b.build, 0, r.owner, "", r.wait.lease)
 	return &Hand{&worker{r: r, log: r.log, program: p.current(), lease: l, shards: 1, stop: make(chan struct{}), shard: shard{position: position}}}, ok, err
 }
 

@@ -50,17 +50,17 @@ func leased(d schema.Dialect) string {
 	return "(locked_until > " + dbtime.Now(d) + " AND locked_until <= " + dbtime.In(d, longestLease) + ")"
 }
 
-// take takes a shard's lease, if nobody has it.
-func take(ctx context.Context, p uow.Provider, name string, build, shard int, owner string, length time.Duration) (l lease, position int64, failure Failure, ok bool, err error) {
+// take takes a shard's lease, if nobody has it, or one that is known to be dead; "": nobody is.
+func take(ctx context.Context, p uow.Provider, name string, build, shard int, owner, dead string, length time.Duration) (l lease, position int64, failure Failure, ok bool, err error) {
 	d := p.DB().Dialect()
 	l = lease{projection: name, build: build, shard: shard}
 	var at, next dbtime.Time
 	err = dbrows.Each(ctx, p.DB(), "UPDATE projection_positions SET owner = ?, fence = fence + 1, held_since = NULL, held_by = NULL, locked_until = "+dbtime.In(d, length)+
-		" WHERE projection = ? AND build = ? AND shard = ? AND NOT "+leased(d)+" RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
+		" WHERE projection = ? AND build = ? AND shard = ? AND (NOT "+leased(d)+" OR owner = ? AND owner <> '') RETURNING fence, position, tries, coalesce(error, ''), failed_at, next_at",
 		func(scan func(...any) error) error {
 			ok = true
 			return scan(&l.fence, &position, &failure.Tries, &failure.Error, &at, &next)
-		}, owner, name, build, shard)
+		}, owner, name, build, shard, dead)
 	failure.Since, failure.NextAt = at.Time, next.Time
 	if err != nil {
 		return l, 0, failure, false, fmt.Errorf("projection %s: take the lease of build %d: %w", name, build, err)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/waybill-go/waybill/internal/dberr"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/uow"
 )
@@ -46,7 +44,8 @@ type Runner struct {
 	provider uow.Provider
 	all      []*projection
 	log      *slog.Logger
-	owner    string
+	host     liveness.Host
+	owner    string // Its name there, by which others see whether this process lives.
 	outage   *dberr.Outage
 	wait     waits
 	building bool // It builds, and changes nothing over; see Build.
@@ -92,8 +91,8 @@ func (ps *Projections) Runner(provider string, told func() bool) *Runner {
 	if r.provider == nil {
 		return nil
 	}
-	host, _ := os.Hostname()
-	r.owner = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
+	r.host = liveness.Here()
+	r.owner = r.host.Name()
 	return r
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/projection"
@@ -22,7 +24,17 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+const nameVar = "PROJECTION_OWNER"
+
+// TestMain is also another process: it says its name, and waits to be killed.
+func TestMain(m *testing.M) {
+	if os.Getenv(nameVar) == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	fmt.Println(liveness.Here().Name())
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
 
 type (
 	Loan struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/dbtime"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/writer"
 )
 
@@ -82,7 +83,8 @@ func (r *Runner) feeds(p *projection, g *program, b *build, mine []*build) bool 
 	}
 }
 
-// feed takes the leases of a build that nobody has, and begins to feed it.
+// feed takes the leases of a build that nobody has, and begins to feed it. A process of this host
+// that is dead has none: it gives back nothing, and the fence refuses what it may have begun.
 func (r *Runner) feed(ctx context.Context, g *program, b *build) error {
 	for _, s := range b.shards {
 		at := place{b.projection, b.build, s.shard}
@@ -90,10 +92,14 @@ func (r *Runner) feed(ctx context.Context, g *program, b *build) error {
 		_, mine := r.workers[at]
 		rests := time.Now().Before(r.given[at].until)
 		r.mu.Unlock()
-		if mine || rests || s.leased {
+		dead := ""
+		if s.leased && r.host.State(s.owner) == liveness.Dead {
+			dead = s.owner
+		}
+		if mine || rests || s.leased && dead == "" {
 			continue
 		}
-		l, position, failure, ok, err := take(ctx, r.provider, b.projection, b.build, s.shard, r.owner, r.wait.lease)
+		l, position, failure, ok, err := take(ctx, r.provider, b.projection, b.build, s.shard, r.owner, dead, r.wait.lease)
 		if err != nil {
 			return err
 		}
