@@ -92,7 +92,11 @@ func (l *link) ensure(ctx context.Context) error {
 	l.running = a
 	l.mu.Unlock()
 	if err := l.EnsureTopics(ctx, l.topics...); err != nil {
-		a.err = fmt.Errorf("create topics %q: %w", l.topics, err)
+		behind := ""
+		if prefix := l.Capabilities().TopicPrefix; prefix != "" {
+			behind = fmt.Sprintf(" behind topic_prefix %q", prefix) // it may be what is refused
+		}
+		a.err = fmt.Errorf("create topics %q%s: %w", l.topics, behind, err)
 	}
 	l.mu.Lock()
 	l.ensured, l.running = a.err == nil, nil

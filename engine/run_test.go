@@ -175,6 +175,9 @@ func TestStart_ABrokerThatRefusesForGood(t *testing.T) {
 	stats, err := outboxdb.New(b.db.DB(), b.db.Reader()).Stats(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, stats["default"].LeaseOwners, "the other lane was stopped, too")
+
+	cfg.Brokers["partner"] = broker.Prefixed(denying{b.partner}, "p.")
+	require.ErrorContains(t, b.make(cfg).Start(t.Context()), `create topics ["sales.sale"] behind topic_prefix "p.": not authorised`)
 }
 
 func TestStart_CreatesTopics(t *testing.T) {

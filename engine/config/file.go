@@ -292,7 +292,9 @@ func (d *decoder) brokers(f *File, entries []entry) {
 		if head.Kind == "" {
 			d.mistake(cmp.Or(d.where[path+".kind"], d.where[path]), path, "has no kind: write `kind: kafka` or `kind: nats`")
 		}
-		f.brokers = append(f.brokers, brokerEntry{name: e.name, kind: head.Kind, prefix: head.TopicPrefix, settings: s})
+		b := brokerEntry{name: e.name, kind: head.Kind, prefix: head.TopicPrefix, settings: s}
+		d.prefix(b, f.Domain)
+		f.brokers = append(f.brokers, b)
 	}
 	flats := flatten(f.brokers, func(b brokerEntry) settings { return b.settings })
 	for i := range f.brokers {

@@ -226,6 +226,21 @@ func TestParse_MistakesInTheFile(t *testing.T) {
 			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: kafka, addresses: [h:1]}\n  b: {kind: kafka, addresses: [h:1], partitions: 3}\n  c: {kind: kafka, addresses: [h:1], topic_prefix: c.}\n",
 			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a"},
 		},
+		"a topic_prefix that Kafka doesn't take": {
+			"domain: ordering\nproviders: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: kafka, addresses: [h:1], topic_prefix: \"team a/\"}\n",
+			[]string{`waybill.yaml:4: brokers.a.topic_prefix "team a/" has ' ', which Kafka takes in no topic: use a-z, A-Z, 0-9, '.', '_' and '-'`},
+		},
+		"a topic_prefix that leaves no room": {
+			"domain: ordering\nproviders: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: kafka, addresses: [h:1], topic_prefix: " + strings.Repeat("x", 240) + "}\n",
+			[]string{"brokers.a.topic_prefix has 240 characters, and a topic of Kafka may have 249 with the stream's name behind it: shorten it to 239 or less"},
+		},
+		"a topic_prefix that NATS doesn't take": {
+			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, url: \"nats://h:1\", topic_prefix: \"a b.\"}\n  b: {kind: nats, url: \"nats://h:2\", topic_prefix: a..}\n  c: {kind: nats, url: \"nats://h:3\", topic_prefix: $a.}\n",
+			[]string{
+				`waybill.yaml:3: brokers.a.topic_prefix "a b." can't begin a subject of NATS: use words with single dots between, without white space, slashes, * or >, and no $ in front`,
+				`waybill.yaml:4: brokers.b.topic_prefix "a.."`, `waybill.yaml:5: brokers.c.topic_prefix "$a."`,
+			},
+		},
 		"one embedded server under two names": {
 			"providers: {default: {dialect: sqlite}}\nbrokers:\n  a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: data/, listen: \"127.0.0.1:4222\"}\n",
 			[]string{"waybill.yaml:4: brokers.b is at the same place as brokers.a, so both would use the same topics: give one of them another topic_prefix"},
@@ -411,6 +426,8 @@ func TestParse_BrokersWithDifferentPrefixes(t *testing.T) {
 		"a: {kind: kafka, addresses: [h:1, h:2]}\n  b: {kind: kafka, addresses: [h:2], topic_prefix: b.}",
 		"a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: ./data, topic_prefix: b.}",
 		"a: {kind: nats, embedded: ./data}\n  b: {kind: nats, embedded: ./other}",
+		"a: {kind: kafka, addresses: [h:1], topic_prefix: Team-a_1.}\n  b: {kind: memory, topic_prefix: \"team a/\"}",
+		"a: {kind: nats, url: \"nats://h:1\", topic_prefix: ü:a.b.}\n  b: {kind: nats, url: \"nats://h:1\", topic_prefix: b}",
 		"a: {kind: nats, url: \"nats://h:1\", topic_prefix: a.}\n  b: {kind: nats, url: \"nats://h:1\", topic_prefix: b.}",
 	} {
 		_, err := Parse(write(t, "providers: {default: {dialect: sqlite}}\nbrokers:\n  "+pair+"\n"))
