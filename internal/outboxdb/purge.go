@@ -228,8 +228,10 @@ func (s *Store) step(ctx context.Context, p purging, after place, size int) (fou
 			return found, 0, err
 		}
 		if p.operator.counts() {
-			p.operator.removed(p.status, found.rows, 0)
-			return found, found.rows, nil
+			if removed, err = s.left(ctx, p.status, found); err == nil {
+				p.operator.removed(p.status, removed, 0)
+			}
+			return found, removed, err
 		}
 	}
 	var action int64
@@ -256,6 +258,16 @@ func (s *Store) step(ctx context.Context, p purging, after place, size int) (fou
 	}
 	p.operator.removed(p.status, removed, action)
 	return found, removed, nil
+}
+
+// left is how many rows of a page are there. A row that was published again has another number
+// since, and the log's row of the first time is still there.
+func (s *Store) left(ctx context.Context, status outbox.Status, found page) (n int, err error) {
+	if status != outbox.Published {
+		return found.rows, nil
+	}
+	err = s.reader.QueryRowContext(ctx, s.text("purge_log_left"), numbers(found.ids)).Scan(&n)
+	return n, err
 }
 
 // counts says that rows stay.

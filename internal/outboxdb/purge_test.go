@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
+	"github.com/waybill-go/waybill/internal/dbtx"
 	"github.com/waybill-go/waybill/internal/outboxdb/outboxdbtest"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -139,6 +141,30 @@ func TestCleanUpIsOnRecord(t *testing.T) {
 		require.JSONEq(t, `{"older_than": "1ns", "statuses": ["abandoned"]}`, string(actions[0].Filter))
 		_, err = b.CleanUp(t.Context(), outbox.CleanUp{})
 		require.ErrorContains(t, err, "Actor is missing")
+	})
+}
+
+// What was published again is one row, though the log has it twice: a dry run counts what is removed then.
+func TestCleanUp_CountsWhatWasPublishedAgainOnce(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		m := b.Join("host-1-w1", time.Minute, outboxdbtest.Partitions)
+		rows := b.Insert("a", "b", "c")
+		publishEach(m)
+		require.NoError(t, dbtx.Run(t.Context(), b.DB, func(tx bun.Tx) error {
+			of, err := b.Republish(t.Context(), tx, "ordering", rows[:2])
+			require.EqualValues(t, 2, of.Rows)
+			return err
+		}))
+		publishEach(m)
+		require.EqualValues(t, 5, b.Count("SELECT sum(published) FROM outbox_log"))
+		for _, dry := range []bool{true, false} {
+			var told outbox.Purged
+			done, err := b.CleanUp(t.Context(), outbox.CleanUp{Actor: "ada", OlderThan: time.Nanosecond, DryRun: dry, Progress: func(so outbox.Purged) { told = so }})
+			require.NoError(t, err)
+			require.Equal(t, outbox.Purged{Published: 3}, done.Purged, "dry run: %t", dry)
+			require.Equal(t, done.Purged, told)
+		}
+		require.Zero(t, b.Count("SELECT count(*) FROM outbox_log"))
 	})
 }
 
