@@ -91,7 +91,11 @@ func (s *Store) CleanUp(ctx context.Context, c outbox.CleanUp) (outbox.CleanedUp
 			continue // it is kept for ever
 		}
 		p.operator, p.end = o, time.Now().Add(math.MaxInt64)
-		if _, err := s.walk(ctx, p); err != nil {
+		_, err := s.walk(ctx, p)
+		if err != nil && c.DryRun {
+			return o.done, fmt.Errorf("outbox: purge: it ended while it counted, and has removed nothing: %w", err)
+		}
+		if err != nil {
 			return o.done, fmt.Errorf("outbox: purge: it ended early, after %d published and %d abandoned rows; run it again for the others: %w", o.done.Published, o.done.Abandoned, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package outboxdb_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -165,6 +166,31 @@ func TestCleanUp_CountsWhatWasPublishedAgainOnce(t *testing.T) {
 			require.Equal(t, done.Purged, told)
 		}
 		require.Zero(t, b.Count("SELECT count(*) FROM outbox_log"))
+	})
+}
+
+// Who is stopped while it counts has removed nothing, and doesn't say that it has.
+func TestCleanUp_SaysWhatItHasRemovedWhenItIsStopped(t *testing.T) {
+	outboxdbtest.Each(t, func(t *testing.T, b *outboxdbtest.Bench) {
+		none := "'{}'"
+		if b.SQLite() {
+			none = "'[]'"
+		}
+		m := b.Join("host-1-w1", time.Minute, outboxdbtest.Partitions)
+		b.Insert("a")
+		publishEach(m)
+		// More than a step removes.
+		b.Exec("INSERT INTO outbox_log (lane, member, n, published, low, high, seqs, at) SELECT lane, member, n + 1, 1000, low, high, " + none + ", at FROM outbox_log")
+		stopped := func(dry bool, says string) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			_, err := b.CleanUp(ctx, outbox.CleanUp{Actor: "ada", OlderThan: time.Nanosecond, DryRun: dry, Progress: func(outbox.Purged) { cancel() }})
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, says)
+		}
+		stopped(true, "it ended while it counted, and has removed nothing")
+		require.EqualValues(t, 1, b.Count("SELECT count(*) FROM outbox_messages"))
+		stopped(false, "it ended early, after 1 published and 0 abandoned rows; run it again")
 	})
 }
 
