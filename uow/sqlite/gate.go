@@ -68,6 +68,11 @@ func (g *gate) tryEnter() bool {
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.handOn()
+}
+
+// handOn lets the next one in. The caller has the lock.
+func (g *gate) handOn() {
 	for _, queue := range []*[]chan struct{}{&g.urgent, &g.waiting} {
 		if len(*queue) > 0 {
 			close((*queue)[0])
