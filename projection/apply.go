@@ -86,7 +86,7 @@ func (e *eventError) Unwrap() error { return e.err }
 // commit handles events and commits what they write with the position. After an
 // [eventError] nothing is committed, and good is the index of that event.
 func (w *worker) commit(ctx context.Context, events []decoded, upTo int64, atHead bool) (good int, err error) {
-	ctx, cancel := context.WithTimeout(handling.Context(ctx), stepTime)
+	ctx, cancel := context.WithTimeout(handling.Context(ctx, stepTime), stepTime)
 	defer cancel()
 	next := w.now()
 	from := next.position

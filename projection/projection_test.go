@@ -130,12 +130,13 @@ func TestHandler_HasNoEffectButItsTables(t *testing.T) {
 		p, loans := currentLoans(1)
 		p.Handlers = []projection.Handler{projection.On(func(ctx context.Context, e LoanPlaced) error {
 			m, ok := domain.MetadataFrom(ctx)
+			most, _ := handling.Of(ctx)
 			_, db := uow.DB(ctx)
 			_, read := loans.Find(ctx, w.units, nil)
 			all := []string{
 				w.units.Do(ctx, func(context.Context) error { return nil }).Error(), db.Error(), w.loans.Save(ctx, &Loan{Root: domain.NewRoot()}).Error(),
 				uow.Exec(ctx, "DELETE FROM documents").Error(), read.Error(), fmt.Sprint(m.AggregateID, ok, m.Version),
-				fmt.Sprintf("a handler to the database: %t", handling.Is(ctx)),
+				fmt.Sprintf("to the database a handler of %v", most),
 			}
 			got.Store(&all)
 			return nil
@@ -149,7 +150,7 @@ func TestHandler_HasNoEffectButItsTables(t *testing.T) {
 		}
 		require.Contains(t, all[4], "use Change")
 		require.Equal(t, "l1true 1", all[5])
-		require.Equal(t, "a handler to the database: true", all[6])
+		require.Equal(t, "to the database a handler of 1m0s", all[6])
 		require.ErrorContains(t, loans.Put(t.Context(), CurrentLoan{}), "for handlers")
 	})
 }

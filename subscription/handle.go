@@ -371,7 +371,7 @@ func (r *Runner) enter(alone bool) (leave func()) {
 func (r *Runner) handle(ctx context.Context, all ...work) error {
 	// The metadata is that of the first for whoever asks outside of handlers. If there is
 	// but one, its handler has this context.
-	ctx = handling.Context(domain.WithMetadata(ctx, all[0].meta))
+	ctx = handling.Context(domain.WithMetadata(ctx, all[0].meta), time.Duration(len(all))*r.stream.Timeout)
 	do := func(unit context.Context) error {
 		if err := r.guard(unit, r.home(all[0].message).claim(messagesOf(all))...); err != nil {
 			return err

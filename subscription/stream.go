@@ -47,7 +47,9 @@ type Stream struct {
 	// them fails, each is handled by itself. Defaults to 1.
 	Batch int
 	// Timeout is how long a handler may take for a message. Then its ctx is done,
-	// and the attempt has failed. Defaults to 1 min.
+	// and the attempt has failed. Defaults to 1 min. A transaction of handlers on
+	// PostgreSQL that is idle for 30 s longer is ended by the server, unless that has
+	// an idle_in_transaction_session_timeout of its own.
 	Timeout time.Duration
 
 	// MaxAttempts is how often a message is tried before it is parked. Defaults to 8.

@@ -1,13 +1,21 @@
 // Package handling tells databases which transactions are those of handlers of messages and events: what these wait for
-// may be long in coming, while somebody waits for the others.
+// may be long in coming, while somebody waits for the others; and when they are over, whatever became of their process.
 package handling
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 type key struct{}
 
-// Context returns ctx for a handler.
-func Context(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, true) }
+// Context returns ctx for handlers that may take so long.
+func Context(ctx context.Context, atMost time.Duration) context.Context {
+	return context.WithValue(ctx, key{}, atMost)
+}
 
-// Is says whether ctx is a handler's.
-func Is(ctx context.Context) bool { return ctx.Value(key{}) != nil }
+// Of says whether ctx is a handler's, and how long that may take.
+func Of(ctx context.Context) (atMost time.Duration, ok bool) {
+	atMost, ok = ctx.Value(key{}).(time.Duration)
+	return atMost, ok
+}

@@ -5,13 +5,16 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybill-go/waybill/internal/dbtext"
 	"github.com/waybill-go/waybill/internal/firstrow"
+	"github.com/waybill-go/waybill/internal/handling"
 	"github.com/waybill-go/waybill/internal/pipeline"
 )
 
@@ -67,8 +70,33 @@ const inTransaction, inFailure, inNone = 'T', 'E', 'I'
 // BeginTx implements [driver.ConnBeginTx].
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	c.refused = nil
-	return c.Conn.BeginTx(ctx, opts)
+	atMost, handler := handling.Of(ctx)
+	switch {
+	case !handler || !c.p.waitsForEver || opts != driver.TxOptions{}:
+		return c.Conn.BeginTx(ctx, opts)
+	case c.Conn.Conn().IsClosed():
+		return nil, driver.ErrBadConn
+	}
+	idle := min((atMost + idleGrace).Milliseconds(), math.MaxInt32)
+	tx, err := c.Conn.Conn().BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d", idle)})
+	if err != nil {
+		return nil, err
+	}
+	return handlerTx{ctx, tx}, nil
 }
+
+// idleGrace is for how long the transaction of a handler may be idle beyond the time that the handler may take. Of a
+// process that is frozen, or a machine that is gone, it would keep its rows for hours, from those that took over.
+const idleGrace = 30 * time.Second
+
+// handlerTx is a transaction that PostgreSQL ends when it has been idle for too long.
+type handlerTx struct {
+	ctx context.Context
+	tx  pgx.Tx
+}
+
+func (t handlerTx) Commit() error   { return t.tx.Commit(t.ctx) }
+func (t handlerTx) Rollback() error { return t.tx.Rollback(t.ctx) }
 
 // refuse keeps a statement from ending the transaction that it is in. The transaction can't
 // commit any more, also where nobody looks at the error: who meant to roll back would have

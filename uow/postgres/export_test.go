@@ -43,3 +43,6 @@ func ConnectTimeout(cfg Config) (time.Duration, error) {
 	}
 	return pc.ConnConfig.ConnectTimeout, nil
 }
+
+// IdleGrace is for how long a handler's transaction may be idle beyond the handler's time.
+const IdleGrace = idleGrace

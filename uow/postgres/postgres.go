@@ -219,6 +219,8 @@ type provider struct {
 	db   *bun.DB
 
 	units *units
+	// waitsForEver is that neither the server nor the role bounds how long a transaction may be idle.
+	waitsForEver bool
 
 	texts texts // of prepared statements
 	pause pause // in which nothing is prepared
@@ -237,11 +239,12 @@ const schemaRemedy = "leave Config.Schema out, and set the search_path of the ro
 
 // prepare connects for the first time and, if it may, creates the schema.
 func (p *provider) prepare(ctx context.Context, schema string, create bool) error {
-	if schema == "" {
-		return p.pool.Ping(ctx)
+	err := p.pool.QueryRow(ctx, "SELECT current_setting('idle_in_transaction_session_timeout') = '0'", pgx.QueryExecModeSimpleProtocol).Scan(&p.waitsForEver)
+	if err != nil || schema == "" {
+		return err
 	}
 	var exists, followed bool
-	err := p.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1), current_setting('search_path') = $2",
+	err = p.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1), current_setting('search_path') = $2",
 		schema, pgx.Identifier{schema}.Sanitize()).Scan(&exists, &followed)
 	if err == nil && !followed {
 		// Tables would be made, and found, elsewhere.

@@ -54,7 +54,7 @@ func (s *session) begin(ctx context.Context) error {
 	case s.begun:
 		return nil
 	}
-	s.handler = handling.Is(ctx)
+	_, s.handler = handling.Of(ctx)
 	if err := s.p.units.enter(ctx, s.handler); err != nil {
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}
@@ -182,7 +182,7 @@ func (s *session) commitAtOnce(ctx context.Context, statements []uow.Statement) 
 			return err
 		}
 	}
-	handler := handling.Is(ctx)
+	_, handler := handling.Of(ctx)
 	if err := s.p.units.enter(ctx, handler); err != nil {
 		return fmt.Errorf("postgres: no connection: %w", err)
 	}

@@ -87,7 +87,7 @@ func TestUnits_HandlersLeaveOneToOthers(t *testing.T) {
 	one := uow.Statement{Query: bun.SafeQuery("SELECT 1"), Rows: -1}
 	p := open(t, func(c *postgres.Config) { c.MaxConns = 20 })
 	waits := p.(interface{ UnitsWait() time.Duration }).UnitsWait
-	handler := handling.Context(ctx)
+	handler := handling.Context(ctx, time.Minute)
 	var begun []uow.Session
 	for range 17 {
 		s := p.Session()
