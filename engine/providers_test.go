@@ -14,6 +14,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/memory"
 	"github.com/waybill-go/waybill/internal/netfault"
 	"github.com/waybill-go/waybill/outbox"
@@ -258,4 +259,27 @@ func TestProviders_F_51_TheSmallestPool(t *testing.T) {
 		eventually(t, func() bool { return len(all.Messages("sales.sale")) == 200 })
 	}
 	require.Empty(t, b.logs.with("level=WARN", "lane="), "leases were renewed in time")
+}
+
+// A table of the user's own in a schema that comes first in the search_path let an engine start,
+// and what saved said only that a column is missing.
+func TestCheck_ATableBeforeOurs(t *testing.T) {
+	u := newDatabaseOn(t)
+	m := units(t, uow.Config{Domain: sales, Providers: []uow.Provider{openPostgres(t, postgres.Config{DSN: u.String()})}})
+	require.NoError(t, Migrate(t.Context(), m))
+	db := m.Providers()[0].DB()
+	for _, query := range []string{
+		"CREATE SCHEMA mine", "CREATE TABLE mine.documents (id int)", "CREATE TABLE mine.sales (id int)",
+		"ALTER DATABASE " + strings.TrimPrefix(u.Path, "/") + " SET search_path = mine, public",
+	} {
+		_, err := db.ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	require.NoError(t, Check(t.Context(), m), "its connections are of before")
+	m = units(t, uow.Config{Domain: sales, Providers: []uow.Provider{openPostgres(t, postgres.Config{DSN: u.String()})}})
+	const want = `provider "default": table documents: the search_path (mine, public) leads to the one of schema mine, and Waybill's is in schema public`
+	require.ErrorContains(t, Check(t.Context(), m), want)
+	require.ErrorContains(t, setup(t).make(Config{Units: []*uow.Manager{m}, Brokers: map[string]broker.Broker{"default": memory.New(memory.Config{})}}).Start(t.Context()), want)
+	m = units(t, uow.Config{Domain: sales, Providers: []uow.Provider{openPostgres(t, postgres.Config{DSN: u.String(), Schema: "public"})}})
+	require.NoError(t, Check(t.Context(), m))
 }

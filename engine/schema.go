@@ -210,6 +210,9 @@ func (s schema) holdTargets(ctx context.Context, hold holdTargets) error {
 
 func (s schema) check(ctx context.Context, hold holdTargets) error {
 	db := s.provider.Reader()
+	if err := migrate.Unshadowed(ctx, db, append(sets(), outboxdb.Migrations(), timerdb.Migrations())...); err != nil {
+		return err
+	}
 	if s.outbox {
 		if err := outboxdb.Migrations().Check(ctx, db); err != nil {
 			return err
