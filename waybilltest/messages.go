@@ -84,13 +84,36 @@ func read(m broker.Message) (sent Message, err error) {
 	return sent, err
 }
 
-// Decode reads the data of a message as E.
+// Decode reads the data of a message as E. A message of another type fails the test,
+// where E is declared by a context that runs.
 func Decode[E any](k *Kit, m Message) (e E) {
 	k.t.Helper()
+	if names := k.namesOf(e); len(names) > 0 && !slices.ContainsFunc(names, func(n string) bool { return m.Type == n || strings.HasPrefix(m.Type, n+".v") }) {
+		k.fatal("Decode: the message is %s, and %T is declared as %s: decode it as the type that it is of", m.Type, e, strings.Join(names, " and "))
+	}
 	if err := json.Unmarshal(m.Data, &e); err != nil {
 		k.fatal("Decode: %s is no %T: %v", m.Type, e, err)
 	}
 	return e
+}
+
+// namesOf are those that contexts that run declare a type under, without versions: JSON
+// of any other would be read without a word, as an empty one.
+func (k *Kit) namesOf(message any) (names []string) {
+	p := k.running()
+	if p == nil {
+		return nil
+	}
+	for _, m := range p.units {
+		d := m.Domain()
+		if t, err := d.EventTypeOf(message); err == nil {
+			names = append(names, t.Names()...)
+		}
+		if t, err := d.CommandTypeOf(message); err == nil {
+			names = append(names, t.Name)
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // raised is an event of the outbox.

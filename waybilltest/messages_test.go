@@ -124,3 +124,27 @@ func TestPublished_SaysWhatIsOther(t *testing.T) {
 	require.Contains(t, published(LoanPlaced{}), "LoanPlaced is not declared")
 	k.Published(bil.units)
 }
+
+// JSON of one type is read as another without a word, as long as no field is of another kind.
+func TestDecode_OfAnotherType(t *testing.T) {
+	t.Parallel()
+	k := waybilltest.New(t)
+	lib := newLibrary(k.Units(libraryDomain))
+	bil := newBilling(k.Units(billingDomain))
+	k.Start(lib.context(), bil.context())
+	require.NoError(t, lib.commands.Do(t.Context(), PlaceLoan{"l1"}))
+	k.Settle()
+	paid := k.Sent(bil.units.Broker(), "billing.charge")[0]
+	require.Equal(t, "l1", waybilltest.Decode[ChargePaid](k, paid).LoanID)
+	require.Equal(t, "l1", waybilltest.Decode[FeePaid](k, paid).LoanID, "as the other context declares it")
+	require.Equal(t, "l1", waybilltest.Decode[struct {
+		LoanID string `json:"loan_id"`
+	}](k, paid).LoanID, "a type of the test's own")
+	for want, decode := range map[string]func(tb testing.TB){
+		"the message is Billing.ChargePaid.v1, and waybilltest_test.LoanPlaced is declared as Library.LoanPlaced": func(tb testing.TB) { waybilltest.Decode[LoanPlaced](k.On(tb), paid) },
+		"the message is Billing.ChargePaid.v1, and waybilltest_test.PlaceLoan is declared as Library.PlaceLoan":   func(tb testing.TB) { waybilltest.Decode[PlaceLoan](k.On(tb), paid) },
+	} {
+		require.Contains(t, failing(t, decode), want)
+	}
+	k.On(t)
+}
