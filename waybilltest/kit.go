@@ -214,6 +214,8 @@ type process struct {
 	cut   atomic.Bool   // its connections are, or are about to be
 	dead  chan struct{} // closed when it was killed
 
+	handed handed
+
 	mu        sync.Mutex
 	databases []*opened
 	conns     map[string]*connection

@@ -255,7 +255,16 @@ func TestSettle_S2_50_SaysWhatIsLeft(t *testing.T) {
 					return subscription.RetryAfter(errors.New("not yet"), time.Minute)
 				}
 			},
-			`subscription "library.charges": 1 messages are not handled yet; the last error: not yet`,
+			`subscription "library.charges": 1 messages are not handled yet; the last error: not yet; it has Billing.ChargePaid.v1 `,
+		},
+		"a handler that hangs": {
+			func(_ *testing.T, w *world) {
+				w.lib.paid = func(ctx context.Context, _ FeePaid) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+			},
+			`subscription "library.charges": 1 messages are not handled yet, and 1 of them are with a handler that hasn't returned, or behind such a one: look for what it waits for; it has Billing.ChargePaid.v1 `,
 		},
 		"a timer": {
 			func(t *testing.T, w *world) {

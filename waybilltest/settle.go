@@ -176,8 +176,14 @@ func (p *process) look(ctx context.Context) (s sight) {
 		s.note(err)
 		if lag.Messages > 0 {
 			what := fmt.Sprintf("subscription %q: %d messages are not handled yet", name, lag.Messages)
+			if running := state.InFlight - state.Waiting; running > 0 {
+				what += fmt.Sprintf(", and %d of them are with a handler that hasn't returned, or behind such a one: look for what it waits for", running)
+			}
 			if state.LastError != "" {
 				what += "; the last error: " + state.LastError
+			}
+			if out := p.handed.of(name).oldest(); len(out) > 0 {
+				what += "; it has " + strings.Join(out, ", ")
 			}
 			s.left = append(s.left, what)
 		}
