@@ -71,9 +71,9 @@ type database struct {
 	noted   map[string]outbox.BrokerIdentity // which brokers this process has said it publishes to
 	unnoted bool                             // the log has a line that it couldn't say so
 
-	unkept sync.Map // contexts whose history is yet to begin, and what it waits for
-
+	unkept    sync.Map // contexts whose history is yet to begin, and what it waits for
 	feeders   []*projection.Runner
+	owners    *cached[found[[]outbox.Owned]]        // of partitions
 	projected *cached[found[[]projection.Progress]] // and those of other programs
 }
 

@@ -169,6 +169,7 @@ func (e *Engine) equip() {
 		d.alive = newCached(d.ping, e.lookouts, slowTimeout, pingTimeout/2)
 		d.stats = newCount(d.report, e.lookouts)
 		d.held = newCount(d.waitForOperators, e.lookouts)
+		d.owners = newCount(d.partitionOwners, e.lookouts)
 		d.late = newCount(d.lateTimers, e.lookouts)
 		d.running = newCount(d.countProcesses, e.lookouts)
 		d.unheard = newCount(d.unheardProcesses, e.lookouts)
