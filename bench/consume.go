@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// consumed is how many messages are in the topic, on so many keys.
-	consumed     = 40_000
+	// toConsume is how many messages are in the topic, on so many keys.
+	toConsume    = 40_000
 	consumedKeys = 2_000
 
 	consumeLanes = 8
@@ -74,10 +74,10 @@ func (w *world) consuming(ctx context.Context, start func() error) (map[string]f
 		switch {
 		case begin.IsZero() && n > 0:
 			begin, before = time.Now(), n
-		case n == consumed:
+		case n == int64(w.consumed):
 			return map[string]float64{"rate": float64(n-before) / time.Since(begin).Seconds()}, nil
 		case time.Now().After(deadline):
-			return nil, fmt.Errorf("%d of %d messages within %v", n, consumed, patience)
+			return nil, fmt.Errorf("%d of %d messages within %v", n, w.consumed, patience)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (w *world) produce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := sample(partitions, consumed, consumedKeys)
+	rows, err := sample(partitions, w.consumed, consumedKeys)
 	if err != nil {
 		return err
 	}
@@ -119,8 +119,8 @@ func (w *world) projected(ctx context.Context, failed error) error {
 	}
 	var keys, sum, inbox int64
 	err := w.sql.QueryRow(ctx, "SELECT count(*), sum(n), (SELECT count(*) FROM inbox) FROM projection").Scan(&keys, &sum, &inbox)
-	if err == nil && (keys != consumedKeys || sum != consumed || inbox != consumed) {
-		err = fmt.Errorf("%d messages of %d keys left %d inbox rows, %d keys and a sum of %d", consumed, consumedKeys, inbox, keys, sum)
+	if err == nil && (keys != consumedKeys || sum != int64(w.consumed) || inbox != int64(w.consumed)) {
+		err = fmt.Errorf("%d messages of %d keys left %d inbox rows, %d keys and a sum of %d", w.consumed, consumedKeys, inbox, keys, sum)
 	}
 	return err
 }

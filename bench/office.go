@@ -205,8 +205,8 @@ func step(ctx context.Context, w *world) (map[string]float64, error) {
 	if err := w.sql.QueryRow(ctx, "SELECT sum(version) FROM processes").Scan(&heard); err != nil {
 		return nil, err
 	}
-	if heard != consumed {
-		return nil, fmt.Errorf("of %d messages processes have heard %d", consumed, heard)
+	if heard != int64(w.consumed) {
+		return nil, fmt.Errorf("of %d messages processes have heard %d", w.consumed, heard)
 	}
 	return rate, nil
 }

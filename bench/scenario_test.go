@@ -32,6 +32,7 @@ func TestScenarios(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
 
+	w.consumed = 4000
 	d := drainage{events: 3000, keys: 50}
 	deleted, once, history, watched := d, d, d, d
 	once.exact = true

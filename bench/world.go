@@ -46,12 +46,13 @@ type world struct {
 	commands *command.Handlers // nil: the context has none
 	papers   *repository.Repository[*Paper]
 	topics   int
+	consumed int // messages that scenarios of consumers have
 	// acknowledged is how many messages the last broker of brokerOn has stored.
 	acknowledged *atomic.Int64
 }
 
 func open(ctx context.Context, log io.Writer) (_ *world, err error) {
-	w := &world{out: log, acknowledged: new(atomic.Int64)}
+	w := &world{out: log, acknowledged: new(atomic.Int64), consumed: toConsume}
 	if err := w.services(ctx); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func TestStart_ATopicThatTheBrokerRefuses(t *testing.T) {
 	}{
 		"kafka, a space": {
 			w.kafka, "the orders",
-			`engine: broker "partner": create topics ["the orders"]: kafka: "` + w.prefix + `the orders" is no topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'`,
+			`engine: broker "partner": create topics ["the orders"] behind topic_prefix "` + w.prefix + `": kafka: "` + w.prefix + `the orders" is no topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'`,
 		},
 		"kafka, a foreign letter": {w.kafka, "aufträge", `aufträge" is no topic name: use up to 249 of`},
 		"nats, a wildcard": {
@@ -43,6 +43,6 @@ func TestStart_ATopicThatCollides(t *testing.T) {
 	require.NoError(t, w.kafka.EnsureTopics(t.Context(), "the.orders"))
 	m := w.units(outbox.Target{Broker: "partner", Topics: map[string]string{"ordering::order": "the_orders"}})
 	err := w.engine(map[string]broker.Broker{"partner": w.kafka}, m).Start(t.Context())
-	require.ErrorContains(t, err, `engine: broker "partner": create topics ["the_orders"]: kafka: topics: `+w.prefix+"the_orders: ")
+	require.ErrorContains(t, err, `engine: broker "partner": create topics ["the_orders"] behind topic_prefix "`+w.prefix+`": kafka: topics: `+w.prefix+"the_orders: ")
 	require.ErrorContains(t, err, "collides with existing topic")
 }
