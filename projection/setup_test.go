@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/waybill-go/waybill/domain"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/internal/dbtest"
-	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/rights"
 	"github.com/waybill-go/waybill/internal/waittest"
 	"github.com/waybill-go/waybill/projection"
@@ -24,17 +22,7 @@ import (
 	"github.com/waybill-go/waybill/uow"
 )
 
-const nameVar = "PROJECTION_OWNER"
-
-// TestMain is also another process: it says its name, and waits to be killed.
-func TestMain(m *testing.M) {
-	if os.Getenv(nameVar) == "" {
-		goleak.VerifyTestMain(m)
-		return
-	}
-	fmt.Println(liveness.Here().Name())
-	_, _ = os.Stdin.Read(make([]byte, 1))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type (
 	Loan struct {
