@@ -102,7 +102,7 @@ func (e *Engine) messages(r *http.Request) (any, error) {
 		err = d.inOutbox(r.Context(), func(ctx context.Context, s *outboxdb.Store) error {
 			if list, err = s.Find(ctx, filter); errors.Is(err, context.DeadlineExceeded) {
 				return &problem{http.StatusServiceUnavailable, fmt.Sprintf("provider %q has no answer within %v; a search among published rows"+
-					" has to read all of them: name a message or other statuses, or continue after a later one", d.provider.Name(), queryTimeout)}
+					" has to read all of them: name a message, other statuses, or from and until, when it was stored", d.provider.Name(), queryTimeout)}
 			}
 			return err
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -20,18 +19,26 @@ import (
 // matching are the arguments of match.sql: what a filter asks of a row of the view o.
 // "" doesn't restrict.
 type matching struct {
-	Target, Type, Stream, Category, PartitionKey, CorrelationID, CausationID, FailureClass, Error, MessageID string
+	Target, FailureClass, Error, MessageID string
 
+	Message  schema.QueryWithArgs
 	ByStatus bool
 	Statuses schema.QueryWithArgs
-	BySeq    bool
-	Seqs     schema.QueryWithArgs
 
 	Held, Stale, RetryReady bool
+	Now                     bun.Safe
+}
+
+// matchingMessage are those of match_message.sql: what outbox_messages has as well as the
+// view, which reads several tables for each row.
+type matchingMessage struct {
+	Type, Stream, Category, PartitionKey, CorrelationID, CausationID string
+
+	BySeq bool
+	Seqs  schema.QueryWithArgs
 
 	ByFrom, ByUntil bool
 	From, Until     any
-	Now             bun.Safe
 }
 
 // match is a condition for the rows that f chooses, After and Limit aside.
@@ -64,16 +71,20 @@ func (s *Store) match(f outbox.Filter) (schema.QueryWithArgs, error) {
 		}
 		id = parsed.String()
 	}
-	d := s.db.Dialect()
 	return bun.SafeQuery(s.text("match"), matching{
-		Target: f.Target, Type: f.Type, Stream: f.Stream, Category: f.Category, PartitionKey: f.PartitionKey,
-		CorrelationID: f.CorrelationID, CausationID: f.CausationID, FailureClass: f.FailureClass, Error: f.Error, MessageID: id,
+		Target: f.Target, FailureClass: f.FailureClass, Error: f.Error, MessageID: id, Message: s.matchMessage(f),
 		ByStatus: len(f.Statuses) > 0, Statuses: bun.SafeQuery("?", bun.List(f.Statuses)),
-		BySeq: len(f.Seqs) > 0, Seqs: numbers(f.Seqs),
-		Held: f.Held, Stale: f.Stale, RetryReady: f.RetryReady,
-		ByFrom: !f.From.IsZero(), From: instant(d, f.From), ByUntil: !f.Until.IsZero(), Until: instant(d, f.Until),
-		Now: bun.Safe(s.now()),
+		Held: f.Held, Stale: f.Stale, RetryReady: f.RetryReady, Now: bun.Safe(s.now()),
 	}), nil
+}
+
+func (s *Store) matchMessage(f outbox.Filter) schema.QueryWithArgs {
+	d := s.db.Dialect()
+	return bun.SafeQuery(s.text("match_message"), matchingMessage{
+		Type: f.Type, Stream: f.Stream, Category: f.Category, PartitionKey: f.PartitionKey, CorrelationID: f.CorrelationID, CausationID: f.CausationID,
+		BySeq: len(f.Seqs) > 0, Seqs: numbers(f.Seqs),
+		ByFrom: !f.From.IsZero(), From: instant(d, f.From), ByUntil: !f.Until.IsZero(), Until: instant(d, f.Until),
+	})
 }
 
 // instant is a time for a query; NULL for none.
@@ -108,8 +119,13 @@ func (s *Store) among(f outbox.Filter) schema.QueryWithArgs {
 		return bun.SafeQuery(s.text("among_failed"))
 	case f.Held:
 		return bun.SafeQuery(s.text("among_held"))
+	case f.Error != "" || f.FailureClass != "": // nothing published has any
+		return bun.SafeQuery(s.text("among_unpublished"))
 	case len(f.Statuses) == 0 || wants(outbox.Published):
-		return bun.SafeQuery(s.text("among_all"))
+		return bun.SafeQuery(s.text("among_all"), struct {
+			Target  string
+			Message schema.QueryWithArgs
+		}{f.Target, s.matchMessage(f)})
 	case !wants(outbox.Abandoned):
 		return bun.SafeQuery(s.text("among_queued"))
 	case undelivered:
@@ -136,17 +152,22 @@ func (s *Store) chosen(f outbox.Filter, upTo int64, limit int, columns string) (
 
 // Find returns rows in the order of seq, a page at a time. What is not published
 // is found whatever the number of published rows; a search among those goes
-// through them, and ends with an error after 30 s.
+// through them, those of the time that is asked for, and ends with an error after 30 s.
 func (s *Store) Find(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if f.Limit <= 0 {
 		f.Limit = 100
 	}
-	query, args, err := s.chosen(f, math.MaxInt64, f.Limit, entryColumns)
-	if err != nil {
-		return nil, err
-	}
 	var found []outbox.Entry
-	err = s.look(ctx, func(ctx context.Context, db bun.IDB) error {
+	err := s.look(ctx, func(ctx context.Context, db bun.IDB) error {
+		after, upTo, err := s.between(ctx, db, f)
+		if err != nil {
+			return err
+		}
+		f.After = max(f.After, after)
+		query, args, err := s.chosen(f, upTo, f.Limit, entryColumns)
+		if err != nil {
+			return err
+		}
 		return dbrows.Each(ctx, db, query, func(scan func(...any) error) error {
 			e, err := scanEntry(scan)
 			found = append(found, e)
@@ -154,7 +175,7 @@ func (s *Store) Find(ctx context.Context, f outbox.Filter) ([]outbox.Entry, erro
 		}, args)
 	})
 	if errors.Is(err, ErrEndless) {
-		err = fmt.Errorf("%w; a search among published rows goes through all of them: name a message, or other statuses, or begin further on", err)
+		err = fmt.Errorf("%w; a search among published rows goes through all of them: name a message, other statuses, or the time when it was stored", err)
 	}
 	return found, err
 }
