@@ -37,7 +37,13 @@ func Look(ctx context.Context, nc *nats.Conn, n Needs) []doctor.Finding {
 	if err != nil {
 		return []doctor.Finding{Unreached(err)}
 	}
-	streams, missing, err := n.streams(ctx, js)
+	refused := listen(nc)
+	var streams []*jetstream.StreamInfo
+	var missing []doctor.Finding
+	err = refused.during(ctx, func(ctx context.Context) (err error) {
+		streams, missing, err = n.streams(ctx, js)
+		return err
+	})
 	if err != nil {
 		return []doctor.Finding{Unreached(err)}
 	}
@@ -52,23 +58,30 @@ func Look(ctx context.Context, nc *nats.Conn, n Needs) []doctor.Finding {
 	for _, s := range streams {
 		all = append(all, Judge(s)...)
 	}
-	all = append(all, n.groups(ctx, js, streams)...)
-	if account, err := js.AccountInfo(ctx); err == nil { // which not every user may ask
-		all = append(all, JudgeAccount(account)...)
-	}
+	all = append(all, n.groups(ctx, js, refused, streams)...)
+	_ = refused.during(ctx, func(ctx context.Context) error { // which not every user may ask
+		account, err := js.AccountInfo(ctx)
+		if err == nil {
+			all = append(all, JudgeAccount(account)...)
+		}
+		return err
+	})
 	return all
 }
 
 // groups says who gets nothing, and whose messages nobody handles.
-func (n Needs) groups(ctx context.Context, js jetstream.JetStream, streams []*jetstream.StreamInfo) (all []doctor.Finding) {
-	var errs []error
-	for _, s := range streams {
-		found, err := paused(ctx, js, s.Config.Name)
-		all, errs = append(all, found...), append(errs, err)
-	}
-	found, err := n.unheard(ctx, js)
-	all = append(all, found...)
-	if err := errors.Join(append(errs, err)...); err != nil {
+func (n Needs) groups(ctx context.Context, js jetstream.JetStream, refused *refusals, streams []*jetstream.StreamInfo) (all []doctor.Finding) {
+	err := refused.during(ctx, func(ctx context.Context) error {
+		var errs []error
+		for _, s := range streams {
+			found, err := paused(ctx, js, s.Config.Name)
+			all, errs = append(all, found...), append(errs, err)
+		}
+		found, err := n.unheard(ctx, js)
+		all = append(all, found...)
+		return errors.Join(append(errs, err)...)
+	})
+	if err != nil {
 		line, _, _ := strings.Cut(err.Error(), "\n")
 		all = append(all, doctor.Finding{
 			Check: "consumers", Severity: doctor.Warning, What: "they can't all be seen: " + line,
@@ -86,8 +99,8 @@ func Unreached(err error) doctor.Finding {
 		f.What, f.Remedy = "it refuses the login: "+err.Error(), "correct the user and password in url, or the files that credentials or nkey name"
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
 		f.What, f.Remedy = "it has no JetStream for this account: "+err.Error(), "start the server with jetstream, and enable it for the account"
-	case errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, context.DeadlineExceeded):
-		f.Remedy += "; the user needs the right to ask $JS.API.STREAM.LIST and $JS.API.STREAM.NAMES"
+	case errors.Is(err, nats.ErrPermissionViolation):
+		f.What, f.Remedy = "it refuses what is asked: "+err.Error(), "give this login the right, or take one that has it: the rights of doctor are in the guide to NATS in production"
 	}
 	return f
 }
