@@ -215,11 +215,14 @@ func (w *wiring) target(m *uow.Manager, name string, external bool, what string,
 	}
 }
 
-// categoryTopics are where a context's own messages go, on the internal broker.
+// categoryTopics are where a context's own messages go, on the internal broker. An aggregate
+// without events sends nothing, and its program may lack the right to make a topic.
 func categoryTopics(d *domain.Domain) []string {
 	var topics []string
-	for _, a := range d.Aggregates() {
-		topics = append(topics, outbox.DefaultTopic(a.Category))
+	for _, e := range d.Events() {
+		if !e.Foreign {
+			topics = append(topics, outbox.DefaultTopic(e.Category))
+		}
 	}
 	for _, category := range commandCategories(d) {
 		topics = append(topics, outbox.DefaultTopic(category))

@@ -256,10 +256,12 @@ func TestNew_LanesOfSeveralContexts(t *testing.T) {
 func TestNew_Topics(t *testing.T) {
 	type kept struct{ domain.Root }
 	type Kept struct{}
+	type mute struct{ domain.Root }
 	d := domain.MustNew("shop",
 		domain.Aggregate[*sale]("sale", domain.Event[SaleMade](domain.Published())),
 		domain.Aggregate[*parcel]("parcel", domain.Event[ParcelSent](domain.Published())),
 		domain.Aggregate[*kept]("kept", domain.Event[Kept]()),
+		domain.Aggregate[*mute]("mute"), // sends nothing, and has no topic
 	)
 	b := setup(t)
 	cfg := b.config()

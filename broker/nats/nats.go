@@ -263,7 +263,11 @@ func (b *Broker) EnsureTopics(ctx context.Context, topics ...string) error {
 	defer cancel()
 	for _, topic := range topics {
 		if err := b.ensureTopic(ctx, topic); err != nil {
-			return classify(fmt.Errorf("nats: topic %q: %w", topic, cause(ctx, err)))
+			err = cause(ctx, err)
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				err = fmt.Errorf("%w: give the user that right, or have somebody make the stream that has the topic as its subject", err)
+			}
+			return classify(fmt.Errorf("nats: topic %q: %w", topic, err))
 		}
 	}
 	return nil

@@ -40,6 +40,7 @@ func TestRights_TheGuidesUsersHaveWhatTheyNeed(t *testing.T) {
 	require.ErrorContains(t, failure(t, billing, message("a", 3)), "not authorised for subject ordering.order")
 	_, err = ordering.Consume(t.Context(), topic, "billing")
 	require.ErrorIs(t, err, natsgo.ErrPermissionViolation)
+	require.ErrorContains(t, ordering.EnsureTopics(t.Context(), "other"), "give the user that right, or have somebody make the stream")
 }
 
 // guideConf is the server's configuration that the guide shows.
