@@ -40,6 +40,7 @@ func Compare(before, after *Contract) []Break {
 		c.writtenTooEarly(name)
 	}
 	c.states()
+	c.processes()
 	return c.found
 }
 
@@ -153,7 +154,11 @@ func (c *comparison) states() {
 		if there {
 			c.add(name, "", "can't be read any more", "history", fmt.Sprintf("add domain.UpcastState(%d, …)", version))
 		} else {
-			c.add(name, "", "is gone", "history", "declare it again under its name; once no such document is stored, take it out of the contract's files")
+			kept := "document is stored"
+			if !strings.Contains(base, "::") {
+				kept = "process is kept"
+			}
+			c.add(name, "", "is gone", "history", "declare it again under its name; once no such "+kept+", take it out of the contract's files")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.new.States)) {

@@ -8,6 +8,7 @@ package contract
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/waybill-go/waybill/domain"
 )
@@ -21,6 +22,8 @@ type Contract struct {
 	// States are the forms in which it reads documents: "library::book.v1" of an
 	// aggregate, "library.lending.v1" of a process. The value says whether it writes it.
 	States map[string]bool `json:"states,omitempty"`
+	// Processes are what processes that run rest on, by name: "library.lending".
+	Processes map[string]Process `json:"processes,omitempty"`
 	// Aliases are names under which it also reads events, without a version, with the
 	// name that these have now.
 	Aliases map[string]string `json:"aliases,omitempty"`
@@ -39,11 +42,20 @@ type Message struct {
 	Data map[string]any `json:"data,omitempty"`
 }
 
+// Process is what is kept for a process under names that its build has to know.
+type Process struct {
+	// CorrelatedBy is the field by which messages find theirs; "": each says it itself.
+	CorrelatedBy string `json:"correlated_by,omitempty"`
+	// Timers may wait, and Refusals are of commands that may wait.
+	Timers   []string `json:"timers,omitempty"`
+	Refusals []string `json:"refusals,omitempty"`
+}
+
 // Of describes a context: every version that it writes or reads. Print it as JSON:
 //
 //	err := json.NewEncoder(os.Stdout).Encode(contract.Of(library.Domain))
 func Of(d *domain.Domain) *Contract {
-	c := &Contract{Context: d.Name(), Messages: map[string]Message{}, States: map[string]bool{}, Aliases: map[string]string{}}
+	c := &Contract{Context: d.Name(), Messages: map[string]Message{}, States: map[string]bool{}, Processes: map[string]Process{}, Aliases: map[string]string{}}
 	for _, e := range d.Events() {
 		if e.Foreign {
 			continue
@@ -81,6 +93,18 @@ func Of(d *domain.Domain) *Contract {
 	}
 	for _, p := range d.Processes() {
 		states(p.Context+"."+p.Name, &p.State.Forms)
+		c.Processes[p.Context+"."+p.Name] = processOf(p)
 	}
 	return c
+}
+
+func processOf(t *domain.ProcessType) Process {
+	p := Process{CorrelatedBy: t.CorrelatedBy(), Timers: slices.Sorted(slices.Values(t.Timers()))}
+	for _, h := range t.Heard() {
+		if h.Refused != nil {
+			p.Refusals = append(p.Refusals, h.Refused.WireName())
+		}
+	}
+	slices.Sort(p.Refusals)
+	return p
 }

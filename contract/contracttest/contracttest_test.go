@@ -124,6 +124,11 @@ func TestCheck_F39_KeepsExamplesOfEveryVersion(t *testing.T) {
 	require.Contains(t, check(library(t, states)), "library::book.v2: is written before builds of the contract could read it")
 	require.Contains(t, check(library(t, states)), `documents/book.v1.json, {"Title":"title","Authors":["authors"]}: can't be decoded as contracttest_test.bookV1`)
 
+	// A document has no alias.
+	d, err := domain.New("library", domain.Aggregate[*Book]("novel"))
+	require.NoError(t, err)
+	require.Contains(t, check(d), "nothing reads documents/book.v1.json any more: declare it again under its name; once none is stored, remove the file")
+
 	// In tables there is no document.
 	require.NoError(t, os.Remove(filepath.Join(dir, "documents/book.v1.json")))
 	require.Empty(t, check(second("nobody"), contracttest.InTables("book")))
