@@ -51,8 +51,9 @@ type Config struct {
 	ExactlyOnce bool `yaml:"exactly_once"`
 	// PublishTimeout bounds a call of Publish, beside its context. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
-	// SessionTimeout is after what silence a member of a group is given up. Kafka
-	// allows 6 s to 30 min, unless it is told otherwise. Defaults to 10 s.
+	// SessionTimeout is after what silence a member of a group is given up; one whose
+	// process has ended is at once when another joins on its host. Kafka allows 6 s to
+	// 30 min, unless it is told otherwise. Defaults to 10 s.
 	SessionTimeout time.Duration `yaml:"session_timeout"`
 	// RebalanceTimeout is how long members have to join again when others come or
 	// go. A partition that is taken away waits for what is in hand for at most half of
@@ -132,7 +133,7 @@ func (c Config) check() error {
 // usual are options of every client that [Config.Options] may change.
 func usual() []kgo.Opt {
 	return []kgo.Opt{
-		kgo.ClientID("waybill"),
+		kgo.ClientID(clientID),
 		kgo.RequestTimeoutOverhead(answerIn),
 		kgo.MetadataMaxAge(time.Minute),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),

@@ -87,12 +87,12 @@ func (b *Broker) Consume(_ context.Context, topic, group string) (broker.Consume
 		health: health{since: time.Now(), stuck: map[int32]stuck{}},
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	if err := c.join(group); err != nil { //nolint:contextcheck // The member outlives the call.
+	if err := c.join(group); err != nil { //nolint:contextcheck // As below.
 		c.stop()
 		return nil, fmt.Errorf("kafka: Options: %w", err)
 	}
 	b.consumers[c] = struct{}{}
-	go c.run()
+	go c.run(group) //nolint:contextcheck // The member outlives the call.
 	return c, nil
 }
 
@@ -110,7 +110,7 @@ func (c *consumer) join(group string) (err error) {
 
 func (c *consumer) options(group string) []kgo.Opt {
 	conf := c.broker.conf
-	return append(conf.options(c.wire),
+	return append(append(conf.options(c.wire), c.broker.process.options()...),
 		kgo.WithHooks((*watcher)(c)),
 		kgo.WithContext(c.committing(context.Background())), // Commits by themselves are in it.
 		kgo.ConsumerGroup(group),

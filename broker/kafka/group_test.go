@@ -195,6 +195,12 @@ func TestConsume_F70_RevokeWaitsForWhatIsInHand(t *testing.T) {
 // that it names.
 const memberVar = "WAYBILL_TEST_MEMBER"
 
+// patientVar gives that process a session that outlasts the test.
+const patientVar = "WAYBILL_TEST_PATIENT"
+
+// patient makes groups that wait for a silent member longer than a test lasts.
+func patient(c *kafka.Config) { c.SessionTimeout, c.RebalanceTimeout = 10*wait, 10*wait }
+
 // kept says that the process doesn't acknowledge d.
 func kept(d broker.Delivery) bool {
 	n, err := strconv.Atoi(string(d.Body))
@@ -205,6 +211,9 @@ func kept(d broker.Delivery) bool {
 func member(ctx context.Context, topic string) error {
 	conf := kafka.Config{Addresses: []string{os.Getenv("WAYBILL_KAFKA")}}
 	brisk(4)(&conf)
+	if os.Getenv(patientVar) != "" {
+		patient(&conf)
+	}
 	b, err := kafka.Open(ctx, conf)
 	if err != nil {
 		return err
@@ -286,6 +295,39 @@ func TestConsume_F68_F70_KilledMember(t *testing.T) {
 	t.Logf("all that was left came after %v", time.Since(died))
 	require.NoError(t, b.Publish(bounded(t), []broker.Message{message(name, "last", "last")}))
 	require.Equal(t, "last", string(receive(t, c, 1)[0].Body), "nothing else came")
+}
+
+// N1: whoever joins after kill -9 on the same host has the partitions of the dead at once,
+// however long their session timeout is.
+func TestConsume_N1_DeadMembersOfThisHostAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := open(t, patient)
+	name := topic(t, b)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), memberVar+"="+name, patientVar+"=1")
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	first := join(t, b, name)
+	members(t, name, 2)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // "signal: killed"
+
+	second := join(t, b, name)
+	require.NoError(t, b.Publish(bounded(t), spread(name, 100)))
+	members(t, name, 2)
+	got := map[string]bool{}
+	waittest.Until(t, func() bool {
+		for _, c := range []broker.Consumer{first, second} {
+			for _, d := range some(t, c) {
+				got[d.ID] = true
+			}
+		}
+		return len(got) == 100
+	})
 }
 
 // some is what c has now.

@@ -40,9 +40,10 @@ const (
 
 // Broker is a connection to a cluster. It outlives outages of any length.
 type Broker struct {
-	conf Config
-	ctx  context.Context // Done when Close doesn't wait any longer.
-	cut  context.CancelFunc
+	conf    Config
+	process process
+	ctx     context.Context // Done when Close doesn't wait any longer.
+	cut     context.CancelFunc
 
 	mu        sync.Mutex
 	closed    bool
@@ -84,7 +85,7 @@ func Open(ctx context.Context, conf Config) (*Broker, error) {
 		p.close()
 		return nil, err
 	}
-	b := &Broker{conf: conf, idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
+	b := &Broker{conf: conf, process: processOf(p.client), idle: []*producer{p}, consumers: map[*consumer]struct{}{}, marked: map[string]bool{}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b, nil
 }

@@ -148,10 +148,11 @@ func (c *consumer) drain(ctx context.Context, going []*partition) {
 }
 
 // run polls until the consumer is closed. A full partition is paused.
-func (c *consumer) run() {
+func (c *consumer) run(group string) {
 	defer close(c.done)
 	var watching sync.WaitGroup
 	watching.Go(c.watch)
+	watching.Go(func() { c.endDead(group) })
 	defer watching.Wait()
 	for wait := firstWait; c.ctx.Err() == nil; {
 		fetches := c.client.PollFetches(c.ctx)
