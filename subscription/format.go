@@ -50,11 +50,25 @@ func Waybill() Format {
 			return called, err
 		}
 		meta, data, err := outbox.ParseEnvelope(m.Body)
+		if err != nil && called.Type == "" { // Every Waybill says the type in a header, too.
+			err = fmt.Errorf("%w: it isn't in Waybill's envelope: %s", err, formOf(m))
+		}
 		if err != nil {
 			return called, err
 		}
 		return Incoming{Metadata: meta, Data: data}, nil
 	}
+}
+
+// formOf is what to do about a message in another form.
+func formOf(m broker.Message) string {
+	for name, value := range m.Headers {
+		name = strings.ToLower(name)
+		if name == "ce_specversion" || name == "ce-specversion" || name == "content-type" && strings.HasPrefix(strings.ToLower(value), "application/cloudevents") {
+			return "it is a CloudEvent, so set Stream.Inbound.Format to subscription.CloudEvents()"
+		}
+	}
+	return "if its sender doesn't use Waybill, set Stream.Inbound.Format to what it sends"
 }
 
 // CloudEvents reads CloudEvents 1.0 with JSON data, in structured or binary mode, as the

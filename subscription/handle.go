@@ -291,7 +291,13 @@ func (r *Runner) try(ctx context.Context, m *message) (outcome, error) {
 // with a reason is one that another attempt doesn't mend.
 func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 	known := r.stream.Units.Domain()
-	if m.stray || r.needless(m) {
+	if m.stray {
+		return w, "", nil
+	}
+	if r.needless(m) {
+		if m.bad == nil {
+			r.tellOfUnknown(m.meta.Type)
+		}
 		return w, "", nil
 	}
 	if m.bad != nil {
@@ -327,15 +333,6 @@ func (r *Runner) prepare(m *message) (w work, why reason, err error) {
 		r.tellOfPrivate(m.meta.Type)
 	}
 	return work{m, handler, event}, "", nil
-}
-
-// tellOfPrivate says once that another context doesn't publish an event that is
-// handled here: it comes, as both share a broker, and may change without notice. That is
-// no mistake where one team has both.
-func (r *Runner) tellOfPrivate(messageType string) {
-	if _, told := r.private.LoadOrStore(messageType, true); !told {
-		r.log.Info("a handler handles an event that its context doesn't publish, and that may change or end without notice: ask for domain.Published() at its declaration there", "type", messageType)
-	}
 }
 
 // needless says whether m is of a type that nobody here reads, as far as it says so.

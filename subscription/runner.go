@@ -81,6 +81,10 @@ type Runner struct {
 	lastError                             atomic.Pointer[string]
 	brokerOutage, databaseOutage          outage
 	private                               sync.Map // Types of private events that the log has told of.
+	unknown                               struct { // Types that the log has told of as nobody declares them.
+		sync.Mutex
+		types map[string]bool
+	}
 
 	refused atomic.Pointer[outbox.Trouble] // What it asks for messages; nil: the database answers.
 	aside   dberr.Outage                   // Of what goes on beside handling messages, and of writes.
