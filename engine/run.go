@@ -119,6 +119,7 @@ func (e *Engine) start(ctx context.Context) error {
 		}
 		switch {
 		case err == nil:
+			e.warnOfUndeclared(ctx, d)
 		case d.unreachable(err):
 			e.log.Warn("the database can't be used yet; what needs it starts when it can", "provider", d.provider.Name(), "error", err)
 			d.reason.Store(&err)
