@@ -18,6 +18,8 @@ var (
 	lowerName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 	// eventName is what an event can be called within its context.
 	eventName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
+	// ownName is what an event is called in messages, without its version.
+	ownName = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*\.[A-Za-z][A-Za-z0-9_]*$`)
 )
 
 // isName says whether something of one's own can be called so. Others' names are theirs.
