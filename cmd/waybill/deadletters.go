@@ -101,7 +101,11 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 			t.row(provider, d.ID, d.Subscription, string(d.Status), reasonOf(d), d.Type, oneLine(d.Key), fmt.Sprint(d.Attempts), when(d.LastAt), oneLine(d.Error))
 		}
 	}
-	if err := t.flush(err, "No dead letters match."); err != nil {
+	nothing := ""
+	if t.rows == 0 && err == nil {
+		nothing = l.noLetters(ctx, c)
+	}
+	if err := t.flush(err, nothing); err != nil {
 		return err
 	}
 	goOn(stderr, all, func(p subscription.DeadLetterList) (said string, after any, more bool) {

@@ -15,17 +15,17 @@ import (
 
 // processesFilter is what chooses processes.
 type processesFilter struct {
-	Provider string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
-	Process  string   `placeholder:"NAME" help:"Only of this kind, by context and name, as in library.lending."`
-	ID       []string `name:"id" placeholder:"ID" help:"Only with this identity. May be repeated."`
-	Status   string   `enum:",running,awaited,ended" default:"" placeholder:"STATUS" help:"Only in this status: running, ended, or awaited (messages arrived before the one that starts it)."`
-	From     moment   `placeholder:"TIME" help:"Only begun at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
-	Until    moment   `placeholder:"TIME" help:"Only begun before this time."`
-	Idle     bool     `help:"Only running processes without a message for 30 days and without a timer."`
+	Provider string      `placeholder:"NAME" help:"Only in this provider of the configuration file."`
+	Process  processName `placeholder:"NAME" help:"Only of this kind, by context and name, as in library.lending."`
+	ID       []string    `name:"id" placeholder:"ID" help:"Only with this identity. May be repeated."`
+	Status   string      `enum:",running,awaited,ended" default:"" placeholder:"STATUS" help:"Only in this status: running, ended, or awaited (messages arrived before the one that starts it)."`
+	From     moment      `placeholder:"TIME" help:"Only begun at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
+	Until    moment      `placeholder:"TIME" help:"Only begun before this time."`
+	Idle     bool        `help:"Only running processes without a message for 30 days and without a timer."`
 }
 
 func (f processesFilter) filter() processdb.Filter {
-	return processdb.Filter{Process: f.Process, IDs: f.ID, Status: f.Status, From: f.From.Time, Until: f.Until.Time, Idle: f.Idle}
+	return processdb.Filter{Process: string(f.Process), IDs: f.ID, Status: f.Status, From: f.From.Time, Until: f.Until.Time, Idle: f.Idle}
 }
 
 // eachProcesses calls do for the processes of every database that is named, or of one

@@ -47,23 +47,23 @@ var liveWords = map[liveness.State]string{
 
 // rowsFilter is what chooses rows of the outbox.
 type rowsFilter struct {
-	Provider    string   `placeholder:"NAME" help:"Only in this provider of the configuration file."`
-	Target      string   `placeholder:"BROKER" help:"Only for this target broker."`
-	Status      []string `enum:"pending,processing,published,failed,abandoned" placeholder:"STATUS" help:"Only in this status: pending, processing, published, failed or abandoned. May be repeated."`
-	Held        bool     `help:"Only abandoned rows that hold their key."`
-	Stale       bool     `help:"Only rows claimed under a lease that has expired."`
-	Seq         []int64  `placeholder:"SEQ" help:"Only these rows. May be repeated."`
-	Message     string   `placeholder:"ID" help:"Only of this message."`
-	Type        string   `help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
-	Stream      string   `help:"Only of this stream, as in ordering::order-17."`
-	Category    string   `help:"Only of this stream category, as in ordering::order."`
-	Key         string   `help:"Only of this partition key."`
-	Correlation string   `placeholder:"ID" help:"Only with this correlation id."`
-	Causation   string   `placeholder:"ID" help:"Only what this message caused."`
-	Error       string   `placeholder:"TEXT" help:"Only with this in the last error's text."`
-	Class       string   `enum:",unavailable,transient,unknown,permanent,crash" default:"" placeholder:"CLASS" help:"Only with a last failure of this class: unavailable, transient, unknown, permanent or crash."`
-	From        moment   `placeholder:"TIME" help:"Only stored at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
-	Until       moment   `placeholder:"TIME" help:"Only stored before this time."`
+	Provider    string       `placeholder:"NAME" help:"Only in this provider of the configuration file."`
+	Target      string       `placeholder:"BROKER" help:"Only for this target broker."`
+	Status      []string     `enum:"pending,processing,published,failed,abandoned" placeholder:"STATUS" help:"Only in this status: pending, processing, published, failed or abandoned. May be repeated."`
+	Held        bool         `help:"Only abandoned rows that hold their key."`
+	Stale       bool         `help:"Only rows claimed under a lease that has expired."`
+	Seq         []int64      `placeholder:"SEQ" help:"Only these rows. May be repeated."`
+	Message     string       `placeholder:"ID" help:"Only of this message."`
+	Type        typeName     `placeholder:"TYPE" help:"Only of this message type, as in Ordering.OrderPlaced.v1."`
+	Stream      streamName   `placeholder:"STREAM" help:"Only of this stream, as in ordering::order-17."`
+	Category    categoryName `placeholder:"CATEGORY" help:"Only of this stream category, as in ordering::order."`
+	Key         string       `help:"Only of this partition key."`
+	Correlation string       `placeholder:"ID" help:"Only with this correlation id."`
+	Causation   string       `placeholder:"ID" help:"Only what this message caused."`
+	Error       string       `placeholder:"TEXT" help:"Only with this in the last error's text."`
+	Class       string       `enum:",unavailable,transient,unknown,permanent,crash" default:"" placeholder:"CLASS" help:"Only with a last failure of this class: unavailable, transient, unknown, permanent or crash."`
+	From        moment       `placeholder:"TIME" help:"Only stored at this time or later: 2026-01-02T15:04:05Z, or 2h for two hours ago."`
+	Until       moment       `placeholder:"TIME" help:"Only stored before this time."`
 }
 
 func (f rowsFilter) filter() outbox.Filter {
@@ -72,7 +72,7 @@ func (f rowsFilter) filter() outbox.Filter {
 		statuses = append(statuses, outbox.Status(s))
 	}
 	return outbox.Filter{
-		Seqs: f.Seq, MessageID: f.Message, Target: f.Target, Type: f.Type, Stream: f.Stream, Category: f.Category, PartitionKey: f.Key,
+		Seqs: f.Seq, MessageID: f.Message, Target: f.Target, Type: string(f.Type), Stream: string(f.Stream), Category: string(f.Category), PartitionKey: f.Key,
 		CorrelationID: f.Correlation, CausationID: f.Causation, FailureClass: f.Class, Error: f.Error, Statuses: statuses,
 		Held: f.Held, Stale: f.Stale, From: f.From.Time, Until: f.Until.Time,
 	}

@@ -117,7 +117,7 @@ func (r rowsChange) tell(c *cli, stdout out, stderr news, verb outbox.Verb, all 
 // isZero says whether nothing is chosen.
 func isZero(f rowsFilter) bool {
 	return len(f.Status)+len(f.Seq) == 0 && !f.Held && !f.Stale && f.From.IsZero() && f.Until.IsZero() &&
-		f.Target+f.Message+f.Type+f.Stream+f.Category+f.Key+f.Correlation+f.Causation+f.Error+f.Class == ""
+		f.Target+f.Message+string(f.Type)+string(f.Stream)+string(f.Category)+f.Key+f.Correlation+f.Causation+f.Error+f.Class == ""
 }
 
 // unknown is an error if something that was named is in none of the databases.

@@ -20,7 +20,7 @@ type timersFilter struct {
 	ID          []string `name:"id" placeholder:"ID" help:"Only these timers. May be repeated."`
 	Owner       string   `help:"Only of this owner, as listed."`
 	Name        string   `help:"Only of this name."`
-	Type        string   `help:"Only with a message of this type, as in Library.MarkOverdue.v1."`
+	Type        typeName `placeholder:"TYPE" help:"Only with a message of this type, as in Library.MarkOverdue.v1."`
 	Status      string   `enum:",waiting,sent,broken" default:"" placeholder:"STATUS" help:"Only in this status: waiting, sent (its message is in the outbox or under way), or broken (its message can't be sent)."`
 	Tenant      string   `help:"Only of this tenant."`
 	Correlation string   `placeholder:"ID" help:"Only of this correlation."`
@@ -30,7 +30,7 @@ type timersFilter struct {
 
 func (f timersFilter) filter() outbox.TimerFilter {
 	return outbox.TimerFilter{
-		IDs: f.ID, Owner: f.Owner, Name: f.Name, Type: f.Type, Status: f.Status, Tenant: f.Tenant, Correlation: f.Correlation,
+		IDs: f.ID, Owner: f.Owner, Name: f.Name, Type: string(f.Type), Status: f.Status, Tenant: f.Tenant, Correlation: f.Correlation,
 		From: f.From.Time, Until: f.Until.Time,
 	}
 }
