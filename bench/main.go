@@ -230,52 +230,41 @@ func choose(all []scenario, only string) ([]scenario, error) {
 // run takes turns, so that whatever else the machine does meets all.
 func (s scenario) run(ctx context.Context, w *world, runs int, to profiles) (result, error) {
 	r := result{scenario: s, waybill: measured{}, limit: measured{}, fresh: measured{}}
-	limits := []struct {
-		who  string
-		do   work
-		into measured
-	}{{s.against, s.limit, r.limit}}
-	if s.byHand != nil {
-		limits[0].who, limits[0].do = "by hand", s.byHand(first)
-		limits = append(limits, limits[0])
-		limits[1].who, limits[1].do, limits[1].into = "by hand, on new tables", s.byHand(second), r.fresh
+	turns := []turn{{"Waybill", to.of(s.waybill), r.waybill}}
+	switch {
+	case s.byHand != nil:
+		turns = append(turns, turn{"by hand", s.byHand(first), r.limit}, turn{"by hand, on new tables", s.byHand(second), r.fresh})
+	case s.limit != nil:
+		turns = append(turns, turn{s.against, s.limit, r.limit})
 	}
 	r.scenario.peers = nil
 	for _, p := range s.peers {
 		if p.had == nil || p.had(ctx, w) {
 			r.scenario.peers, r.theirs = append(r.scenario.peers, p), append(r.theirs, measured{})
+			turns = append(turns, turn{p.name, p.run, r.theirs[len(r.theirs)-1]})
 		}
-	}
-	turn := func(n int, who string, do work, into measured) error {
-		w.log("%s, run %d of %d: %s", s.name, n+1, runs, who)
-		got, err := do(ctx, w)
-		if err != nil {
-			return fmt.Errorf("%s: %w", who, err)
-		}
-		for metric, v := range got {
-			into[metric] = append(into[metric], v)
-		}
-		return nil
 	}
 	for n := range runs {
-		if err := turn(n, "Waybill", to.of(s.waybill), r.waybill); err != nil {
-			return r, err
-		}
-		for _, l := range limits {
-			if l.do == nil {
-				continue
+		for i := range turns {
+			t := turns[(n+i)%len(turns)] // each run another is the first, who pays for servers that have had nothing to do
+			w.log("%s, run %d of %d: %s", s.name, n+1, runs, t.who)
+			got, err := t.do(ctx, w)
+			if err != nil {
+				return r, fmt.Errorf("%s: %w", t.who, err)
 			}
-			if err := turn(n, l.who, l.do, l.into); err != nil {
-				return r, err
-			}
-		}
-		for i, p := range r.scenario.peers {
-			if err := turn(n, p.name, p.run, r.theirs[i]); err != nil {
-				return r, err
+			for metric, v := range got {
+				t.into[metric] = append(t.into[metric], v)
 			}
 		}
 	}
 	return r, nil
+}
+
+// turn is somebody's in a run.
+type turn struct {
+	who  string
+	do   work
+	into measured
 }
 
 // profiles are files; empty: none.
