@@ -2,6 +2,7 @@ package outboxdb_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,5 +67,25 @@ func TestFind_S3_30_AmongManyPublishedRows(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// S3-30: a search in a backlog asks the view only of what fits, too.
+func TestFind_S3_30_InABacklog(t *testing.T) {
+	t.Parallel()
+	b := &bench{outboxdbtest.Open(t, outboxdbtest.PostgreSQL(t))}
+	fill(b.Bench, 5_000)
+	b.Exec("UPDATE outbox_messages SET partition_key = 'k-1' WHERE seq = 4000")
+	b.Exec("VACUUM ANALYZE outbox_messages, outbox_queue")
+	for _, plan := range b.plans(func(s *outboxdb.Store) {
+		rows, err := s.Find(t.Context(), outbox.Filter{PartitionKey: "k-1", Statuses: []outbox.Status{outbox.Pending, outbox.Failed}})
+		require.NoError(t, err)
+		require.Len(t, rows, 1)
+	}) {
+		for _, line := range strings.Split(plan, "\n") {
+			if !strings.Contains(line, "Nested Loop") && !strings.Contains(line, " on outbox_messages ") {
+				require.NotRegexp(t, `loops=\d{3,}`, line, plan)
+			}
+		}
 	}
 }
