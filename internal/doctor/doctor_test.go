@@ -287,6 +287,25 @@ func TestLanes(t *testing.T) {
 	})
 }
 
+// Processes that are there and don't reach the broker publish nothing either.
+func TestLanes_NoProcessReachesTheBroker(t *testing.T) {
+	each(t, func(t *testing.T, p *patient) {
+		p.place(t, 2)
+		one, other := p.bench(t).Join("w1", time.Hour, 64), p.bench(t).Join("w2", time.Hour, 64)
+		renew := func(m *outboxdbtest.Member, healthy bool, trouble string) {
+			_, err := m.Store.Renew(t.Context(), []relay.Renewal{{Member: m.ID, Target: "default", Healthy: healthy, Trouble: trouble}}, time.Hour)
+			require.NoError(t, err)
+		}
+		renew(one, false, "connection refused")
+		renew(other, true, "")
+		require.Empty(t, p.examine(t))
+		renew(other, false, "connection refused")
+		p.has(t, "lanes", Warning, "target broker default", "none of the processes that have this broker (2) can publish to it: connection refused", "`waybill doctor --kafka`")
+		p.exec(t, "UPDATE outbox_messages SET created_at = "+p.ago(time.Hour))
+		p.has(t, "lanes", Critical, "target broker default", "2 rows wait, the oldest for 1h0m", "continue by themselves")
+	})
+}
+
 // Partitions that nobody takes, though there is somebody. One that changes hands is
 // nobody's, too, but its rows don't wait for long.
 func TestLanes_PartitionsWithoutAnOwner(t *testing.T) {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -49,4 +50,16 @@ func (e *exam) short(ctx context.Context, db bun.IDB, target string, lane int64)
 			"nothing, if an engine of this build runs: it makes them again when a lease has passed (outbox.lease); otherwise start one. See who removes rows there")
 	}
 	return err
+}
+
+// sick tells of a target whose processes all don't reach it, and what one of them says.
+func (e *exam) sick(ctx context.Context, db bun.IDB, target string, lane int64) error {
+	var all, sick int64
+	var trouble string
+	err := db.QueryRowContext(ctx, "SELECT count(*), count(CASE WHEN NOT healthy THEN 1 END), COALESCE(max(trouble), '') FROM outbox_members WHERE lane = ? AND until > "+e.now(), lane).Scan(&all, &sick, &trouble)
+	if err != nil || all == 0 || sick < all {
+		return err
+	}
+	return e.stuck(ctx, db, target, lane, fmt.Sprintf("none of the processes that have this broker (%d) can publish to it: %s", all, cmp.Or(trouble, "why is in their logs")),
+		"see that the broker runs and lets them in (`waybill doctor --kafka` or --nats looks from here); they continue by themselves once it answers")
 }

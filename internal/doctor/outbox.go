@@ -46,7 +46,7 @@ func (e *exam) lanes(ctx context.Context, db bun.IDB) (string, error) {
 		var live bool
 		err := db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox_members WHERE lane = ? AND until > "+e.now()+")", lanes[target]).Scan(&live)
 		if err == nil && live {
-			err = errors.Join(e.ownerless(ctx, db, target, lanes[target]), e.short(ctx, db, target, lanes[target]))
+			err = errors.Join(e.ownerless(ctx, db, target, lanes[target]), e.short(ctx, db, target, lanes[target]), e.sick(ctx, db, target, lanes[target]))
 		} else if err == nil {
 			err = e.deserted(ctx, db, target, lanes[target])
 		}
@@ -86,6 +86,11 @@ func (e *exam) differing(ctx context.Context, db bun.IDB) error {
 
 // deserted tells of a target that no process has.
 func (e *exam) deserted(ctx context.Context, db bun.IDB, target string, lane int64) error {
+	return e.stuck(ctx, db, target, lane, "no process holds a lease: nothing is published", "start an engine that has this broker; if one runs, its log and /readyz say what keeps it")
+}
+
+// stuck tells of all rows of a target that none is published, and why.
+func (e *exam) stuck(ctx context.Context, db bun.IDB, target string, lane int64, why, remedy string) error {
 	return dbrows.Each(ctx, db, "SELECT w.n, "+dbtime.Seconds(db.Dialect(), "b.created_at", e.now())+
 		" FROM (SELECT count(*) AS n, min(seq) AS seq FROM outbox_queue WHERE lane = ?) AS w JOIN outbox_messages AS b ON b.seq = w.seq",
 		func(scan func(...any) error) error {
@@ -96,8 +101,7 @@ func (e *exam) deserted(ctx context.Context, db bun.IDB, target string, lane int
 			if seconds(age) >= e.limits.waiting {
 				severity = Critical
 			}
-			e.add(severity, "target broker "+target, fmt.Sprintf("%s, the oldest for %v, and no process holds a lease: nothing is published", count(n, "row")+" wait", seconds(age)),
-				e.unlessMoved("start an engine that has this broker; if one runs, its log and /readyz say what keeps it"))
+			e.add(severity, "target broker "+target, fmt.Sprintf("%s wait, the oldest for %v, and %s", count(n, "row"), seconds(age), why), e.unlessMoved(remedy))
 			return err
 		}, lane)
 }
