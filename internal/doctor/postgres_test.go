@@ -375,6 +375,32 @@ func TestSchema_OfARoleThatMayNotReadIt(t *testing.T) {
 	}
 }
 
+// Tables in a schema that a role may not use are as if they weren't there: to migrate is no remedy.
+func TestSchema_OfARoleThatMayNotUseIt(t *testing.T) {
+	p := healthyPostgres(t)
+	p.exec(t, "CREATE ROLE stranger LOGIN", "REVOKE ALL ON SCHEMA public FROM public", "GRANT ALL ON SCHEMA public TO CURRENT_USER")
+	t.Cleanup(func() {
+		_, err := p.DB().ExecContext(context.Background(), "DROP OWNED BY stranger; DROP ROLE stranger")
+		require.NoError(t, err)
+	})
+	var name string
+	require.NoError(t, p.Reader().NewRaw("SELECT current_database()").Scan(t.Context(), &name))
+	stranger, err := postgres.Open(t.Context(), postgres.Config{DSN: strings.Replace(dsn(name), "doctor@", "stranger@", 1)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stranger.Close()) }()
+	var critical []Finding
+	for _, f := range Examine(t.Context(), stranger, nil) {
+		if f.Severity == Critical {
+			critical = append(critical, f)
+		}
+	}
+	require.Equal(t, []Finding{{
+		Check: "schema", Severity: Critical, Where: "tables",
+		What:   "schema public has Waybill's tables, and role stranger has no right to use it: nothing of them was looked at",
+		Remedy: "let their owner run `waybill migrate --role engine=stranger`, or app= or read= for a program without an engine",
+	}}, critical)
+}
+
 // A role without rights sees its own sessions only, and is told so.
 func TestTransactions_OfARoleThatSeesLittle(t *testing.T) {
 	p := healthyPostgres(t)

@@ -30,6 +30,9 @@ func (e *exam) schema(ctx context.Context, db bun.IDB) (string, error) {
 		switch {
 		case ok && wrong.Have > wrong.Need:
 			e.add(Critical, "feature "+s.Feature, fmt.Sprintf("its tables are at version %d, and this build knows only %d", wrong.Have, wrong.Need), "use a newer build of waybill, and of the programs that are refused")
+		case ok && wrong.Hidden.Are(): // as all of them are
+			e.add(Critical, "tables", wrong.Hidden.What()+": nothing of them was looked at", wrong.Hidden.Remedy())
+			return "", nil
 		case ok && wrong.Have == 0:
 			missing = append(missing, s.Feature)
 		case ok:

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -12,6 +13,19 @@ import (
 // hidden is a schema of the search_path with Waybill's tables which the role may not use,
 // both as SQL names them. To PostgreSQL it is as if they weren't there.
 type hidden struct{ schema, role string }
+
+// Are says whether there is such a schema.
+func (h hidden) Are() bool { return h.schema != "" }
+
+// What says what is wrong.
+func (h hidden) What() string {
+	return fmt.Sprintf("schema %s has Waybill's tables, and role %s has no right to use it", h.schema, h.role)
+}
+
+// Remedy says what helps.
+func (h hidden) Remedy() string {
+	return fmt.Sprintf("let their owner run `waybill migrate --role engine=%s`, or app= or read= for a program without an engine", strings.Trim(h.role, `"`))
+}
 
 // hiddenFrom finds such a schema; the zero value if there is none.
 func hiddenFrom(ctx context.Context, db bun.IDB) (h hidden, err error) {

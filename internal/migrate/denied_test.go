@@ -56,6 +56,9 @@ func TestUp_RoleWithoutRights(t *testing.T) {
 		hidden := fmt.Sprintf("schema %s has Waybill's tables, and role \"%s\" has no right to use it; let their owner run `waybill migrate --role engine=%[2]s`", schema, role)
 		require.ErrorContains(t, set(first).Check(ctx, little), hidden)
 		require.ErrorContains(t, set(first).Up(ctx, little), hidden)
+		steps, err := set(first).Missing(ctx, little)
+		require.Empty(t, steps)
+		require.ErrorContains(t, err, hidden)
 
 		run(owner, "GRANT USAGE ON SCHEMA ?0 TO ?1; GRANT SELECT ON waybill_migrations TO ?1", bun.Ident(schema), bun.Ident(role))
 		require.NoError(t, set(first).Check(ctx, little))

@@ -60,9 +60,8 @@ type SchemaError struct {
 
 func (e *SchemaError) Error() string {
 	switch {
-	case e.Hidden.schema != "":
-		return fmt.Sprintf("tables of %s can't be seen: schema %s has Waybill's tables, and role %s has no right to use it; let their owner run `waybill migrate --role engine=%s`, or app= or read= for a program without an engine",
-			e.Feature, e.Hidden.schema, e.Hidden.role, strings.Trim(e.Hidden.role, `"`))
+	case e.Hidden.Are():
+		return fmt.Sprintf("tables of %s can't be seen: %s; %s", e.Feature, e.Hidden.What(), e.Hidden.Remedy())
 	case e.Have == 0:
 		return fmt.Sprintf("tables of %s are missing; run `waybill migrate` or engine.Migrate", e.Feature)
 	case e.Have < e.Need:
@@ -79,7 +78,7 @@ func (s Set) Up(ctx context.Context, db *bun.DB) error {
 	// create once they exist.
 	err := s.Check(ctx, db)
 	missing, ok := errors.AsType[*SchemaError](err)
-	if !ok || missing.Have > missing.Need || missing.Hidden.schema != "" {
+	if !ok || missing.Have > missing.Need || missing.Hidden.Are() {
 		return err
 	}
 	if err := s.up(ctx, db); err != nil {

@@ -22,11 +22,11 @@ type Plan struct {
 func (p Plan) Empty() bool { return len(p.Steps) == 0 && len(p.Then) == 0 }
 
 // Missing returns the files that [Set.Up] would run, and changes nothing. Tables
-// of a newer build are a [*SchemaError].
+// of a newer build, and those that the role can't see, are a [*SchemaError].
 func (s Set) Missing(ctx context.Context, db bun.IDB) ([]Step, error) {
 	err := s.Check(ctx, db)
 	missing, ok := errors.AsType[*SchemaError](err)
-	if !ok || missing.Have > missing.Need {
+	if !ok || missing.Have > missing.Need || missing.Hidden.Are() {
 		return nil, err
 	}
 	steps, err := s.Steps(db.Dialect())
