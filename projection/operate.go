@@ -246,10 +246,17 @@ func LetBegin(ctx context.Context, db bun.IDB) error {
 // Instead is what helps where no program has the version of a build in use any more, as
 // after a deployment that was taken back.
 func Instead(all []Progress, live Progress) string {
-	i := slices.IndexFunc(all, func(p Progress) bool { return p.Name == live.Name && p.Build != live.Build && p.Fed })
+	retire := fmt.Sprintf("`waybill projections retire %s` removes it", live.Name)
+	others := func(is func(Progress) bool) int {
+		return slices.IndexFunc(all, func(p Progress) bool { return p.Name == live.Name && p.Build != live.Build && is(p) })
+	}
+	i := others(func(p Progress) bool { return p.Fed })
+	unfed := others(func(p Progress) bool { return p.Build > live.Build && p.Status != Old }) // to take its place: its engine has ended
 	switch {
+	case i < 0 && unfed >= 0:
+		return fmt.Sprintf("start one that has version %d, which continues build %d; if the projection is gone from all, %s", all[unfed].Version, all[unfed].Build, retire)
 	case i < 0:
-		return fmt.Sprintf("`waybill projections retire %s` removes it", live.Name)
+		return retire
 	case all[i].Status == Building:
 		return fmt.Sprintf("wait for build %d", all[i].Build)
 	case all[i].Failure != nil:
