@@ -31,7 +31,10 @@ func (a act[R]) run(ctx context.Context, c *cli, stdout out, stderr news) error 
 	signal.Ignore(syscall.SIGPIPE) // Who stops reading, as head does, doesn't end it in its middle.
 	all := map[string]R{}
 	if err := a.do(true, all); err != nil {
-		return err
+		if _, wrong := errors.AsType[*usageError](err); wrong || a.DryRun {
+			return err
+		}
+		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	question, err := a.tell(all)
 	switch {

@@ -38,7 +38,7 @@ func (b backfillCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (
 	if err := b.check(b.DryRun); err != nil {
 		return err
 	}
-	d, err := c.open(ctx, false)
+	d, err := c.open(ctx, "", false)
 	if err != nil {
 		return err
 	}
@@ -107,14 +107,15 @@ func (b backfillCmd) backfill(ctx context.Context, p uow.Provider, what outbox.B
 }
 
 func (b backfillCmd) sentence(broker string, done outbox.Backfilled) string {
-	events := "no events"
+	raised := ""
 	if done.Events > 0 {
-		events = fmt.Sprintf("%d events, raised from %s to %s", done.Events, done.Oldest.Format(time.RFC3339), done.Latest.Format(time.RFC3339))
+		raised = fmt.Sprintf(", raised from %s to %s", when(done.Oldest), when(done.Latest))
 	}
 	if b.DryRun {
-		return fmt.Sprintf("%s would get %s.", broker, events)
+		return fmt.Sprintf("%s would get %s%s.", broker, number(done.Events, "event", "events"), raised)
 	}
-	told := fmt.Sprintf("%s got %s, and is live.", broker, events)
+	// One that goes on where another was ended doesn't know how many that one has copied.
+	told := fmt.Sprintf("%s got %s in this run%s, and is live.", broker, number(done.Events, "event", "events"), raised)
 	if done.Abandoned > 0 {
 		told += fmt.Sprintf(" %s given up when it was a target before, and not copied: `waybill outbox list --target %s --status abandoned` shows which, and `waybill outbox retry` sends them behind the others.", were(done.Abandoned), broker)
 	}

@@ -92,7 +92,7 @@ func TestBackfill_StepByStep(t *testing.T) {
 		require.EqualValues(t, 5, stats["partner"].Counts[outbox.Pending])
 
 		r = waybill(t, "--config", file, "outbox", "backfill")
-		require.Equal(t, result{0, "Provider default: partner got no events, and is live.\n", "partner: 0 events copied\n"}, r)
+		require.Equal(t, result{0, "Provider default: partner got 0 events in this run, and is live.\n", "partner: 0 events copied\n"}, r)
 		r = waybill(t, "--config", file, "--json", "outbox", "backfill", "--dry-run")
 		require.JSONEq(t, `{"providers": {"default": {"partner": {"events": 0, "oldest": null, "latest": null, "abandoned": 0}}}}`, r.stdout)
 	})
@@ -100,7 +100,7 @@ func TestBackfill_StepByStep(t *testing.T) {
 
 // What was given up before the broker was taken out doesn't go there: people are told of it.
 func TestBackfill_TellsOfWhatWasGivenUp(t *testing.T) {
-	require.Equal(t, "partner got no events, and is live. 1 row was given up when it was a target before, and not copied:"+
+	require.Equal(t, "partner got 0 events in this run, and is live. 1 row was given up when it was a target before, and not copied:"+
 		" `waybill outbox list --target partner --status abandoned` shows which, and `waybill outbox retry` sends them behind the others.",
 		backfillCmd{}.sentence("partner", outbox.Backfilled{Abandoned: 1}))
 }
@@ -115,7 +115,7 @@ func TestMigrate_HistoryNone(t *testing.T) {
 		r = waybill(t, "--config", file, "migrate", "--set-targets", "ordering=default,partner")
 		require.Zero(t, r.code, "none is added: %s", r.stderr)
 		r = waybill(t, "--config", file, "outbox", "backfill")
-		require.Equal(t, "Provider default: partner got no events, and is live.\n", r.stdout)
+		require.Equal(t, "Provider default: partner got 0 events in this run, and is live.\n", r.stdout)
 	})
 }
 

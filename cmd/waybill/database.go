@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/engine"
 	"github.com/waybill-go/waybill/engine/config"
+	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/subscription"
@@ -55,20 +56,76 @@ type databases struct {
 	maxMessage int // bytes that a message of the file's context may have, with its headers; 0: no limit
 }
 
-// open opens them. With create, a SQLite file that doesn't exist is made.
-func (c *cli) open(ctx context.Context, create bool) (*databases, error) {
-	return c.openBy(ctx, kinds, func(dsn string) (uow.Provider, error) { return openDSN(ctx, dsn, create) })
+// open opens them, or only one of the configuration file: others may be away. With create, a
+// SQLite file that doesn't exist is made.
+func (c *cli) open(ctx context.Context, only string, create bool) (*databases, error) {
+	return c.openBy(ctx, onlyOne(only, kinds), func(dsn string) (uow.Provider, error) { return openDSN(ctx, dsn, create) })
 }
 
-// look opens them and makes nothing: in the place of a SQLite file that doesn't
+// openThere is open for what says of each database what it came to: one that is away is
+// an [unopened], and the others are there all the same.
+func (c *cli) openThere(ctx context.Context, only string) (*databases, error) {
+	return c.openBy(ctx, opening(onlyOne(only, kinds), func(name string, p uow.Provider, err error) (uow.Provider, error) {
+		if dberr.Away(err) {
+			return &unopened{name: name, err: err}, nil
+		}
+		return p, err
+	}), func(dsn string) (uow.Provider, error) { return openDSN(ctx, dsn, false) })
+}
+
+// look opens them, or one, and makes nothing: in the place of a SQLite file that doesn't
 // exist stands an empty one that goes with its provider.
-func (c *cli) look(ctx context.Context) (*databases, error) {
-	return c.openBy(ctx, lookers(func(name, _ string) (uow.Provider, error) { return newStandIn(ctx, name) }), func(dsn string) (uow.Provider, error) {
+func (c *cli) look(ctx context.Context, only string) (*databases, error) {
+	return c.openBy(ctx, onlyOne(only, lookers(func(name, _ string) (uow.Provider, error) { return newStandIn(ctx, name) })), func(dsn string) (uow.Provider, error) {
 		if noFile(dsn) && !strings.Contains(dsn, "://") && !strings.Contains(dsn, "=") {
 			return newStandIn(ctx, "")
 		}
 		return openDSN(ctx, dsn, false)
 	})
+}
+
+// unopened is a database that could not be opened, or wasn't asked for.
+type unopened struct {
+	uow.Provider
+	name string
+	err  error
+}
+
+func (u *unopened) Name() string { return u.name }
+func (u *unopened) Close() error { return nil }
+
+// away is the error of a database that could not be opened.
+func away(p uow.Provider) error {
+	if u, ok := p.(*unopened); ok {
+		return u.err
+	}
+	return nil
+}
+
+// opening are kinds of which each has then the last word.
+func opening(k config.Kinds, then func(name string, p uow.Provider, err error) (uow.Provider, error)) config.Kinds {
+	some := config.Kinds{Providers: map[string]config.OpenProvider{}}
+	for dialect, open := range k.Providers {
+		some.Providers[dialect] = func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+			p, err := open(ctx, name, s)
+			return then(name, p, err)
+		}
+	}
+	return some
+}
+
+// onlyOne are kinds that open no other database than that one; "": all.
+func onlyOne(only string, k config.Kinds) config.Kinds {
+	some := config.Kinds{Providers: map[string]config.OpenProvider{}}
+	for dialect, open := range k.Providers {
+		some.Providers[dialect] = func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
+			if only != "" && name != only {
+				return &unopened{name: name, err: errors.New("it wasn't asked for")}, nil
+			}
+			return open(ctx, name, s)
+		}
+	}
+	return some
 }
 
 // lookers open databases of a configuration file and make nothing. absent is for a
@@ -166,7 +223,7 @@ func (d *databases) close() error {
 
 // eachProvider calls do for every database that is named, or for one of them.
 func (c *cli) eachProvider(ctx context.Context, only string, do func(d *databases, p uow.Provider) error) (err error) {
-	d, err := c.open(ctx, false)
+	d, err := c.openThere(ctx, only)
 	if err != nil {
 		return err
 	}
@@ -178,7 +235,11 @@ func (c *cli) eachProvider(ctx context.Context, only string, do func(d *database
 			continue
 		}
 		known = true
-		if err := do(d, p); err != nil {
+		err := away(p)
+		if err == nil {
+			err = do(d, p)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 		}
 	}

@@ -105,13 +105,11 @@ func (l listLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 	if t.rows == 0 && err == nil {
 		nothing = l.noLetters(ctx, c)
 	}
-	if err := t.flush(err, nothing); err != nil {
-		return err
-	}
+	err = t.flush(err, nothing)
 	goOn(stderr, all, func(p subscription.DeadLetterList) (said string, after any, more bool) {
 		return fmt.Sprintf("%d of %d", len(p.Letters), p.Total), p.Next, p.Next != 0
 	})
-	return nil
+	return err
 }
 
 // reasonOf is why a dead letter is there, with what it needs that older builds couldn't

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/waybill-go/waybill/subscription"
 )
@@ -39,7 +38,7 @@ func (r replayLettersCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 	}, func(done subscription.DeadLetterResult) string {
 		pace := ""
 		if r.Rate > 0 {
-			pace = fmt.Sprintf(", the last of them in %v", time.Duration(float64(done.Marked-1)/r.Rate*float64(time.Second)).Round(time.Second))
+			pace = fmt.Sprintf(", the last of them in %v", lastOf(done.Marked, r.Rate))
 		}
 		return "marked for the runners of " + done.Subscription + pace
 	})
@@ -118,7 +117,7 @@ func tellIdle(stderr news, all map[string]subscription.DeadLetterResult) {
 func tellNeeds(stderr news, all map[string]subscription.DeadLetterResult) {
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		if r := all[provider]; r.Marked > 0 && len(r.Needs) > 0 {
-			fmt.Fprintf(stderr, "Some wait for a build that knows %s: it handles them by itself, once it runs, and others leave them alone.\n", strings.Join(r.Needs, ", "))
+			fmt.Fprintf(stderr, "Some wait for a build that knows %s: it handles them by itself, once it runs, and others leave them alone.\n", printable(strings.Join(r.Needs, ", ")))
 		}
 	}
 }

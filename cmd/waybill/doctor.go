@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/internal/dberr"
 	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/outboxdb"
@@ -27,16 +26,6 @@ type doctorCmd struct {
 	Publishes []string `sep:"none" placeholder:"CONTEXT" help:"With --kafka or --nats: a further context beside the file's domain that publishes. May be repeated."`
 	Reads     []string `sep:"none" placeholder:"CATEGORY" help:"With --kafka or --nats: a category that is consumed, such as ordering::order. May be repeated."`
 }
-
-// unopened is a database that could not be opened.
-type unopened struct {
-	uow.Provider
-	name string
-	err  error
-}
-
-func (u *unopened) Name() string { return u.name }
-func (u *unopened) Close() error { return nil }
 
 // examined is the answer.
 type examined struct {
@@ -95,10 +84,10 @@ func (d doctorCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 			continue
 		}
 		var found []doctor.Finding
-		if u, ok := p.(*unopened); ok {
+		if err := away(p); err != nil {
 			found = []doctor.Finding{{
-				Check: "connection", Severity: doctor.Critical, What: "it can't be opened: " + u.err.Error(),
-				Remedy: cannotOpen(u.err),
+				Check: "connection", Severity: doctor.Critical, What: "it can't be opened: " + err.Error(),
+				Remedy: cannotOpen(err),
 			}}
 		} else {
 			found = append(doctor.Examine(ctx, p, outboxes, roles...), all.compareTargets(ctx, p)...)
@@ -143,7 +132,7 @@ func cannotOpen(err error) string {
 // outboxes are the names of those of all databases; none, if one can't be asked.
 func (d *databases) outboxes(ctx context.Context) (names []string) {
 	for _, p := range d.providers {
-		if _, away := p.(*unopened); away {
+		if away(p) != nil {
 			return nil
 		}
 		name, err := outboxdb.Name(ctx, p.Reader())
@@ -177,27 +166,20 @@ func (c *cli) openForDoctor(ctx context.Context) (*databases, error) {
 	kinds := lookers(func(_, path string) (uow.Provider, error) {
 		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
 	})
-	for dialect, open := range kinds.Providers {
-		kinds.Providers[dialect] = func(ctx context.Context, name string, s broker.Settings) (uow.Provider, error) {
-			return orUnopened(name)(open(ctx, name, s)), nil
-		}
-	}
-	return c.openBy(ctx, kinds, func(dsn string) (uow.Provider, error) {
+	return c.openBy(ctx, opening(kinds, orUnopened), func(dsn string) (uow.Provider, error) {
 		p, err := openDSN(ctx, dsn, false)
 		if _, ok := errors.AsType[*usageError](err); ok {
 			return nil, err
 		}
-		return orUnopened("default")(p, err), nil
+		return orUnopened("default", p, err)
 	})
 }
 
-func orUnopened(name string) func(uow.Provider, error) uow.Provider {
-	return func(p uow.Provider, err error) uow.Provider {
-		if err != nil {
-			return &unopened{name: name, err: err}
-		}
-		return p
+func orUnopened(name string, p uow.Provider, err error) (uow.Provider, error) {
+	if err == nil {
+		return p, nil
 	}
+	return &unopened{name: name, err: err}, nil
 }
 
 // tellFindings shows what is wrong first, each with its remedy.
@@ -210,7 +192,7 @@ func tellFindings(part string, found []doctor.Finding, stdout out) {
 			}
 			where := f.Check
 			if f.Where != "" {
-				where += ", " + f.Where
+				where += ", " + plainLine(f.Where)
 			}
 			fmt.Fprintf(stdout, "  %-8s  %s: %s.\n", f.Severity, where, strings.TrimSuffix(plainLine(f.What), "."))
 			if f.Remedy != "" {

@@ -77,7 +77,7 @@ func (d doctorCmd) look(ctx context.Context, b config.Broker, n kafkacheck.Needs
 // groups are the subscriptions that the databases know of, as far as they answer.
 func (d *databases) groups(ctx context.Context) (names []string) {
 	for _, p := range d.providers {
-		if _, away := p.(*unopened); away {
+		if away(p) != nil {
 			continue
 		}
 		known, err := subscription.List(ctx, p.Reader())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/waybill-go/waybill/internal/historyverbs"
 	"github.com/waybill-go/waybill/outbox"
@@ -92,7 +91,7 @@ func (r republishCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) 
 func (r republishCmd) sentence(found republished) string {
 	text := fmt.Sprintf("%s chosen; the outbox gets %s for them", number(found.Events, "event is", "events are"), rows(found.Rows))
 	if r.Rate > 0 {
-		text += fmt.Sprintf(", in about %v", time.Duration(float64(found.Events)/r.Rate*float64(time.Second)).Round(time.Second))
+		text += fmt.Sprintf(", in about %v", lastOf(found.Events+1, r.Rate))
 	}
 	text += "."
 	if found.Waiting > 0 {

@@ -88,6 +88,6 @@ func TestHistory_RepublishAndBackfill_U14(t *testing.T) {
 		require.Contains(t, r.stderr, "broker partner is joining: run `waybill outbox backfill` first")
 		r = waybill(t, "--config", file, "outbox", "backfill", "--from-history", "--dry-run")
 		require.Zero(t, r.code, r.stderr)
-		require.Regexp(t, `^Provider default: partner would get 1 events, raised from `, r.stdout)
+		require.Regexp(t, `^Provider default: partner would get 1 event, raised from `, r.stdout)
 	})
 }

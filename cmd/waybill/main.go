@@ -217,7 +217,7 @@ func backwards(command *kong.Context) error {
 
 // complain says what is wrong, and returns the exit status for it.
 func complain(stderr io.Writer, err error) int {
-	fmt.Fprintf(stderr, "waybill: %v\n", err)
+	fmt.Fprintf(stderr, "waybill: %s\n", printable(err.Error()))
 	if _, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintln(stderr, "Run `waybill --help` for usage.")
 		return exitUsage

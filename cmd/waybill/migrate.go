@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -44,9 +43,9 @@ type migrated struct {
 }
 
 func (m migrateCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
-	open := func(ctx context.Context) (*databases, error) { return c.open(ctx, true) }
+	open := func(ctx context.Context) (*databases, error) { return c.open(ctx, m.Provider, true) }
 	if m.DryRun || m.Print {
-		open = c.look
+		open = func(ctx context.Context) (*databases, error) { return c.look(ctx, m.Provider) }
 	}
 	d, err := open(ctx)
 	if err != nil {
@@ -292,10 +291,4 @@ func (m migrateCmd) joining(ctx context.Context, p uow.Provider, context string,
 		err = &usageError{fmt.Errorf("there are events of %s which %s would not get: add --history copy, and `waybill outbox backfill` copies them before it gets those to come; or --history none", context, strings.Join(added, ", "))}
 	}
 	return nil, err
-}
-
-func writeJSON(stdout out, v any) error {
-	e := json.NewEncoder(stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }

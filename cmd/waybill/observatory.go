@@ -19,7 +19,7 @@ type observatoryCmd struct {
 // is one for this time, so that whoever started this can read and act, and nobody
 // else.
 func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
-	d, err := c.open(ctx, false)
+	d, err := c.open(ctx, "", false)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/waybill-go/waybill/internal/processdb"
 	"github.com/waybill-go/waybill/uow"
@@ -70,13 +71,11 @@ func (l listProcessesCmd) Run(ctx context.Context, c *cli, stdout out, stderr ne
 			t.row(provider, p.Process, oneLine(p.ID), p.Status, fmt.Sprint(p.Version), fmt.Sprintf("%s (%s ago)", when(p.BeganAt), since(p.BeganAt)), when(p.LastAt), ended)
 		}
 	}
-	if err := t.flush(err, "No processes match."); err != nil {
-		return err
-	}
+	err = t.flush(err, "No processes match.")
 	goOn(stderr, all, func(p processdb.Page) (said string, after any, more bool) {
 		return "There is more", quote(p.Next), p.Next != ""
 	})
-	return nil
+	return err
 }
 
 type processesStatsCmd struct {
@@ -202,12 +201,33 @@ func (s *shownProcess) words() string {
 	return s.Process.Status
 }
 
-// quote is an argument for a shell.
+// quote is an argument for a shell, in one line: for bash, zsh and ksh if it has what would move
+// a terminal's cursor, as the id of a process may, which is from a message.
 func quote(text string) string {
-	if text != "" && !strings.ContainsFunc(text, func(r rune) bool { return !strings.ContainsRune(plainText, r) }) {
+	switch {
+	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return "$'" + escaped(text) + "'"
+	case text != "" && !strings.ContainsFunc(text, func(r rune) bool { return !strings.ContainsRune(plainText, r) }):
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+func escaped(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			for _, c := range []byte(string(r)) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		}
+	}
+	return b.String()
 }
 
 const plainText = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/@+="

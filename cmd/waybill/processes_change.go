@@ -111,13 +111,13 @@ func (w wakeProcessCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 		return c.eachTimers(ctx, found.Provider, func(provider string, s *timerdb.Store) (err error) {
 			all[provider], err = s.Change(ctx, f, outbox.TimerChange{Now: true, Actor: w.actor(), DryRun: dryRun})
 			if done := all[provider]; done.Action != 0 && !c.JSON {
-				fmt.Fprintf(stdout, "Timer %s is due now; action %d, by %s.\n", names[0], done.Action, w.actor())
+				fmt.Fprintf(stdout, "Timer %s is due now; action %d, by %s.\n", printable(names[0]), done.Action, w.actor())
 			}
 			return err
 		})
 	}, tell: func(map[string]outbox.TimersChanged) (string, error) {
 		if !c.JSON {
-			fmt.Fprintf(stdout, "have timer %s of %s %s ring now\n", names[0], w.Process, printable(w.ID))
+			fmt.Fprintf(stdout, "have timer %s of %s %s ring now\n", printable(names[0]), w.Process, printable(w.ID))
 		}
 		return "Wake it?", nil
 	}}.run(ctx, c, stdout, stderr)

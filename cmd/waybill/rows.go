@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -123,13 +124,11 @@ func (l listRowsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) e
 				fmt.Sprintf("%d of %d", e.Attempts, e.MaxAttempts), when(e.CreatedAt), oneLine(e.LastError))
 		}
 	}
-	if err := t.flush(err, nothing); err != nil {
-		return err
-	}
+	err = t.flush(err, nothing)
 	goOn(stderr, all, func(p rowsPage) (said string, after any, more bool) {
 		return "There are more", p.Next, p.Next != 0
 	})
-	return nil
+	return err
 }
 
 func statusOf(e outbox.Entry) string {
@@ -213,7 +212,7 @@ func (s showRowCmd) writeJSON(stdout out, found map[string]*outbox.Message) erro
 			}
 			switch {
 			case !s.Payload:
-			case json.Valid(r.Payload):
+			case utf8.Valid(r.Payload) && json.Valid(r.Payload):
 				row.Payload = r.Payload
 			default:
 				row.PayloadBase64 = r.Payload

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/waybill-go/waybill/internal/outboxdb"
 	"github.com/waybill-go/waybill/outbox"
@@ -80,7 +79,7 @@ func (r rowsChange) run(ctx context.Context, c *cli, stdout out, stderr news, ve
 			if done := all[provider]; done.Action != 0 && !c.JSON {
 				pace := ""
 				if rate > 0 {
-					pace = fmt.Sprintf(", the last of them due in %v", time.Duration(float64(done.Changed-1)/rate*float64(time.Second)).Round(time.Second))
+					pace = fmt.Sprintf(", the last of them due in %v", lastOf(done.Changed, rate))
 				}
 				fmt.Fprintf(stdout, "%s %s%s; action %d, by %s.\n", rows(done.Changed), verbWords[verb].done, pace, done.Action, r.actor())
 			}

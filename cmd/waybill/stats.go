@@ -43,7 +43,7 @@ func (s statsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err
 	if s.Every < minEvery {
 		return &usageError{fmt.Errorf("--every is %v: at least %v", s.Every, minEvery)}
 	}
-	d, err := c.open(ctx, false)
+	d, err := c.openThere(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s statsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err
 			fmt.Fprintln(stdout)
 		}
 		if err != nil {
-			fmt.Fprintf(stderr, "waybill: %v\n", err)
+			fmt.Fprintf(stderr, "waybill: %s\n", printable(err.Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -79,10 +79,24 @@ func (s statsCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err
 		}
 		was := now
 		before = &was
+		d = c.reopen(ctx, d)
 		if now, err = d.look(ctx); ctx.Err() != nil {
 			return nil
 		}
 	}
+}
+
+// reopen opens the databases again if one of them was away: it may be back.
+func (c *cli) reopen(ctx context.Context, d *databases) *databases {
+	if !slices.ContainsFunc(d.providers, func(p uow.Provider) bool { return away(p) != nil }) {
+		return d
+	}
+	again, err := c.openThere(ctx, "")
+	if err != nil {
+		return d
+	}
+	_ = d.close() // nothing was written
+	return again
 }
 
 // look is the state of all outboxes at one time.
@@ -103,7 +117,10 @@ func (d *databases) look(ctx context.Context) (look, error) {
 	l := look{time.Now(), map[string]map[string]lane{}}
 	var errs []error
 	for _, p := range d.providers {
-		all, err := lanes(ctx, p, d.targets)
+		all, err := map[string]lane(nil), away(p)
+		if err == nil {
+			all, err = lanes(ctx, p, d.targets)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name(), err))
 		}
@@ -169,13 +186,15 @@ func table(stdout out, now look, before *look) error {
 	if before != nil {
 		rate = "\tPUBLISHED/S"
 	}
-	fmt.Fprintln(w, "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED"+rate+"\tRETRY RATE\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR")
+	heading := "PROVIDER\tBROKER\tPENDING\tPROCESSING\tPUBLISHED\tFAILED\tABANDONED" + rate + "\tRETRY RATE\tOLDEST PENDING\tLEASE OWNERS\tLAST ERROR"
+	fmt.Fprintln(w, heading)
+	rest := strings.Repeat("\t-", strings.Count(heading, "\t")-1) // without it, later rows would have columns of their own
 	for _, provider := range slices.Sorted(maps.Keys(all)) {
 		switch {
 		case all[provider] == nil:
-			fmt.Fprintf(w, "%s\t?\n", provider)
+			fmt.Fprintf(w, "%s\t?%s\n", provider, rest)
 		case len(all[provider]) == 0:
-			fmt.Fprintf(w, "%s\t(no rows yet)\n", provider)
+			fmt.Fprintf(w, "%s\t(no rows yet)%s\n", provider, rest)
 		}
 		for _, target := range slices.Sorted(maps.Keys(all[provider])) {
 			l := all[provider][target]
@@ -193,7 +212,7 @@ func table(stdout out, now look, before *look) error {
 			if l.LastError != nil {
 				problem = oneLine(*l.LastError)
 			}
-			fmt.Fprintf(w, "\t%.1f %%\t%s\t%s\t%s\n", 100*l.RetryRate, oldest, cmp.Or(strings.Join(l.LeaseOwners, ","), "-"), problem)
+			fmt.Fprintf(w, "\t%.1f %%\t%s\t%s\t%s\n", 100*l.RetryRate, oldest, cmp.Or(flat(strings.Join(l.LeaseOwners, ",")), "-"), problem)
 		}
 	}
 	return w.Flush()

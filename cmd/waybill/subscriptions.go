@@ -106,7 +106,7 @@ func (r retireCmd) tell(c *cli, stdout out, all map[string]subscription.Retired)
 	}
 	if total == 0 {
 		if !c.JSON {
-			fmt.Fprintf(stdout, "Nothing is stored for subscription %s; `waybill subscriptions list` shows which ones exist.\n", r.Name)
+			fmt.Fprintf(stdout, "Nothing is stored for subscription %s; `waybill subscriptions list` shows which ones exist.\n", printable(r.Name))
 		}
 		return ""
 	}

@@ -204,6 +204,11 @@ func glance(d time.Duration) string {
 	return max(d, 0).Round(time.Second).String()
 }
 
+// lastOf is when the last of n is due at a rate per second, from the first on.
+func lastOf(n int64, rate float64) time.Duration {
+	return operate.Bounds{Rate: rate}.Delay(n - 1).Round(time.Second)
+}
+
 func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // hexHead is how much is shown of a body that is no text.

@@ -76,13 +76,11 @@ func (l listTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news)
 			t.row(provider, d.ID, oneLine(d.Owner), oneLine(d.Name), d.Type, d.Status, when(d.AvailableAt), when(d.SetAt), sent)
 		}
 	}
-	if err := t.flush(err, "No timers match."); err != nil {
-		return err
-	}
+	err = t.flush(err, "No timers match.")
 	goOn(stderr, all, func(p outbox.TimerPage) (said string, after any, more bool) {
 		return "There is more", p.Next, p.Next != ""
 	})
-	return nil
+	return err
 }
 
 type showTimerCmd struct {

@@ -35,7 +35,7 @@ func (t traceCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	if t.Correlation == "" || !outbox.Storable(t.Correlation) {
 		return &usageError{errors.New("the correlation id is empty, or no UTF-8 text without a zero byte")}
 	}
-	d, err := c.open(ctx, false)
+	d, err := c.openThere(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -43,6 +43,9 @@ func (t traceCmd) Run(ctx context.Context, c *cli, stdout out) (err error) {
 	from := make([]correlation.Source, len(d.providers))
 	for i, p := range d.providers {
 		from[i].Provider = p
+		if err := away(p); err != nil {
+			from[i].Ask = func(context.Context, func(context.Context) error) error { return err }
+		}
 	}
 	all, failed := correlation.Read(ctx, from, t.Correlation, correlation.Options{Limit: t.Limit, More: fmt.Sprintf("--limit %d reads more", maxTrace)})
 	for _, provider := range slices.Sorted(maps.Keys(failed)) {
