@@ -34,7 +34,7 @@ export function search(path, params, fields, more) {
       input = h('input', { id, type: 'checkbox' });
       input.checked = value === 'true';
     } else {
-      input = h('input', { id, type: 'search', value, spellcheck: 'false', autocomplete: 'off' });
+      input = h('input', { id, type: 'search', value, placeholder: f.like ?? '', spellcheck: 'false', autocomplete: 'off' });
     }
     inputs.push([f.name, () => {
       if (f.type === 'box') return input.checked;

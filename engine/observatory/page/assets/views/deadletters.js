@@ -25,7 +25,7 @@ export function deadLetters(main, { params, signal }) {
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
       { name: 'reason', title: 'Reason', type: 'select', options: reasons },
       { name: 'message', title: 'Message id' },
-      { name: 'type', title: 'Type' },
+      { name: 'type', title: 'Type', like: 'Ordering.OrderPlaced.v1' },
       { name: 'key', title: 'Key' },
       { name: 'error', title: 'Part of the error' },
       { name: 'error_type', title: 'Go type of the error' },

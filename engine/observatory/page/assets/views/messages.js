@@ -33,8 +33,8 @@ export function messages(main, { params, signal }) {
     ], [
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
       { name: 'target', title: 'Target broker', type: 'select', options: targets },
-      { name: 'type', title: 'Type' },
-      { name: 'stream', title: 'Stream' },
+      { name: 'type', title: 'Type', like: 'Ordering.OrderPlaced.v1' },
+      { name: 'stream', title: 'Stream', like: 'ordering::order-17' },
       { name: 'key', title: 'Key' },
       { name: 'correlation', title: 'Correlation id' },
       { name: 'causation', title: 'Causation id' },

@@ -70,7 +70,7 @@ export function processes(main, { params, signal }) {
       { name: 'status', title: 'Status', type: 'select', options: ['running', 'awaited', 'ended'] },
     ], [
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
-      { name: 'process', title: 'Process' },
+      { name: 'process', title: 'Process', like: 'library.lending' },
       { name: 'from', title: 'Began from', type: 'moment' },
       { name: 'until', title: 'Began until', type: 'moment' },
       { name: 'idle', title: 'Idle', type: 'box' },

@@ -73,12 +73,12 @@ export function waiting(main, { params, signal }) {
   const list = h('div', { 'aria-busy': 'true' }, h('p', { class: 'quiet' }, 'Reading…'));
   main.append(h('h1', null, 'Waiting timers'), hints, cards,
     search(path, params, [
-      { name: 'owner', title: 'Owner', wide: true },
+      { name: 'owner', title: 'Owner', wide: true, like: 'library::loan-7' },
       { name: 'status', title: 'Status', type: 'select', options: ['waiting', 'sent', 'broken'] },
     ], [
       { name: 'provider', title: 'Database', type: 'select', options: providers() },
       { name: 'name', title: 'Name' },
-      { name: 'type', title: 'Type' },
+      { name: 'type', title: 'Type', like: 'Library.MarkOverdue.v1' },
       { name: 'id', title: 'Message id' },
       { name: 'tenant', title: 'Tenant' },
       { name: 'correlation', title: 'Correlation id' },
