@@ -65,6 +65,7 @@ func TestConfig_OneOfTheDatabasesIsAway(t *testing.T) {
 	require.Contains(t, r.stderr, "waybill: nothing was changed: "+away)
 	r = run("outbox retry --status failed --yes --actor ada --provider default")
 	require.Equal(t, result{0, "retry  0  rows\n", ""}, r)
+	require.Contains(t, run("observatory --addr nowhere").stderr, "\nThe page has the other databases. Start it again when that is back.\n")
 	r = run("outbox list --provider other")
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.stderr, `the configuration has no provider "other"`)

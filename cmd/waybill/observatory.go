@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/waybill-go/waybill/engine"
+	"github.com/waybill-go/waybill/uow"
 )
 
 type observatoryCmd struct {
@@ -19,11 +20,15 @@ type observatoryCmd struct {
 // is one for this time, so that whoever started this can read and act, and nobody
 // else.
 func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) (err error) {
-	d, err := c.open(ctx, "", false)
+	d, err := c.openThere(ctx, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	providers, err := there(d, stderr)
+	if err != nil {
+		return err
+	}
 	server := d.server
 	server.Addr = o.Addr
 	server.ShowPayloads = server.ShowPayloads || o.ShowPayloads
@@ -32,7 +37,7 @@ func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 		server.Token = rand.Text()
 	}
 	e, err := engine.NewObservatory(engine.ObservatoryConfig{
-		Providers: d.providers, Retention: d.retention, Server: server,
+		Providers: providers, Retention: d.retention, Server: server,
 		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -54,4 +59,20 @@ func (o observatoryCmd) Run(ctx context.Context, c *cli, stdout out, stderr news
 		}
 	}
 	return errors.Join(err, e.Run(ctx))
+}
+
+// there are those that are not away, of which it tells; without any that is the error.
+func there(d *databases, stderr news) (providers []uow.Provider, err error) {
+	for _, p := range d.providers {
+		if wrong := away(p); wrong != nil {
+			err = errors.Join(err, wrong)
+			continue
+		}
+		providers = append(providers, p)
+	}
+	if len(providers) > 0 && err != nil {
+		fmt.Fprintf(stderr, "waybill: %s\nThe page has the other databases. Start it again when that is back.\n", printable(err.Error()))
+		return providers, nil
+	}
+	return providers, err
 }

@@ -90,6 +90,17 @@ func TestObservatory(t *testing.T) {
 	require.Contains(t, text, `"changed": 3`)
 }
 
+// With a database away the page has the others; which one is missing is told.
+func TestObservatory_WithADatabaseAway(t *testing.T) {
+	file, between := twoDatabases(t)
+	between.Cut()
+	url, token := observe(t, "--config", file)
+	code, text := ask(t, "GET", url+"api/outbox", token, "")
+	require.Equal(t, http.StatusOK, code, text)
+	require.Contains(t, text, `"default": {`)
+	require.NotContains(t, text, `"far"`)
+}
+
 func TestObservatory_Refused(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.db")
 	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: empty})
