@@ -82,12 +82,15 @@ type Writer struct {
 }
 
 // selectWriters finds sessions, and transactions that are prepared, by what pg_locks calls
-// them. At most ten: the oldest is the one to ask about.
+// them. One that is prepared is known by the lock of its number: it keeps the name of the session
+// that it was begun in, until the server starts again. At most ten: the oldest is the one to ask
+// about.
 const selectWriters = `SELECT coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''), coalesce(a.usename::text, p.owner::text, ''), coalesce(a.state, ''),
 	coalesce(a.xact_start, p.prepared)
 	FROM (SELECT DISTINCT virtualtransaction, pid FROM pg_locks WHERE locktype = 'relation' AND granted AND virtualtransaction IN (?)) AS l
 	LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-	LEFT JOIN pg_prepared_xacts AS p ON l.pid IS NULL AND '-1/' || p.transaction::text = l.virtualtransaction
+	LEFT JOIN pg_prepared_xacts AS p ON l.pid IS NULL AND EXISTS (SELECT FROM pg_locks AS own
+		WHERE own.locktype = 'transactionid' AND own.granted AND own.pid IS NULL AND own.virtualtransaction = l.virtualtransaction AND own.transactionid = p.transaction)
 	ORDER BY 6 NULLS LAST, 1 LIMIT 10`
 
 // Writers says who the transactions of [Page].Writers are that are still open, the oldest
