@@ -45,6 +45,22 @@ func (s sight) partner(change func(*laneSight)) {
 	s.outboxes["default"].lanes["partner"] = l
 }
 
+// has says that these are its reasons, and what they say.
+func (s sight) has(t *testing.T, want, says []string) {
+	t.Helper()
+	var got []string
+	text := ""
+	for _, r := range s.reasons() {
+		require.NotEmpty(t, r.remedy, r.Code)
+		text += r.what + ". " + r.remedy + "\n"
+		got = append(got, fmt.Sprintf("%s %s %s", r.Code, r.State, r.where()))
+	}
+	require.ElementsMatch(t, want, got)
+	for _, word := range says {
+		require.Contains(t, text, word)
+	}
+}
+
 func (s sight) parcels(change func(*subscriptionSight)) {
 	c := s.subscriptions["parcels"]
 	change(&c)
@@ -102,6 +118,9 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 			trouble := &outbox.Trouble{What: "keep its partitions", Error: "outbox: renew: context deadline exceeded"}
 			s.partner(func(l *laneSight) { l.status.Database = trouble })
 			s.parcels(func(c *subscriptionSight) { c.status.Database = trouble })
+			o := s.outboxes["default"]
+			o.timers.trouble = trouble
+			s.outboxes["default"] = o
 			return s
 		}, []string{"writer_held stuck database default"}, []string{"(the handler of Sales.SaleMade.v1, message m-1, has had it for 7s)", "wait for it outside"}},
 		// S1: the reason names the database's words and what helps.
@@ -152,11 +171,14 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		}, []string{"not_counted degraded database default"}, []string{noAnswer}},
 		"an open breaker, which is why nothing moves": {func(s sight) sight {
 			s.parts.Brokers["partner"] = newComponent(false, "dial tcp: refused")
-			s.partner(waits(3, time.Minute))
+			s.partner(waits(3, stillAfter))
 			s.partner(hours)
-			s.partner(func(l *laneSight) { l.status.Breaker, l.status.LastError = "half-open", "dial tcp: refused\nat once" })
+			s.partner(func(l *laneSight) {
+				l.status.Breaker, l.status.LastError, l.status.Doing = "half-open", "dial tcp: refused\nat once", "trying single rows"
+				l.stats.Members = []outbox.Member{{Name: "host-1", Trouble: "dial tcp: refused"}}
+			})
 			return s
-		}, []string{"breaker_open degraded outbox default to partner"}, []string{"broker partner accepts nothing (dial tcp: refused); rows wait and use up no attempts"}},
+		}, []string{"breaker_open degraded outbox default to partner", "rows_late degraded outbox default to partner"}, []string{"broker partner accepts nothing (dial tcp: refused); rows wait and use up no attempts"}},
 		"topics that can't be made": {func(s sight) sight {
 			s.parts.Brokers["partner"] = newComponent(false, words)
 			return s
@@ -178,7 +200,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 				l.stats.Members = []outbox.Member{{Name: "host-1", Trouble: "refused"}, {Name: "host-2", Trouble: "refused"}}
 			})
 			return s
-		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they can no longer reach the broker (refused)"}},
+		}, []string{"members_sick degraded outbox default to partner"}, []string{"2 of 2 processes (host-1, host-2): they can no longer reach the broker (refused). They try again"}},
 		"processes mean different brokers": {func(s sight) sight {
 			s.partner(func(l *laneSight) {
 				l.stats.Members = []outbox.Member{
@@ -237,13 +259,15 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		}, []string{"1 row failed (no leader)", "`waybill outbox retry {only} --status failed`"}},
 		"all that waits is held": {
 			func(s sight) sight {
-				s.partner(waits(2, time.Minute))
+				s.partner(waits(2, stillAfter))
 				s.partner(func(l *laneSight) {
 					l.still, l.stats.Counts[outbox.Abandoned], l.held = time.Hour, 1, outbox.Held{Keys: 1, Behind: 2}
 				})
 				return s
 			},
-			[]string{"keys_held degraded outbox default to partner", "rows_abandoned degraded outbox default to partner"},
+			[]string{
+				"keys_held degraded outbox default to partner", "rows_abandoned degraded outbox default to partner", "rows_late degraded outbox default to partner",
+			},
 			[]string{"1 key held by an abandoned row, with 2 rows behind", "`waybill outbox skip {only} --held`"},
 		},
 		"nobody publishes": {func(s sight) sight {
@@ -455,18 +479,7 @@ func TestWatchdog_S2_23_F_21_Reasons(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := c.see(well())
-			var got []string
-			text := ""
-			for _, r := range s.reasons() {
-				require.NotEmpty(t, r.remedy, r.Code)
-				text += r.what + ". " + r.remedy + "\n"
-				got = append(got, fmt.Sprintf("%s %s %s", r.Code, r.State, r.where()))
-			}
-			require.ElementsMatch(t, c.want, got)
-			for _, word := range c.says {
-				require.Contains(t, text, word)
-			}
+			c.see(well()).has(t, c.want, c.says)
 		})
 	}
 }
