@@ -95,25 +95,30 @@ func (e *exam) disk(ctx context.Context, db bun.IDB) (string, error) {
 	return fmt.Sprintf("%d MB are left", left>>20), nil
 }
 
+// committed is another number once another connection has committed.
+const committed = "PRAGMA data_version"
+
 // lock looks for a process that has the file locked for writing for long. Who asks for the
-// lock and lets go of it has written nothing.
+// lock and lets go of it has written nothing. SQLite serves those who wait in no order: to
+// wait in vain while others commit is no sign of one who keeps it.
 func (e *exam) lock(ctx context.Context, db bun.IDB) (string, error) {
 	path, err := e.path(ctx, db)
 	if err != nil {
 		return "", err
 	}
-	var patience int // of the connection that writes, in milliseconds: SQLite's wait isn't ended by a context
-	if err := e.provider.DB().QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&patience); err != nil {
+	var patience, before, after int // of the connection that writes, in milliseconds: SQLite's wait isn't ended by a context
+	writer := e.provider.DB()
+	if err := errors.Join(writer.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&patience), writer.QueryRowContext(ctx, committed).Scan(&before)); err != nil {
 		return "", err
 	}
 	wait := func(ms int64) error {
-		_, err := e.provider.DB().ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", ms))
+		_, err := writer.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", ms))
 		return err
 	}
 	if err := wait(e.limits.lock.Milliseconds()); err != nil {
 		return "", err
 	}
-	tx, err := e.provider.DB().BeginTx(ctx, nil)
+	tx, err := writer.BeginTx(ctx, nil)
 	if err == nil {
 		err = tx.Rollback()
 	}
@@ -122,6 +127,9 @@ func (e *exam) lock(ctx context.Context, db bun.IDB) (string, error) {
 	}
 	if err == nil || !e.provider.Retryable(err) {
 		return "nobody has the file locked for writing for long", err
+	}
+	if err := writer.QueryRowContext(ctx, committed).Scan(&after); err != nil || after != before {
+		return "others write all the time, and nobody has the file locked for long", err
 	}
 	who, end := "another process", "find it among those that have the file open, as `lsof` lists them, and end it or its transaction"
 	if by := dbfile.Writer(path); by != "" {

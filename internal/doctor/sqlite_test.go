@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill/internal/dbfile"
 	"github.com/waybill-go/waybill/uow/sqlite"
@@ -139,4 +142,44 @@ func TestLock(t *testing.T) {
 	p.has(t, "lock", Critical, p.path(t), who, "end it or its transaction")
 	require.NoError(t, tx.Rollback())
 	require.Empty(t, p.examine(t))
+}
+
+// Whoever waits in vain because others commit all the time has met no lock that somebody keeps:
+// nobody has to be ended.
+func TestLock_IsNotThatOfManyWriters(t *testing.T) {
+	p := healthySQLite(t)
+	p.limits.lock = 20 * time.Millisecond
+	other, err := sqlite.Open(t.Context(), sqlite.Config{Path: p.path(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	_, err = other.DB().ExecContext(t.Context(), "CREATE TABLE written (n)")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var writer errgroup.Group
+	writer.Go(func() error { // each has the lock for some milliseconds, and lets go of it for none
+		for ctx.Err() == nil {
+			tx, err := other.DB().BeginTx(context.WithoutCancel(ctx), nil)
+			if err == nil {
+				_, err = tx.ExecContext(context.WithoutCancel(ctx), "DELETE FROM written; INSERT INTO written WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a WHERE n < 5000) SELECT n FROM a")
+				err = errors.Join(err, tx.Commit())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	met := false
+	for range 50 {
+		for _, f := range examine(t.Context(), p.Provider, p.limits, p.outboxes) {
+			require.False(t, f.Check == "lock" && f.Severity != OK, "%+v", f)
+			met = met || f.Check == "lock" && strings.Contains(f.What, "others write all the time")
+		}
+		if met {
+			break
+		}
+	}
+	stop()
+	require.NoError(t, writer.Wait())
+	require.True(t, met)
 }
