@@ -61,6 +61,44 @@ func TestOpen_AFileThatWasReplacedIsUsedNoMore(t *testing.T) {
 	}
 }
 
+// Who goes on by a log that has no name any more writes what nobody finds, and past the locks of
+// all who come later: the file would be damaged. What was committed is in the file after a clean stop.
+func TestOpen_AFileWhoseLogWasRemovedIsUsedNoMore(t *testing.T) {
+	for _, gone := range []string{"-wal", "-shm"} {
+		t.Run(gone, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "test.db")
+			p := open(t, path)
+			insert := func() error {
+				_, err := p.DB().ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
+				return err
+			}
+			count := func() (n int, err error) {
+				err = p.Reader().NewRaw("SELECT count(*) FROM things").Scan(t.Context(), &n)
+				return n, err
+			}
+			_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+			require.NoError(t, err)
+			_, err = count()
+			require.NoError(t, err)
+			other := open(t, path) // one that comes and goes removes nothing
+			require.NoError(t, other.Close())
+			require.NoError(t, insert())
+
+			require.NoError(t, os.Remove(path+gone))
+			const refused = "was removed while this process has"
+			_, err = count()
+			require.ErrorContains(t, err, refused)
+			require.ErrorContains(t, insert(), refused)
+
+			require.NoError(t, p.Close())
+			p = open(t, path)
+			n, err := count()
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		})
+	}
+}
+
 // What is read by the log of another file is damaged, too.
 func TestOpen_ADamagedFileSaysWhatElseItMayBe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")

@@ -29,6 +29,7 @@ type oneWriter struct {
 
 	locked atomic.Pointer[lockedError] // what the last one inside met; nil: nothing
 	conn   driver.Conn                 // of whoever is inside; nil: not open
+	log    logFiles                    // of conn
 	closed atomic.Bool
 }
 
@@ -56,7 +57,7 @@ func (w *oneWriter) discard() error {
 		return nil
 	}
 	err := w.conn.Close()
-	w.conn = nil
+	w.conn, w.log = nil, logFiles{}
 	return err
 }
 
@@ -82,14 +83,16 @@ func (w *oneWriter) open(ctx context.Context) (err error) {
 	if w.closed.Load() {
 		return sql.ErrConnDone
 	}
-	if err := w.file.check(); err != nil {
+	if err := w.file.checkLog(w.log); err != nil {
 		return err
 	}
 	if v, ok := w.conn.(driver.Validator); ok && !v.IsValid() {
 		_ = w.discard()
 	}
 	if w.conn == nil {
-		w.conn, err = w.Connector.Connect(ctx)
+		if w.conn, err = w.Connector.Connect(ctx); err == nil {
+			w.log = w.file.logOf(ctx, w.conn)
+		}
 	}
 	return err
 }
