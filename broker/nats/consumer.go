@@ -66,6 +66,7 @@ type consumer struct {
 	mu         sync.Mutex
 	tenure     *tenure
 	pin        string           // The latest of our own.
+	told       string           // The pin of which the group knows whose it is.
 	held       map[uint64]*loan // By stream sequence: received, not acknowledged.
 	ready      []*loan          // The part of held that isn't on loan, in order.
 	readyBytes int              // Its size.
@@ -74,6 +75,8 @@ type consumer struct {
 	state      broker.State     // But for the connection's.
 	missing    missing
 	paused     time.Time // Until when somebody has paused the group, as the server said last.
+
+	tried string // The pin that was to be taken from the dead. Used by the pump alone.
 }
 
 var (

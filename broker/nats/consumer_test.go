@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 
 	"github.com/waybill-go/waybill/broker"
 	"github.com/waybill-go/waybill/broker/nats"
+	"github.com/waybill-go/waybill/internal/liveness/livenesstest"
+	"github.com/waybill-go/waybill/internal/waittest"
 )
 
 // publish stores messages n to m-1 of one key.
@@ -76,6 +79,45 @@ func TestSuccessorOfADeadMember(t *testing.T) {
 	requireBodies(t, 0, got)
 	require.Len(t, dead, 5)
 	require.NoError(t, successor.Ack(t.Context(), got...))
+}
+
+// N1: who joins after kill -9 on the same host needn't wait until the server misses the
+// dead one; of others nobody knows whether they are dead.
+func TestSuccessor_N1_OfADeadProcessOfThisHost(t *testing.T) {
+	t.Parallel()
+	for name, dead := range map[string]bool{livenesstest.Dead(t): true, livenesstest.Alive(): false, "host-12-0123abcd.77.89abcdef": false} {
+		h := newHost(t)
+		one, err := nats.OpenPatient(t.Context(), h.client)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.ErrorContains(t, one.Close(context.Background()), "leave the group") })
+		one.Be(name)
+		require.NoError(t, one.EnsureTopics(t.Context(), topic))
+		two := h.patient(t)
+		publish(t, two, 0, 5)
+		receive(t, join(t, one), 5)
+		js, err := jetstream.New(two.Conn())
+		require.NoError(t, err)
+		waittest.Until(t, func() bool {
+			c, err := js.Consumer(t.Context(), "ordering_order", "group")
+			require.NoError(t, err)
+			return strings.HasSuffix(c.CachedInfo().Config.Metadata["waybill-holder"], " "+name)
+		})
+		one.Conn().Close()
+		patience := time.Second
+		if dead {
+			patience = time.Minute
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		got, err := join(t, two).Receive(ctx, 5)
+		cancel()
+		if !dead {
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			continue
+		}
+		require.NoError(t, err)
+		requireBodies(t, 0, got)
+		require.NotEmpty(t, got)
+	}
 }
 
 // The same without anything new to deliver: then no delivery tells the successor

@@ -18,7 +18,7 @@ func OpenQuick(ctx context.Context, cfg Config) (*Broker, error) {
 // OpenPatient is OpenQuick with members that don't take each other for dead, however
 // slow the machine is.
 func OpenPatient(ctx context.Context, cfg Config) (*Broker, error) {
-	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: usual.absence, check: QuickCheck})
+	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: 10 * usual.absence, check: QuickCheck})
 }
 
 // Miscount makes a member take more for being on its way than the server will ever send, as
@@ -29,6 +29,9 @@ func Miscount(of broker.Consumer) {
 	defer c.mu.Unlock()
 	c.session.due += 2 * window
 }
+
+// Be has the broker take itself for a process of that name.
+func (b *Broker) Be(process string) { b.process = process }
 
 const QuickCheck = 500 * time.Millisecond
 

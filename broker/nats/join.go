@@ -96,6 +96,7 @@ func (b *Broker) durable(ctx context.Context, stream, topic, group string) (jets
 			return nil, err
 		}
 		if of := found.CachedInfo().Config.FilterSubject; of == topic || of == "" || config.Durable == beside {
+			config.Metadata = found.CachedInfo().Config.Metadata
 			return b.js.UpdateConsumer(ctx, stream, config)
 		}
 		config.Durable = beside

@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waybill-go/waybill/broker"
+	"github.com/waybill-go/waybill/internal/liveness"
 	"github.com/waybill-go/waybill/internal/secret"
 )
 
@@ -73,6 +74,7 @@ func (c Config) validate() error {
 type Broker struct {
 	cfg      Config
 	timing   timing
+	process  string // Its name.
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	requests *requests
@@ -120,7 +122,7 @@ func open(ctx context.Context, cfg Config, timing timing) (*Broker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, timing: timing, requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
+	b := &Broker{cfg: cfg, timing: timing, process: liveness.Here().Name(), requests: newRequests(), consumers: map[*consumer]struct{}{}, reconnected: make(chan struct{})}
 	options, err := cfg.options()
 	if err != nil {
 		return nil, err

@@ -96,6 +96,11 @@ func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (re
 	}
 	c.mu.Lock()
 	own := c.pin
+	c.mu.Unlock()
+	if pinned != "" && pinned != own && c.freed(ctx, reconnected, info, pinned) {
+		pinned = ""
+	}
+	c.mu.Lock()
 	c.missing.looked(info.Delivered)
 	if pinned != "" && pinned != own {
 		c.missing.ahead = 0 // it is with another member

@@ -102,6 +102,7 @@ func (s *session) run(ctx context.Context, reconnected <-chan struct{}) error {
 		select {
 		case <-s.wake:
 		case <-look.C:
+			s.c.tellHolder(ctx, reconnected)
 		case <-check.C:
 			if err = s.c.moved(ctx, reconnected); err != nil {
 				return err
