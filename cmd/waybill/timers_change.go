@@ -29,13 +29,25 @@ type fireTimersCmd struct{ timersChange }
 
 type stopTimersCmd struct{ timersChange }
 
-// coming is a time of the command line, or how long it is until then.
-type coming struct{ time.Time }
+// coming is a time of the command line, or how long it is until then, by the database's clock:
+// timers ring by that one, and an operator's machine may have another.
+type coming struct {
+	time.Time
+	in *time.Duration
+}
+
+// from is the time that is meant when it is now.
+func (m coming) from(now time.Time) time.Time {
+	if m.in != nil {
+		return now.Add(*m.in)
+	}
+	return m.Time
+}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (m *coming) UnmarshalText(text []byte) error {
 	if in, err := time.ParseDuration(string(text)); err == nil {
-		m.Time = time.Now().Add(in)
+		m.in = &in
 		return nil
 	}
 	at, err := time.Parse(time.RFC3339, string(text))
@@ -50,18 +62,22 @@ func (m *coming) UnmarshalText(text []byte) error {
 }
 
 func (m moveTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	return m.run(ctx, c, stdout, stderr, "move", "moved to "+when(m.To.Time), outbox.TimerChange{At: m.To.Time})
+	return m.run(ctx, c, stdout, stderr, "move", func(now time.Time) (outbox.TimerChange, string) {
+		at := m.To.from(now)
+		return outbox.TimerChange{At: at}, "moved to " + when(at)
+	})
 }
 
 func (f fireTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	return f.run(ctx, c, stdout, stderr, "fire", "due now", outbox.TimerChange{Now: true})
+	return f.run(ctx, c, stdout, stderr, "fire", func(time.Time) (outbox.TimerChange, string) { return outbox.TimerChange{Now: true}, "due now" })
 }
 
 func (s stopTimersCmd) Run(ctx context.Context, c *cli, stdout out, stderr news) error {
-	return s.run(ctx, c, stdout, stderr, "stop", "stopped", outbox.TimerChange{})
+	return s.run(ctx, c, stdout, stderr, "stop", func(time.Time) (outbox.TimerChange, string) { return outbox.TimerChange{}, "stopped" })
 }
 
-func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, verb, did string, change outbox.TimerChange) error {
+// run makes the change that is to be made when a database's clock shows that time.
+func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, verb string, to func(now time.Time) (outbox.TimerChange, string)) error {
 	if a.filter().Empty() {
 		return &usageError{fmt.Errorf("%s what? Choose timers by --id, --owner, --name, --type or another filter; --dry-run shows what it would do", verb)}
 	}
@@ -76,6 +92,7 @@ func (a timersChange) run(ctx context.Context, c *cli, stdout out, stderr news, 
 					return err
 				}
 			}
+			change, did := to(shown[provider])
 			change.Actor, change.DryRun, change.Before = a.actor(), dryRun, shown[provider]
 			all[provider], err = s.Change(ctx, a.filter(), change)
 			if done := all[provider]; done.Action != 0 && !c.JSON {

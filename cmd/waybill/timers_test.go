@@ -86,6 +86,16 @@ func TestTimers_ToNoTimeIsNoMove(t *testing.T) {
 	})
 }
 
+// Timers ring by the database's clock: an hour from now is one by that, whatever this machine's shows.
+func TestTimers_HowLongUntilThenIsByTheDatabasesClock(t *testing.T) {
+	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	for text, want := range map[string]time.Time{"1h": now.Add(time.Hour), "-1h": now.Add(-time.Hour), "2026-01-02T15:04:05Z": time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)} {
+		var to coming
+		require.NoError(t, to.UnmarshalText([]byte(text)))
+		require.Equal(t, want, to.from(now))
+	}
+}
+
 func TestTimers_ShowABrokenOne(t *testing.T) {
 	eachProvider(t, func(t *testing.T, provider string, p uow.Provider) {
 		file := configured(t, "default: "+provider)
