@@ -212,10 +212,14 @@ func TestReconnect(t *testing.T) {
 	requireLost(t, held[2:]...)
 	got := receive(t, c, 8)
 	requireBodies(t, 2, got)
+	require.NoError(t, c.Release(t.Context(), held[2:]...), "they are with who has got them since")
+	publish(t, b, 10, 11)
+	got = append(got, receive(t, c, 1)...)
+	requireBodies(t, 2, got)
 	require.NoError(t, c.Ack(t.Context(), got...))
 	require.NoError(t, c.Close(t.Context()))
-	publish(t, b, 10, 11)
-	requireBodies(t, 10, receive(t, join(t, b), 1))
+	publish(t, b, 11, 12)
+	requireBodies(t, 11, receive(t, join(t, b), 1))
 }
 
 // B6: what a member holds neither keeps other messages from coming nor comes

@@ -33,6 +33,19 @@ func Miscount(of broker.Consumer) {
 // Be has the broker take itself for a process of that name.
 func (b *Broker) Be(process string) { b.process = process }
 
+// Moved is what a member finds when it looks whether its topic has another stream.
+func Moved(ctx context.Context, of broker.Consumer) error {
+	c := of.(*consumer) //nolint:forcetypeassert // as above
+	return c.moved(ctx, c.b.connection())
+}
+
+// Kept are the calls and watches that haven't ended.
+func (b *Broker) Kept() (calls, watches int) {
+	b.requests.mu.Lock()
+	defer b.requests.mu.Unlock()
+	return len(b.requests.calls), len(b.requests.watches)
+}
+
 const QuickCheck = 500 * time.Millisecond
 
 // Conn is for tests that break it.

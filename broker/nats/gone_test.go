@@ -112,6 +112,7 @@ func TestTopicThatMovesToAnotherStream(t *testing.T) {
 	publish(t, b, 5, 7)
 	held = append(held, receive(t, c, 2)...)
 	requireBodies(t, 0, held)
+	require.NoError(t, nats.Moved(t.Context(), c), "what is in hand would be taken back")
 	require.NoError(t, c.Ack(t.Context(), held...))
 	_, err = c.Receive(t.Context(), 1)
 	require.ErrorContains(t, err, "the topic has another stream, new, and the group has handled all of stream ordering_order")

@@ -299,11 +299,14 @@ func TestUnknownWhenTheConnectionBreaks(t *testing.T) {
 
 func TestForeignAnswerIsUnknown(t *testing.T) {
 	b := newHost(t).quick(t)
-	_, err := b.Conn().Subscribe(topic, func(m *natsgo.Msg) { _ = m.Respond([]byte("hello")) })
-	require.NoError(t, err)
-	err = failure(t, b, message("a", 1))
-	require.Equal(t, broker.Unknown, broker.ClassOf(err))
-	require.ErrorContains(t, err, "something other than JetStream")
+	for _, answer := range []string{"hello", "{}", `{"ok":true}`} {
+		sub, err := b.Conn().Subscribe(topic, func(m *natsgo.Msg) { _ = m.Respond([]byte(answer)) })
+		require.NoError(t, err)
+		err = failure(t, b, message("a", 1))
+		require.Equal(t, broker.Unknown, broker.ClassOf(err), answer)
+		require.ErrorContains(t, err, "something other than JetStream")
+		require.NoError(t, sub.Unsubscribe())
+	}
 }
 
 // B11: a server that is away is an outage, also when a broker is opened: it

@@ -100,3 +100,18 @@ func TestTheServersLimitIsKnown_B13(t *testing.T) {
 	require.EqualValues(t, b.Conn().MaxPayload(), b.MaxMessage())
 	require.Positive(t, b.MaxMessage())
 }
+
+// What a broker keeps of calls ends with them, or it would grow with each.
+func TestNothingIsKeptOfCallsThatEnded(t *testing.T) {
+	b := newHost(t).quick(t)
+	require.NoError(t, b.EnsureTopics(t.Context(), topic))
+	publish(t, b, 0, 5)
+	c := join(t, b)
+	require.NoError(t, c.Ack(t.Context(), receive(t, c, 5)...))
+	_, watches := b.Kept()
+	require.Positive(t, watches, "of a member")
+	require.NoError(t, c.Close(t.Context()))
+	calls, watches := b.Kept()
+	require.Zero(t, calls)
+	require.Zero(t, watches)
+}
