@@ -326,6 +326,7 @@ func TestPublish_SilentServer(t *testing.T) {
 	require.Equal(t, broker.Unknown, broker.ClassOf(failed[0]), "%v", failed[0])
 	failed = failures(t, b.Publish(context.Background(), run(name, "key", 1, 1)))
 	require.Equal(t, broker.Unavailable, broker.ClassOf(failed[0]), "%v", failed[0])
+	require.Equal(t, broker.ScopeUnknown, broker.ScopeOf(failed[0]), "who knows what would have come")
 	require.Error(t, b.EnsureTopics(deadline(t), "test.silent"))
 
 	network.on(nil, nil)

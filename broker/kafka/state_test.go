@@ -75,15 +75,20 @@ func TestState_B3_B4_ARefusalShowsAndIsNotAskedForWithoutPause(t *testing.T) {
 // B3: what may not be committed comes again after a restart; that shows.
 func TestState_B3_ACommitThatIsRefusedShows(t *testing.T) {
 	t.Parallel()
-	c := fake(t)
-	b := openFake(t, c, nil)
-	require.NoError(t, b.Publish(bounded(t), run("topic", "key", 0, 1)))
-	member := join(t, b, "topic")
-	refused := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1})
-	require.NoError(t, member.Ack(bounded(t), receive(t, member, 1)...))
-	require.ErrorIs(t, state(t, member, ill).LastError, kerr.GroupAuthorizationFailed)
-	refused.Remove()
-	state(t, member, well)
+	for _, err := range []*kerr.Error{kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed} {
+		t.Run(err.Message, func(t *testing.T) {
+			t.Parallel()
+			c := fake(t)
+			b := openFake(t, c, nil)
+			require.NoError(t, b.Publish(bounded(t), run("topic", "key", 0, 1)))
+			member := join(t, b, "topic")
+			refused := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: err, Count: -1})
+			require.NoError(t, member.Ack(bounded(t), receive(t, member, 1)...))
+			require.ErrorIs(t, state(t, member, ill).LastError, err)
+			refused.Remove()
+			state(t, member, well)
+		})
+	}
 }
 
 // B3: Kafka is gone, and comes back.
