@@ -82,7 +82,7 @@ func TestFind_S3_30_InABacklog(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, rows, 1)
 	}) {
-		for _, line := range strings.Split(plan, "\n") {
+		for line := range strings.SplitSeq(plan, "\n") {
 			if !strings.Contains(line, "Nested Loop") && !strings.Contains(line, " on outbox_messages ") {
 				require.NotRegexp(t, `loops=\d{3,}`, line, plan)
 			}
