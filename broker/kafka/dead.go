@@ -46,24 +46,23 @@ func (p process) dead(client string) bool {
 // kill -9: Kafka would keep their partitions, and whoever joins waiting, for their session
 // timeout. It asks until Kafka has answered; that timeout is there for what goes wrong.
 func (c *consumer) endDead(group string) {
-	for c.ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(c.ctx, lagIn)
-		groups, err := kadm.NewClient(c.client).DescribeGroups(ctx, group)
-		if err == nil {
-			c.expel(ctx, groups[group])
-			cancel()
-			return
-		}
-		cancel()
+	for c.ctx.Err() == nil && c.expel(group) != nil {
 		_ = sleep(c.ctx, heartbeat)
 	}
 }
 
-func (c *consumer) expel(ctx context.Context, group kadm.DescribedGroup) {
+// expel fails where Kafka doesn't answer; what it refuses isn't asked again.
+func (c *consumer) expel(name string) error {
+	ctx, cancel := context.WithTimeout(c.ctx, lagIn)
+	defer cancel()
+	groups, err := kadm.NewClient(c.client).DescribeGroups(ctx, name)
+	if err != nil {
+		return err
+	}
 	request := kmsg.NewPtrLeaveGroupRequest()
-	request.Group = group.Group
+	request.Group = name
 	clients := map[string]string{} // By member.
-	for _, m := range group.Members {
+	for _, m := range groups[name].Members {
 		if c.broker.process.dead(m.ClientID) {
 			member := kmsg.NewLeaveGroupRequestMember()
 			member.MemberID = m.MemberID
@@ -72,11 +71,11 @@ func (c *consumer) expel(ctx context.Context, group kadm.DescribedGroup) {
 		}
 	}
 	if len(clients) == 0 {
-		return
+		return nil
 	}
 	answer, err := request.RequestWith(ctx, c.client)
 	if err != nil {
-		return
+		return err
 	}
 	var gone []string
 	for _, m := range answer.Members {
@@ -87,4 +86,5 @@ func (c *consumer) expel(ctx context.Context, group kadm.DescribedGroup) {
 	if len(gone) > 0 {
 		c.logger.Info("kafka: members whose processes have ended on this host left the group at once", "members", gone)
 	}
+	return nil
 }

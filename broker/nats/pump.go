@@ -97,16 +97,14 @@ func (c *consumer) recover(ctx context.Context, reconnected <-chan struct{}) (re
 	c.mu.Lock()
 	own := c.pin
 	c.mu.Unlock()
-	if pinned != "" && pinned != own && c.freed(ctx, reconnected, info, pinned) {
-		pinned = ""
-	}
+	another := pinned != "" && pinned != own && !c.freed(ctx, reconnected, info, pinned)
 	c.mu.Lock()
 	c.missing.looked(info.Delivered)
-	if pinned != "" && pinned != own {
+	if another {
 		c.missing.ahead = 0 // it is with another member
 	}
 	c.mu.Unlock()
-	if info.NumAckPending == 0 || (pinned != "" && pinned != own) {
+	if info.NumAckPending == 0 || another {
 		return false, nil
 	}
 	return true, c.reset(ctx, reconnected)

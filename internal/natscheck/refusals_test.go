@@ -1,30 +1,22 @@
 package natscheck_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waybill-go/waybill/internal/doctor"
 	"github.com/waybill-go/waybill/internal/natscheck"
+	"github.com/waybill-go/waybill/internal/natstest"
 )
 
 // The guide's users are told what the server refuses them, at once, as it never answers;
 // the one for doctor is refused nothing.
 func TestLook_SaysWhatTheServerRefuses(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/guides/nats-in-production.md")
-	require.NoError(t, err)
-	_, conf, _ := strings.Cut(string(guide), "```text\nauthorization {")
-	conf, _, found := strings.Cut(conf, "```")
-	require.True(t, found)
 	halfway := `{ user: halfway, password: change-me, permissions: { publish: ["$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES"], subscribe: "_INBOX.>" }}` + "\n  ]\n}\n"
-	conf = strings.Replace(conf, "  ]\n}\n", halfway, 1)
-	url := serveConf(t, "authorization {"+conf)
+	url := natstest.Serve(t, strings.Replace(natstest.Guide(t), "  ]\n}\n", halfway, 1))
 	needs := natscheck.Needs{Contexts: []string{"ordering"}}
 
 	nc := connect(t, url("ordering"))
@@ -51,25 +43,4 @@ func connect(t *testing.T, url string) *nats.Conn {
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
-}
-
-// serveConf runs a server with a configuration, and returns its address for each user.
-func serveConf(t *testing.T, conf string) (url func(user string) string) {
-	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "nats.conf")
-	require.NoError(t, os.WriteFile(file, []byte("listen: \"127.0.0.1:-1\"\njetstream { store_dir: \""+dir+"\" }\n"+conf), 0o600))
-	options, err := server.ProcessConfigFile(file)
-	require.NoError(t, err)
-	options.NoSigs, options.NoLog = true, true
-	s, err := server.NewServer(options)
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	return func(user string) string {
-		return strings.Replace(s.ClientURL(), "nats://", "nats://"+user+":change-me@", 1)
-	}
 }

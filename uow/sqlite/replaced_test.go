@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,8 +10,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waybill-go/waybill/uow"
 	"github.com/waybill-go/waybill/uow/sqlite"
 )
+
+// table is one of a database, through the provider that has it open.
+type table struct{ uow.Provider }
+
+func newTable(t *testing.T, p uow.Provider) *table {
+	t.Helper()
+	_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+	require.NoError(t, err)
+	return &table{p}
+}
+
+func (p *table) insert(ctx context.Context) error {
+	_, err := p.DB().ExecContext(ctx, "INSERT INTO things VALUES (1)")
+	return err
+}
+
+func (p *table) count(ctx context.Context) (n int, err error) {
+	err = p.Reader().NewRaw("SELECT count(*) FROM things").Scan(ctx, &n)
+	return n, err
+}
 
 // A backup that is put in the file's place while a process has it open isn't mixed with what
 // that has open, and nothing is written where nobody will find it.
@@ -21,28 +43,18 @@ func TestOpen_AFileThatWasReplacedIsUsedNoMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "test.db")
-			p := open(t, path)
-			insert := func() error {
-				_, err := p.DB().ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
-				return err
-			}
-			count := func() (n int, err error) {
-				err = p.Reader().NewRaw("SELECT count(*) FROM things").Scan(t.Context(), &n)
-				return n, err
-			}
-			_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
+			p := newTable(t, open(t, path))
+			_, err := p.DB().ExecContext(t.Context(), "VACUUM INTO '"+path+".backup'")
 			require.NoError(t, err)
-			_, err = p.DB().ExecContext(t.Context(), "VACUUM INTO '"+path+".backup'")
-			require.NoError(t, err)
-			require.NoError(t, insert())
-			n, err := count()
+			require.NoError(t, p.insert(t.Context()))
+			n, err := p.count(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
 
 			require.NoError(t, replace(path))
 			const refused = "was replaced, moved or removed while this process has it open"
-			require.ErrorContains(t, insert(), refused)
-			_, err = count()
+			require.ErrorContains(t, p.insert(t.Context()), refused)
+			_, err = p.count(t.Context())
 			require.ErrorContains(t, err, refused)
 
 			require.NoError(t, p.Close())
@@ -52,11 +64,11 @@ func TestOpen_AFileThatWasReplacedIsUsedNoMore(t *testing.T) {
 			if name == "by nothing" {
 				return
 			}
-			p = open(t, path)
-			n, err = count()
+			p.Provider = open(t, path)
+			n, err = p.count(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, n)
-			require.NoError(t, insert())
+			require.NoError(t, p.insert(t.Context()))
 		})
 	}
 }
@@ -67,32 +79,22 @@ func TestOpen_AFileWhoseLogWasRemovedIsUsedNoMore(t *testing.T) {
 	for _, gone := range []string{"-wal", "-shm"} {
 		t.Run(gone, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "test.db")
-			p := open(t, path)
-			insert := func() error {
-				_, err := p.DB().ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
-				return err
-			}
-			count := func() (n int, err error) {
-				err = p.Reader().NewRaw("SELECT count(*) FROM things").Scan(t.Context(), &n)
-				return n, err
-			}
-			_, err := p.DB().ExecContext(t.Context(), "CREATE TABLE things (id int)")
-			require.NoError(t, err)
-			_, err = count()
+			p := newTable(t, open(t, path))
+			_, err := p.count(t.Context())
 			require.NoError(t, err)
 			other := open(t, path) // one that comes and goes removes nothing
 			require.NoError(t, other.Close())
-			require.NoError(t, insert())
+			require.NoError(t, p.insert(t.Context()))
 
 			require.NoError(t, os.Remove(path+gone))
 			const refused = "was removed while this process has"
-			_, err = count()
+			_, err = p.count(t.Context())
 			require.ErrorContains(t, err, refused)
-			require.ErrorContains(t, insert(), refused)
+			require.ErrorContains(t, p.insert(t.Context()), refused)
 
 			require.NoError(t, p.Close())
-			p = open(t, path)
-			n, err := count()
+			p.Provider = open(t, path)
+			n, err := p.count(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
 		})
