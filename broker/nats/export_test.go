@@ -18,7 +18,12 @@ func OpenQuick(ctx context.Context, cfg Config) (*Broker, error) {
 // OpenPatient is OpenQuick with members that don't take each other for dead, however
 // slow the machine is.
 func OpenPatient(ctx context.Context, cfg Config) (*Broker, error) {
-	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: 10 * usual.absence, check: QuickCheck})
+	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: usual.absence, check: QuickCheck})
+}
+
+// OpenEndless is OpenQuick with members that wait for each other longer than a test lasts.
+func OpenEndless(ctx context.Context, cfg Config) (*Broker, error) {
+	return open(ctx, cfg, timing{pull: 250 * time.Millisecond, absence: time.Hour, check: QuickCheck})
 }
 
 // Miscount makes a member take more for being on its way than the server will ever send, as
